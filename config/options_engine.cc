@@ -240,7 +240,7 @@ constexpr Option kEngineOptions[] = {
          "Guess tokens and verify them as rows of one step, where measured times say that it "
          "pays; answers are the same. off; ngram: what followed the same tokens in prompt and "
          "answer; suffix: and in finished answers of the same client; auto: both, and a drafter in "
-         "the model's folder; draft:PATH: a smaller model of the same vocabulary; medusa:PATH, "
+         "the model's folder; draft:PATH: a smaller model; medusa:PATH, "
          "eagle:PATH: such heads; mtp: the model's own. Several with commas, one of them with "
          "weights. Predicted outputs are "
          "followed with each of them (docs/speculation.md).",

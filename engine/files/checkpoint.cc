@@ -102,6 +102,7 @@ CheckpointTensor& Checkpoint::Storage::Existing(std::string_view name) {
 void Checkpoint::ReplaceRows(std::string_view name, std::unique_ptr<QuantizedMatrix> rows) {
   CheckpointTensor& tensor = storage_->Existing(name);
   tensor.quantized = rows.get();
+  if (tensor.shape.size() == 2) tensor.shape[0] = rows->rows;
   storage_->matrices.push_back(std::move(rows));
 }
 

@@ -10,6 +10,7 @@
 #include "base/strings.h"
 #include "engine/model/capacity.h"
 #include "engine/model/decoder.h"
+#include "engine/model/exchange_vocabulary.h"
 #include "engine/model/load.h"
 #include "engine/text/tokenizer.h"
 
@@ -19,6 +20,9 @@ namespace {
 // Files of one vocabulary differ in padding by no more, and may name the first ids differently.
 constexpr int32_t kMostPadding = 128;
 constexpr TokenId kFirstCompared = 5;
+// With fewer tokens in common than such a part of the smaller vocabulary, hardly anything can be
+// guessed.
+constexpr int32_t kLeastCommonPart = 16;
 
 class DraftModel final : public DraftNetwork {
  public:
@@ -52,7 +56,10 @@ class DraftModel final : public DraftNetwork {
 
 class DraftModelSource final : public DraftSource {
  public:
-  DraftModelSource(Checkpoint checkpoint, ModelDescription model)
+  // `common`: what `model` guesses of its target's tokens, if it has a tokenizer of its own, of
+  // `own_vocab` tokens; or nullptr.
+  DraftModelSource(Checkpoint checkpoint, ModelDescription model, const CommonTokens* common,
+                   int32_t own_vocab)
       : checkpoint_(std::move(checkpoint)), model_(std::move(model)) {
     traits_.kind = "draft";
     traits_.text = absl::StrCat("draft model ", checkpoint_.path().string(), " (",
@@ -60,6 +67,11 @@ class DraftModelSource final : public DraftSource {
                                 base::ShowBytes(checkpoint_.total_bytes()), ")");
     traits_.kv_layers = KvLayers(model_.spec);
     traits_.vocab = model_.spec.vocab;
+    if (common != nullptr) {
+      traits_.guessable = common->guessable;
+      absl::StrAppend(&traits_.text, ", by ", common->num_guessable, " of its ", own_vocab,
+                      " tokens, which the model has too");
+    }
     if (model_.spec.learned_positions) traits_.max_context = model_.spec.max_context;
   }
 
@@ -83,45 +95,52 @@ class DraftModelSource final : public DraftSource {
   DraftTraits traits_;
 };
 
-// Names of the drafter's and the model's files in messages.
-struct Pair {
-  std::string draft;
-  std::string target;
-};
-
-absl::Status Differs(const Pair& files, std::string_view what) {
-  return absl::InvalidArgumentError(absl::StrCat(
-      "the draft model ", files.draft, " has another vocabulary than ", files.target, ": ",
-      std::string(what),
-      ". A draft model must have the model's own tokens, as smaller models of one family do"));
+std::optional<TokenId> FirstOf(const std::vector<TokenId>& ids) {
+  return ids.empty() ? std::nullopt : std::optional(ids.front());
 }
 
-absl::Status CheckSizes(const Pair& files, int32_t draft, int32_t target) {
-  if (std::abs(draft - target) <= kMostPadding) return absl::OkStatus();
-  return Differs(files, absl::StrCat(draft, " tokens, not ", target));
-}
+bool Differ(std::optional<TokenId> a, std::optional<TokenId> b) { return a && b && *a != *b; }
 
-absl::Status CheckEnds(const Pair& files, std::string_view name, std::optional<TokenId> draft,
-                       std::optional<TokenId> target) {
-  if (draft == target || !draft || !target) return absl::OkStatus();
-  return Differs(files,
-                 absl::StrCat("its ", std::string(name), " is token ", *draft, ", not ", *target));
-}
-
-absl::Status CheckTokens(const Pair& files, const text::Tokenizer& draft,
-                         const text::Tokenizer& target) {
-  const auto first = [](const std::vector<TokenId>& ids) {
-    return ids.empty() ? std::nullopt : std::optional(ids.front());
-  };
-  HEDDLE_RETURN_IF_ERROR(CheckSizes(files, draft.vocab_size(), target.vocab_size()));
-  HEDDLE_RETURN_IF_ERROR(CheckEnds(files, "BOS", draft.bos_id(), target.bos_id()));
-  HEDDLE_RETURN_IF_ERROR(CheckEnds(files, "EOS", first(draft.eos_ids()), first(target.eos_ids())));
-  const TokenId common = std::min(draft.vocab_size(), target.vocab_size());
+bool HaveSameTokens(const TokensOfModel& draft, const TokensOfModel& target) {
+  const text::Tokenizer& own = draft.tokenizer;
+  const text::Tokenizer& others = target.tokenizer;
+  if (std::abs(draft.vocab - target.vocab) > kMostPadding) return false;
+  if (std::abs(own.vocab_size() - others.vocab_size()) > kMostPadding) return false;
+  if (Differ(own.bos_id(), others.bos_id())) return false;
+  if (Differ(FirstOf(own.eos_ids()), FirstOf(others.eos_ids()))) return false;
+  const TokenId common = std::min(own.vocab_size(), others.vocab_size());
   for (TokenId id = kFirstCompared; id < common; ++id) {
-    if (draft.TokenText(id) == target.TokenText(id)) continue;
-    return Differs(files, absl::StrCat("token ", id, " is \"", std::string(draft.TokenText(id)),
-                                       "\", not \"", std::string(target.TokenText(id)), "\""));
+    if (own.TokenText(id) != others.TokenText(id)) return false;
   }
+  return true;
+}
+
+absl::Status CheckCommon(const std::string& draft_path, const std::string& target_path,
+                         const CommonTokens& common, const TokensOfModel& draft,
+                         const TokensOfModel& target) {
+  const int32_t smaller = std::min(draft.vocab, target.vocab);
+  if (common.num_guessable >= smaller / kLeastCommonPart) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "the draft model ", draft_path, " has another vocabulary than ", target_path, ", and only ",
+      common.num_guessable, " tokens in common with it, of ", draft.vocab, " and ", target.vocab,
+      ". A draft model of another tokenizer needs a ", kLeastCommonPart,
+      "th of the smaller vocabulary in common; best are models of one family"));
+}
+
+std::unique_ptr<DraftSource> MakeSource(Checkpoint checkpoint, ModelDescription draft,
+                                        const CommonTokens* common) {
+  const int32_t own_vocab = draft.spec.vocab;
+  if (common != nullptr) ExchangeVocabulary(common->draft_ids, &checkpoint, &draft);
+  return std::make_unique<DraftModelSource>(std::move(checkpoint), std::move(draft), common,
+                                            own_vocab);
+}
+
+absl::Status OpenDraftFiles(const std::filesystem::path& path,
+                            std::optional<Checkpoint>* checkpoint, ModelDescription* draft) {
+  HEDDLE_ASSIGN_OR_RETURN(Checkpoint opened, OpenCheckpoint(path));
+  HEDDLE_ASSIGN_OR_RETURN(*draft, Describe(opened));
+  HEDDLE_RETURN_IF_ERROR(ValidateTensors(opened, *draft));
+  checkpoint->emplace(std::move(opened));
   return absl::OkStatus();
 }
 
@@ -129,19 +148,29 @@ absl::Status CheckTokens(const Pair& files, const text::Tokenizer& draft,
 
 absl::StatusOr<std::unique_ptr<DraftSource>> OpenDraftModel(const std::filesystem::path& path,
                                                             const Checkpoint& target,
-                                                            const ModelDescription& model,
-                                                            VocabularyCheck check) {
-  HEDDLE_ASSIGN_OR_RETURN(Checkpoint checkpoint, OpenCheckpoint(path));
-  HEDDLE_ASSIGN_OR_RETURN(ModelDescription draft, Describe(checkpoint));
-  HEDDLE_RETURN_IF_ERROR(ValidateTensors(checkpoint, draft));
-  const Pair files{path.string(), target.path().string()};
-  HEDDLE_RETURN_IF_ERROR(CheckSizes(files, draft.spec.vocab, model.spec.vocab));
-  if (check == VocabularyCheck::kTokens) {
-    HEDDLE_ASSIGN_OR_RETURN(const auto own, text::LoadTokenizer(path));
-    HEDDLE_ASSIGN_OR_RETURN(const auto others, text::LoadTokenizer(target.path()));
-    HEDDLE_RETURN_IF_ERROR(CheckTokens(files, *own, *others));
+                                                            const ModelDescription& model) {
+  std::optional<Checkpoint> checkpoint;
+  ModelDescription draft;
+  HEDDLE_RETURN_IF_ERROR(OpenDraftFiles(path, &checkpoint, &draft));
+  HEDDLE_ASSIGN_OR_RETURN(const auto own, text::LoadTokenizer(path));
+  HEDDLE_ASSIGN_OR_RETURN(const auto others, text::LoadTokenizer(target.path()));
+  const TokensOfModel tokens{*own, draft.spec.vocab};
+  const TokensOfModel target_tokens{*others, model.spec.vocab};
+  if (HaveSameTokens(tokens, target_tokens)) {
+    return MakeSource(*std::move(checkpoint), std::move(draft), nullptr);
   }
-  return std::make_unique<DraftModelSource>(std::move(checkpoint), std::move(draft));
+  const CommonTokens common = FindCommonTokens(tokens, target_tokens);
+  HEDDLE_RETURN_IF_ERROR(
+      CheckCommon(path.string(), target.path().string(), common, tokens, target_tokens));
+  return MakeSource(*std::move(checkpoint), std::move(draft), &common);
+}
+
+absl::StatusOr<std::unique_ptr<DraftSource>> OpenDraftModelAs(const std::filesystem::path& path,
+                                                              const CommonTokens* common) {
+  std::optional<Checkpoint> checkpoint;
+  ModelDescription draft;
+  HEDDLE_RETURN_IF_ERROR(OpenDraftFiles(path, &checkpoint, &draft));
+  return MakeSource(*std::move(checkpoint), std::move(draft), common);
 }
 
 }  // namespace heddle::engine

@@ -49,6 +49,8 @@ struct DraftTraits {
   // [vocab] the model's id of each of its own (EAGLE-3's d2t, as absolute ids), each once and below
   // the model's vocabulary. Empty: they are the same.
   std::vector<TokenId> target_ids;
+  // Bit mask [ceil(vocab / 32)] of the tokens that it can guess. Empty: all of them.
+  std::vector<uint32_t> guessable;
   // What it reads of the model's weights.
   bool shares_embedding = false;
   bool shares_head = false;

@@ -333,6 +333,7 @@ int32_t DraftRunner::BuildRows(SamplerState& sampler, int32_t n_chains, int32_t 
     if (chain.keeps_shares) GuessShares::BeginGuess(traits().vocab, &chain, &*row);
     if (!is_whole_vocab) row->edits = {};
     if (traits().vocab != limits_.vocab) row->allowed = nullptr;  // a mask is as wide as the model
+    if (!traits().guessable.empty()) row->allowed = GuessableOf(c, row->allowed);
     sample_rows_.push_back(*row);
     sampled_chain_.push_back(c);
   }
@@ -341,10 +342,23 @@ int32_t DraftRunner::BuildRows(SamplerState& sampler, int32_t n_chains, int32_t 
   return static_cast<int32_t>(sample_rows_.size());
 }
 
+// The tokens that the drafter can guess and `allowed`, unless it is null, allows too.
+const uint32_t* DraftRunner::GuessableOf(int32_t chain, const uint32_t* allowed) {
+  const std::vector<uint32_t>& own = traits().guessable;
+  if (allowed == nullptr) return own.data();
+  masks_.resize(std::max(masks_.size(), chains_.size() * own.size()));
+  uint32_t* both = masks_.data() + static_cast<size_t>(chain) * own.size();
+  for (size_t i = 0; i < own.size(); ++i) both[i] = own[i] & allowed[i];
+  return both;
+}
+
 void DraftRunner::TakeGuesses(int32_t n_drawn) {
   int32_t num_tokens = 0;
+  int32_t num_free = 0;  // rows from which some token must come
   for (int32_t i = 0; i < n_drawn; ++i) {
     const auto at = static_cast<size_t>(i);
+    const bool is_own = sample_rows_[at].allowed == traits().guessable.data();
+    num_free += traits().guessable.empty() || is_own ? 1 : 0;
     Chain& chain = chains_[static_cast<size_t>(sampled_chain_[at])];
     TokenId token = drawn_[at];
     if (token >= 0 && !traits().target_ids.empty()) {
@@ -360,7 +374,9 @@ void DraftRunner::TakeGuesses(int32_t n_drawn) {
     chain.survival *= probability;
     chain.is_over = chain.survival < chain.min_survival;
   }
-  if (n_drawn > 0) passes_without_draw_ = num_tokens > 0 ? 0 : passes_without_draw_ + 1;
+  // A grammar may forbid all tokens that the drafter can guess.
+  if (num_tokens + num_free > 0)
+    passes_without_draw_ = num_tokens > 0 ? 0 : passes_without_draw_ + 1;
 }
 
 // The chains that a further guess is wanted of are among the first so many.

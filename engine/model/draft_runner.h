@@ -76,6 +76,7 @@ class DraftRunner {
   absl::Status RunPass(kernels::Device& device, const Step& step, const DraftPass& pass,
                        int32_t guess, StepResult* result);
   int32_t BuildRows(SamplerState& sampler, int32_t n_chains, int32_t first_logit_row);
+  const uint32_t* GuessableOf(int32_t chain, const uint32_t* allowed);
   void TakeGuesses(int32_t n_chains);
   int32_t NumGoingOn(int32_t guess) const;
   void Report(StepResult* result);
@@ -101,6 +102,7 @@ class DraftRunner {
   std::vector<int32_t> logit_rows_;
   std::vector<kernels::SampleRowParams> sample_rows_;
   std::vector<int32_t> sampled_chain_;  // the chain of each of them
+  std::vector<uint32_t> masks_;         // [chains, words of a mask] where GuessableOf combines two
   std::vector<int32_t> drawn_;
   std::vector<float> logprobs_;
 };

@@ -87,9 +87,8 @@ inline void LoadSpeculated(const std::string& name, SpeculatedModel* model,
           ? WriteSyntheticGguf(golden, kernels::DType::kQ4_0, model->folder.path() / "model.gguf")
           : WriteSyntheticModel(golden, model->folder.path());
   if (own_draft == OwnDraft::kYes) {
-    options.open_draft = [path](const engine::Checkpoint& checkpoint,
-                                const engine::ModelDescription& description) {
-      return engine::OpenDraftModel(path, checkpoint, description, engine::VocabularyCheck::kSize);
+    options.open_draft = [path](const engine::Checkpoint&, const engine::ModelDescription&) {
+      return engine::OpenDraftModelAs(path);
     };
   }
   LoadExecutor(path, options, model);

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <random>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -61,6 +62,7 @@ class SpeculatedLoad {
   // Its guesses from the first `token` on get no rows.
   void GiveNoRowsFrom(engine::TokenId token) { without_rows_ = token; }
   int64_t num_guesses() const { return num_guesses_; }
+  const std::set<engine::TokenId>& tokens_guessed() const { return tokens_guessed_; }
   const Outcomes& outcomes() const { return outcomes_; }
   scheduler::SchedulerStats stats() const { return scheduler_.stats(); }
 
@@ -91,6 +93,7 @@ class SpeculatedLoad {
         const engine::GuessedToken& guess = result_.guesses.at(guessed.guess_begin + i);
         if (guess.token == without_rows_) break;
         kept.tokens.push_back(guess.token);
+        tokens_guessed_.insert(guess.token);
       }
       num_guesses_ += guessed.num_guesses;
     }
@@ -173,6 +176,7 @@ class SpeculatedLoad {
   engine::TokenId without_rows_ = engine::kNoToken;
   std::map<engine::SequenceId, Guessed> guessed_;
   int64_t num_guesses_ = 0;
+  std::set<engine::TokenId> tokens_guessed_;  // by the network
 };
 
 inline scheduler::SchedulerOptions PlainOptions(const engine::ExecutorLimits& limits) {

@@ -3,8 +3,10 @@
 // right and partly wrong, the tokens and log-probabilities that they get alone and without drafts,
 // bit for bit on the CPU. HEDDLE_SPECULATION_ROUNDS sets the number of loads for each model
 // (default 8), HEDDLE_SPECULATION_SEED the first seed.
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -64,6 +66,7 @@ TEST_CASE("Speculation changes no token and no log-probability", "[golden]") {
 struct NetworkLoads {
   scheduler::SchedulerStats sum;
   int64_t num_guesses = 0;
+  std::set<engine::TokenId> tokens_guessed;
 };
 
 // Loads with the guesses of the drafter beside the model, each against its requests alone.
@@ -89,6 +92,7 @@ NetworkLoads CheckNetworkLoads(const SpeculatedModel& model) {
     all.sum.preemptions += stats.preemptions;
     all.sum.cached_tokens += stats.cached_tokens;
     all.num_guesses += load.num_guesses();
+    all.tokens_guessed.insert(load.tokens_guessed().begin(), load.tokens_guessed().end());
   }
   CHECK(all.sum.drafted_tokens > rounds * 50);
   CHECK(all.sum.cached_tokens + all.sum.preemptions > 0);
@@ -120,6 +124,88 @@ TEST_CASE("A model as its own draft model guesses what it draws, and changes not
   const double least = model.adapter != nullptr ? 0.3 : has_windows ? 0.9 : 0.98;
   CHECK(static_cast<double>(sum.accepted_tokens) >=
         least * static_cast<double>(sum.drafted_tokens));
+}
+
+// A model whose tokens are numbered otherwise, and which is told what its tokens are in the model.
+struct RenumberedModel {
+  std::filesystem::path path;
+  engine::CommonTokens common;
+};
+
+// Token i of the model is token vocab - 1 - i of the files. One token in `left_out_of` cannot
+// be guessed; 0: all can.
+RenumberedModel WriteRenumbered(const std::string& name, const std::filesystem::path& folder,
+                                int32_t left_out_of) {
+  const Golden golden = LoadGolden(name);
+  RenumberedModel renumbered{.path = WriteSyntheticModel(golden, folder), .common = {}};
+  const auto vocab = golden.config->at("vocab_size").get<int32_t>();
+  engine::CommonTokens& common = renumbered.common;
+  common.guessable.resize((static_cast<size_t>(vocab) + 31) / 32);
+  for (int32_t i = 0; i < vocab; ++i) {
+    common.draft_ids.push_back(vocab - 1 - i);
+    if (left_out_of > 0 && i % left_out_of == 0) continue;
+    common.guessable[static_cast<size_t>(i) / 32] |= 1u << (i % 32);
+    ++common.num_guessable;
+  }
+  std::vector<TensorToWrite> tensors = SyntheticTensors(golden);
+  for (TensorToWrite& tensor : tensors) {
+    if (tensor.name != "model.embed_tokens.weight" && tensor.name != "lm_head.weight") continue;
+    const std::vector<std::byte> rows = tensor.data;
+    const size_t row_bytes = rows.size() / static_cast<size_t>(vocab);
+    for (size_t i = 0; i < common.draft_ids.size(); ++i) {
+      std::copy_n(rows.begin() + static_cast<ptrdiff_t>(i * row_bytes), row_bytes,
+                  tensor.data.begin() +
+                      static_cast<ptrdiff_t>(static_cast<size_t>(common.draft_ids[i]) * row_bytes));
+    }
+  }
+  WriteFile(folder / "model.safetensors", SafetensorsBytes(tensors));
+  return renumbered;
+}
+
+// Guesses are right everywhere only if each token is read and guessed as what it is, and drawn with
+// the numbers, penalties and grammar of its place.
+TEST_CASE("A model with other token ids guesses what the same model draws", "[golden]") {
+  const std::string name = GENERATE("mistral", "gemma2", "qwen2");
+  const int32_t left_out_of = GENERATE(0, 3);
+  INFO(name << ", left out is one of " << left_out_of);
+  SpeculatedModel model;
+  const std::filesystem::path path =
+      WriteSyntheticModel(LoadGolden(name), model.folder.path() / "model");
+  const RenumberedModel draft = WriteRenumbered(name, model.folder.path() / "draft", left_out_of);
+  engine::LoadOptions options = SmallOptions();
+  options.open_draft = [&](const engine::Checkpoint&, const engine::ModelDescription&) {
+    return engine::OpenDraftModelAs(draft.path, &draft.common);
+  };
+  LoadExecutor(path, options, &model);
+  const NetworkLoads loads = CheckNetworkLoads(model);
+  const scheduler::SchedulerStats& sum = loads.sum;
+  INFO("drafted " << sum.drafted_tokens << ", accepted " << sum.accepted_tokens);
+  CHECK(loads.tokens_guessed.size() > 20);
+  for (const engine::TokenId token : loads.tokens_guessed) {
+    if (left_out_of > 0) CHECK(token % left_out_of != 0);
+  }
+  // Behind a token that cannot be guessed another one is guessed, and so is what follows it.
+  const double least = left_out_of > 0 ? 0.1 : 0.98;
+  CHECK(static_cast<double>(sum.accepted_tokens) >=
+        least * static_cast<double>(sum.drafted_tokens));
+}
+
+TEST_CASE("Rows of a quantised table are chosen as well", "[golden]") {
+  SpeculatedModel model;
+  const Golden golden = LoadGolden("llama_q4_0");
+  const std::filesystem::path path =
+      WriteSyntheticGguf(golden, kernels::DType::kQ4_0, model.folder.path() / "model.gguf");
+  const auto vocab = golden.config->at("vocab_size").get<int32_t>();
+  engine::CommonTokens common;
+  for (int32_t i = 0; i < vocab; ++i) common.draft_ids.push_back(i);
+  common.guessable.assign((static_cast<size_t>(vocab) + 31) / 32, ~uint32_t{0});
+  engine::LoadOptions options = SmallOptions();
+  options.open_draft = [&](const engine::Checkpoint&, const engine::ModelDescription&) {
+    return engine::OpenDraftModelAs(path, &common);
+  };
+  LoadExecutor(path, options, &model);
+  const scheduler::SchedulerStats sum = CheckNetworkLoads(model).sum;
+  CHECK(static_cast<double>(sum.accepted_tokens) >= 0.98 * static_cast<double>(sum.drafted_tokens));
 }
 
 // Random heads guess wrong. That they guess at all, for nearly all sequences, says that they have
