@@ -171,6 +171,49 @@ FEATURES = {
     "percent": [
         "{{ '%s %s' % ('a', 1) }} {{ '%d%%' % 5 }} {{ '%5.2f|%-5s|%05d|%+d|%x|%X|%o' % (3.14159, 'ab', 42, 7, 255, 255, 8) }} {{ '%s' % [1, 2] }} {{ '%r' % 'x' }} {{ '%(a)s-%(b)d' % {'a': 'x', 'b': 2} }} {{ '%.3s' % 'abcdef' }} {{ '%e %g' % (12345.678, 0.00001) }} {{ '%c' % 'x' }}", "{{ '%s %s' % 'a' }}", "{{ '%s' % ('a', 'b') }}", "{{ '%d' % 'a' }}", "{{ '%q' % 1 }}", "{{ '%s' % none }} {{ '%d' % 3.9 }} {{ '%5s|' % 'é' }}",
     ],
+    "striptags": [
+        "{{ html | striptags }} {{ '<b>a</b>  <i\nx>b</i>\tc' | striptags }} {{ '<!-- <p> --> x <!-- y' | striptags }}",
+        "{{ 'a < b > c << d' | striptags }} {{ '&lt;b&gt; &amp;amp; &quot;&#39;&#x41;&#0; &apos;&nbsp;' | striptags }}",
+        "{{ '&amp &ltx &copy; &#65 &#x110000; &#128; &; &nosuch &#; &#xD800;' | striptags }} {{ html | safe | striptags }}",
+        "{{ ['<a>', 1] | striptags }} {{ 5 | striptags }} {{ ('<b>x</b>' | striptags) ~ '<' }}",
+    ],
+    "wordwrap": [
+        "{{ 'the quick brown fox jumps over the lazy dog' | wordwrap(10) }}",
+        "{{ 'a verylongwordthatdoesnotfit b' | wordwrap(8) }}|{{ 'a verylongwordthatdoesnotfit b' | wordwrap(8, false) }}",
+        "{{ text | wordwrap(6) }}|{{ 'x  y   z' | wordwrap(4, wrapstring='<br>') }}",
+        "{{ 'well-known semi-automatic x--y --option a-1 1-a re-re-do' | wordwrap(9) }}",
+        "{{ 'well-known semi-automatic' | wordwrap(9, break_on_hyphens=false) }}|{{ s | wordwrap(5) }}",
+        "{{ '' | wordwrap }}|{{ '  lead and trail  ' | wordwrap(6) }}|{{ 'a\n\nb c' | wordwrap(1) }}",
+        "{{ 'ab' | wordwrap(0) }}", "{{ 5 | wordwrap }}", "{{ 'a b' | wordwrap('x') }}", "{{ 'co-op--or' | wordwrap(3) }}",
+        "{{ 'one---two three' | wordwrap(4) }}|{{ '(-a) x- -y z' | wordwrap(3) }}|{{ 'naïve-élan Straße-ab' | wordwrap(7) }}",
+        "{{ 'aa-bb-cc-dd' | wordwrap(4) }}|{{ 'word\u00a0word x' | wordwrap(5) }}|{{ 'tab\tx y' | wordwrap(4) }}",
+    ],
+    "filesizeformat": [
+        "{{ 0 | filesizeformat }} {{ 1 | filesizeformat }} {{ 999 | filesizeformat }} {{ 1000 | filesizeformat }} {{ 1500000 | filesizeformat }}",
+        "{{ 1024 | filesizeformat(true) }} {{ 1536000 | filesizeformat(binary=true) }} {{ 5e12 | filesizeformat }} {{ big | filesizeformat }}",
+        "{{ '13000' | filesizeformat }} {{ -5 | filesizeformat }} {{ -5000 | filesizeformat }} {{ 1e30 | filesizeformat }} {{ 0.5 | filesizeformat }}",
+        "{{ 'x' | filesizeformat }}", "{{ none | filesizeformat }}", "{{ [] | filesizeformat }}",
+    ],
+    "xmlattr": [
+        "<a{{ {'class': 'x \"y\"', 'id': none, 'n': 5, 'missing': missing} | xmlattr }}>",
+        "<a{{ {'a': '<&>'} | xmlattr(false) }}>", "{{ {} | xmlattr }}", "{{ {'a b': 1} | xmlattr }}",
+        "{{ {'a>': 1} | xmlattr }}", "{{ {1: 1} | xmlattr }}", "{{ [1] | xmlattr }}", "{{ {'a': none} | xmlattr }}",
+    ],
+    "wrong values": [
+        "{{ 'a' | batch(0) | list }}", "{{ 'ab' | batch(-1) | list }}", "{{ 'ab' | slice('x') | list }}",
+        "{{ 'ab' | slice(0) | list }}", "{{ 'ab' | center('x') }}", "{{ 5 | indent }}", "{{ 'a' | indent('>') }}",
+        "{{ 5 | truncate }}", "{{ 'a' | truncate(1) }}", "{{ 'a' | truncate(length='x') }}", "{{ 'a' | round }}", "{{ none | round }}",
+        "{{ 1 | round(method='x') }}", "{{ 'a' | abs }}", "{{ [1] | sum(start='a') }}", "{{ ['a'] | sum }}", "{{ [1, 'a'] | sort }}",
+        "{{ [1, 'a'] | max }}", "{{ [{}] | unique | list }}", "{{ [[1]] | unique | list }}", "{{ d | dictsort(by='x') }}",
+        "{{ [1] | dictsort }}", "{{ 5 | join }}", "{{ 5 | list }}", "{{ 5 | length }}", "{{ 5 | reverse }}", "{{ 5 | first }}",
+        "{{ 5 | last }}", "{{ 5 | map('upper') | list }}", "{{ 5 | select | list }}", "{{ 5 | items | list }}", "{{ 'a' | map | list }}",
+        "{{ 'a' | map('nope') | list }}", "{{ 'a' | select('nope') | list }}", "{{ 'a' | selectattr | list }}", "{{ 5 | groupby('a') }}",
+        "{{ 5 | tojson(indent='x') }}", "{{ 'a' | replace(1, 2) }}", "{{ 'zz' | int(7, 36) }}",
+        "{{ 'a' | trim(5) }}", "{{ '%d' | format('x') }}", "{{ '%s' | format(1, 2) }}", "{{ 'a' | attr(5) }}", "{{ 7 is divisibleby 0 }}",
+        "{{ 'a' is odd }}", "{{ 'a' is gt 5 }}", "{{ 5 is in 5 }}", "{{ none is lt none }}", "{{ 5 is divisibleby 'a' }}",
+        "{{ 1 | urlencode }}", "{{ 'a b/ü' | urlencode }} {{ {'a b': 'c/d', 'e': 1} | urlencode }} {{ [('x', 'y z')] | urlencode }}",
+        "{{ [1, 2] | urlencode }}", "{{ none | urlencode }} {{ true | urlencode }}", "{{ 'x' | urlencode is string }}",
+    ],
     "syntax errors": [
         "{{ 1 +", "{% if %}x{% endif %}", "{% if true %}x", "{% endif %}", "{% for x %}{% endfor %}", "{{ }}", "{{ (1 }}", "{{ 'open }}", "{# open", "{% raw %}x", "{% nope %}", "{% set 1 = 2 %}", "{{ a b }}", "{% macro f(a=1, b) %}{% endmacro %}", "{{ 1 ! 2 }}", "{{ x is defined is defined }}", "{% break %}", "{{ 'a' | }}", "{{ f(a=1, 2) }}", "{% else %}", "{{ a. }}", "{% set true = 1 %}", "{{ [1, 2 }}", "{{ '\\N{nope}' }}", "{% for a in b %}{% else %}",
     ],
@@ -180,10 +223,11 @@ FEATURES = {
 # Every filter and test of what is nothing: none, undefined, empty, false. A generator is listed.
 NOTHING = ["nothing", "missing", "''", "[]", "{}", "0", "false"]
 FILTERS = """abs|attr('a')|batch(2)|capitalize|center(3)|count|default('x')|default('x', true)|d('x')
-dictsort|e|escape|first|float|format|groupby('a')|int|items|join(',')|length|list|lower
-map('upper')|map(attribute='a')|max|min|reject|reject('odd')|rejectattr('a')|replace('a', 'b')|reverse
-safe|select|select('odd')|selectattr('a')|selectattr('a', 'equalto', 1)|slice(2)|sort|string
-sum|title|tojson|trim|unique|upper|wordcount""".replace(
+dictsort|e|escape|filesizeformat|first|float|forceescape|format|groupby('a')|indent|int|items|join(',')|last
+length|list|lower|map('upper')|map(attribute='a')|max|min|reject|reject('odd')|rejectattr('a')
+replace('a', 'b')|reverse|round|safe|select|select('odd')|selectattr('a')|selectattr('a', 'equalto', 1)
+slice(2)|sort|string|striptags|sum|title|tojson|trim|truncate|unique|upper|urlencode|wordcount
+wordwrap|xmlattr""".replace(
     "\n", "|"
 ).split("|")
 TESTS = """boolean callable defined divisibleby(2) eq(0) equalto(0) escaped even false float ge(0) gt(0)

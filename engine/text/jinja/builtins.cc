@@ -64,7 +64,7 @@ absl::Status BindArgs(const Args& args, std::string_view function,
 }
 
 const Builtin* FindFilter(std::string_view name) {
-  for (auto table : {TextFilters(), SequenceFilters(), NumberFilters()}) {
+  for (auto table : {TextFilters(), SequenceFilters(), NumberFilters(), MarkupFilters()}) {
     if (const Builtin* found = FindIn(table, name)) return found;
   }
   return nullptr;
@@ -196,6 +196,19 @@ std::optional<double> ParseReal(std::string_view text) {
   double value = std::strtod(stripped.c_str(), &end);
   if (end != stripped.c_str() + stripped.size()) return std::nullopt;
   return value;
+}
+
+absl::StatusOr<double> PythonFloat(Heap& heap, const Value& value) {
+  if (value.is_undefined()) return UndefinedError(value);
+  if (value.is_number()) return value.AsDouble();
+  if (!value.is_string()) {
+    return TemplateError(base::StrCat("float() argument must be a string or a real number, not '",
+                                      value.TypeName(), "'"));
+  }
+  if (const auto parsed = ParseReal(value.text())) return *parsed;
+  std::string shown;
+  HEDDLE_RETURN_IF_ERROR(AppendRepr(heap, value, &shown));
+  return TemplateError(base::StrCat("could not convert string to float: ", shown));
 }
 
 absl::StatusOr<Value> GetPath(Heap& heap, Value object, const Value& path) {

@@ -14,6 +14,7 @@ namespace heddle::engine::text::jinja {
 
 std::span<const Builtin> TextFilters();      // filters_text.cc
 std::span<const Builtin> NumberFilters();    // filters_text.cc
+std::span<const Builtin> MarkupFilters();    // filters_markup.cc
 std::span<const Builtin> SequenceFilters();  // filters_sequence.cc
 std::span<const Builtin> Tests();            // builtin_tests.cc
 std::span<const Builtin> TextMethods();      // methods_text.cc
@@ -39,6 +40,8 @@ std::vector<std::string_view> SplitLines(std::string_view text, bool keep_ends);
 // int(text, base); empty if it is no integer of 64 bits.
 std::optional<int64_t> ParseInteger(std::string_view text, int base);
 std::optional<double> ParseReal(std::string_view text);
+// float(value), of a number or a text; an error in Python's words.
+absl::StatusOr<double> PythonFloat(Heap& heap, const Value& value);
 // The path of an attribute filter: "a.b.0" looked up step by step.
 absl::StatusOr<Value> GetPath(Heap& heap, Value object, const Value& path);
 

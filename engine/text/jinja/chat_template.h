@@ -4,8 +4,7 @@
 // transformers: trim_blocks, lstrip_blocks, the immutable sandbox (a template cannot modify its
 // inputs), loop controls, {% generation %}, tojson without HTML escapes, raise_exception,
 // strftime_now. It is not a general Jinja2: it has no inheritance, imports or autoescaping;
-// integers have 64 bits; and the filters urlize, xmlattr, striptags, wordwrap, pprint,
-// filesizeformat and random are missing.
+// integers have 64 bits; and the filters urlize, pprint and random are missing.
 //
 // Templates are untrusted. They can access only their context, and the cost of each is bounded
 // (limits.h).

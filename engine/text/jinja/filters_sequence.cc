@@ -51,6 +51,9 @@ Result Last(Heap& heap, const Value& self, const Args&) {
   if (self.is_sequence(SequenceKind::kGenerator)) {
     return TemplateError("'generator' object is not reversible");
   }
+  if (!self.is_undefined() && !IsIterable(self)) {
+    return TemplateError(base::StrCat("'", self.TypeName(), "' object is not reversible"));
+  }
   HEDDLE_ASSIGN_OR_RETURN(auto items, Iterate(heap, self));
   if (!items.empty()) return items.back();
   return Value::UndefinedHint("No last item, sequence was empty.");
@@ -224,7 +227,8 @@ Result Extreme(Heap& heap, const Value& self, const Args& args) {
   HEDDLE_ASSIGN_OR_RETURN(auto keyed, WithKeys(heap, items, {bound[1], bound[0].Truthy()}));
   size_t best = 0;
   for (size_t i = 1; i < keyed.size(); ++i) {
-    HEDDLE_ASSIGN_OR_RETURN(int order, Order(heap, keyed[i].key, keyed[best].key));
+    HEDDLE_ASSIGN_OR_RETURN(int order,
+                            Order(heap, keyed[i].key, keyed[best].key, direction > 0 ? ">" : "<"));
     if (order * direction > 0) best = i;
   }
   return keyed[best].item;
@@ -367,7 +371,6 @@ Result Batch(Heap& heap, const Value& self, const Args& args) {
   HEDDLE_ASSIGN_OR_RETURN(auto bound, Bind(args, "batch", 1, {"linecount", "fill_with"}));
   HEDDLE_ASSIGN_OR_RETURN(int64_t size, IntegerOr(bound[0], "linecount", 1));
   HEDDLE_ASSIGN_OR_RETURN(auto items, Iterate(heap, self));
-  if (size < 1) return TemplateError("linecount must be positive");
   bool fills = !bound[1].is_missing() && !bound[1].is_none() && !items.empty();
   std::vector<Value> batches;
   std::vector<Value> batch;
@@ -390,9 +393,11 @@ Result Batch(Heap& heap, const Value& self, const Args& args) {
 
 Result Slice(Heap& heap, const Value& self, const Args& args) {
   HEDDLE_ASSIGN_OR_RETURN(auto bound, Bind(args, "slice", 1, {"slices", "fill_with"}));
-  HEDDLE_ASSIGN_OR_RETURN(int64_t slices, IntegerOr(bound[0], "slices", 1));
   HEDDLE_ASSIGN_OR_RETURN(auto items, Iterate(heap, self));
-  if (slices < 1) return TemplateError("slices must be positive");
+  const Value num_items = Value::Int(static_cast<int64_t>(items.size()));
+  HEDDLE_RETURN_IF_ERROR(Arithmetic(heap, BinaryOp::kFloorDiv, num_items, bound[0]).status());
+  HEDDLE_ASSIGN_OR_RETURN(int64_t slices, IntegerOr(bound[0], "slices", 1));
+  if (slices < 1) return Generator(heap, {});
   size_t count = static_cast<size_t>(slices);
   size_t each = items.size() / count;
   size_t with_extra = items.size() % count;
@@ -413,8 +418,12 @@ Result Slice(Heap& heap, const Value& self, const Args& args) {
 
 Result Attribute(Heap& heap, const Value& self, const Args& args) {
   HEDDLE_ASSIGN_OR_RETURN(auto bound, Bind(args, "attr", 1, {"name"}));
-  HEDDLE_ASSIGN_OR_RETURN(std::string_view name, TextArgument(bound[0], "attribute name"));
   if (self.is_undefined()) return UndefinedError(self);
+  if (!bound[0].is_string()) {
+    return TemplateError(
+        base::StrCat("attribute name must be string, not '", bound[0].TypeName(), "'"));
+  }
+  const std::string_view name = bound[0].text();
   // Unlike a dot, this never looks at a dictionary's keys.
   if (self.is_dict() && FindMethods(name).of_dict == nullptr) {
     return Value::UndefinedAttribute(self, name);

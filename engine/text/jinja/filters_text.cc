@@ -45,7 +45,9 @@ Result Trim(Heap& heap, const Value& self, const Args& args) {
   if (bound[0].is_missing() || bound[0].is_none()) {
     return Value::String(StripRight(StripLeft(text)), self.is_markup());
   }
-  HEDDLE_ASSIGN_OR_RETURN(std::string_view chars, TextArgument(bound[0], "strip arg"));
+  if (bound[0].is_undefined()) return UndefinedError(bound[0]);
+  if (!bound[0].is_string()) return TemplateError("strip arg must be None or str");
+  const std::string_view chars = bound[0].text();
   heap.Scan(text.size() * std::min<size_t>(chars.size(), 4096));
   return Value::String(StripRight(StripLeft(text, chars), chars), self.is_markup());
 }
@@ -68,7 +70,14 @@ Result Replace(Heap& heap, const Value& self, const Args& args) {
 
 Result Indent(Heap& heap, const Value& self, const Args& args) {
   HEDDLE_ASSIGN_OR_RETURN(auto bound, Bind(args, "indent", 0, {"width", "first", "blank"}));
-  HEDDLE_ASSIGN_OR_RETURN(std::string_view text, TextArgument(self, "indent's input"));
+  if (self.is_undefined()) return UndefinedError(self);
+  if (!self.is_string()) {
+    return TemplateError(self.is_sequence(SequenceKind::kList)
+                             ? "'list' object has no attribute 'splitlines'"
+                             : base::StrCat("unsupported operand type(s) for +=: '",
+                                            self.TypeName(), "' and 'str'"));
+  }
+  const std::string_view text = self.text();
   std::string indention;
   if (bound[0].is_string()) {
     indention = bound[0].text();
@@ -92,7 +101,9 @@ Result Indent(Heap& heap, const Value& self, const Args& args) {
 Result Truncate(Heap& heap, const Value& self, const Args& args) {
   HEDDLE_ASSIGN_OR_RETURN(auto bound,
                           Bind(args, "truncate", 0, {"length", "killwords", "end", "leeway"}));
-  HEDDLE_ASSIGN_OR_RETURN(std::string_view text, TextArgument(self, "truncate's input"));
+  if (!bound[0].is_missing() && !bound[0].is_number()) {
+    HEDDLE_RETURN_IF_ERROR(Order(heap, bound[0], Value::Int(0), ">=").status());
+  }
   HEDDLE_ASSIGN_OR_RETURN(int64_t length, IntegerOr(bound[0], "length", 255));
   HEDDLE_ASSIGN_OR_RETURN(int64_t leeway, IntegerOr(bound[3], "leeway", 5));
   std::string_view end = "...";
@@ -103,7 +114,9 @@ Result Truncate(Heap& heap, const Value& self, const Args& args) {
   if (length < end_size) {
     return TemplateError(base::StrCat("expected length >= ", end_size, ", got ", length));
   }
-  if (static_cast<int64_t>(CountCodePoints(text)) <= length + leeway) return self;
+  HEDDLE_ASSIGN_OR_RETURN(const int64_t size, Length(heap, self));
+  if (size <= length + leeway) return self;
+  HEDDLE_ASSIGN_OR_RETURN(std::string_view text, TextArgument(self, "truncate's input"));
   std::string_view kept = text.substr(0, ByteOffset(text, static_cast<size_t>(length - end_size)));
   if (!bound[1].Truthy()) kept = kept.substr(0, std::min(kept.rfind(' '), kept.size()));
   return heap.Concat(kept, end, self.is_markup());
@@ -111,6 +124,10 @@ Result Truncate(Heap& heap, const Value& self, const Args& args) {
 
 Result Center(Heap& heap, const Value& self, const Args& args) {
   HEDDLE_ASSIGN_OR_RETURN(auto bound, Bind(args, "center", 0, {"width"}));
+  if (bound[0].is_none() || bound[0].is_string()) {
+    return TemplateError(
+        base::StrCat("'", bound[0].TypeName(), "' object cannot be interpreted as an integer"));
+  }
   HEDDLE_ASSIGN_OR_RETURN(int64_t width, IntegerOr(bound[0], "width", 80));
   HEDDLE_ASSIGN_OR_RETURN(std::string_view text, ToText(heap, self));
   Args inner;
@@ -146,21 +163,6 @@ Result EscapeFilter(Heap& heap, const Value& self, const Args&) {
 Result ForceEscape(Heap& heap, const Value& self, const Args&) {
   HEDDLE_ASSIGN_OR_RETURN(std::string_view text, ToText(heap, self));
   return Escape(heap, Value::String(text));
-}
-
-Result UrlEncode(Heap& heap, const Value& self, const Args&) {
-  HEDDLE_ASSIGN_OR_RETURN(std::string_view text, ToText(heap, self));
-  std::string out;
-  for (char c : text) {
-    bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-                 c == '_' || c == '.' || c == '-' || c == '~' || c == '/';
-    if (plain) {
-      out.push_back(c);
-    } else {
-      absl::StrAppendFormat(&out, "%%%02X", static_cast<uint8_t>(c));
-    }
-  }
-  return heap.String(out);
 }
 
 Result WordCount(Heap& heap, const Value& self, const Args&) {
@@ -267,7 +269,6 @@ Result Round(Heap&, const Value& self, const Args& args) {
   if (!bound[1].is_missing()) {
     HEDDLE_ASSIGN_OR_RETURN(method, TextArgument(bound[1], "method"));
   }
-  if (self.is_undefined()) return UndefinedError(self);
   if (!self.is_number()) {
     return TemplateError(
         base::StrCat("type ", self.TypeName(), " doesn't define __round__ method"));
@@ -300,7 +301,6 @@ constexpr Builtin kTextFilters[] = {
     {"trim", Trim},
     {"truncate", Truncate},
     {"upper", MapText<ToUpper>},
-    {"urlencode", UrlEncode},
     {"wordcount", WordCount},
 };
 

@@ -13,7 +13,7 @@ namespace heddle::engine::text::jinja {
 namespace {
 
 using Result = absl::StatusOr<Value>;
-constexpr size_t kNone = std::string_view::npos;
+constexpr size_t kAbsent = std::string_view::npos;
 
 Value Part(const Value& self, std::string_view text) {  // a view of self's own bytes
   return Value::String(text, self.is_markup());
@@ -21,14 +21,14 @@ Value Part(const Value& self, std::string_view text) {  // a view of self's own 
 Value Made(Heap& heap, const Value& self, const std::string& text) {
   return heap.String(text, self.is_markup());
 }
-absl::Status NoArguments(const Args& args, std::string_view name) {
+absl::Status NoTextArguments(const Args& args, std::string_view name) {
   if (args.positional.empty() && args.named.empty()) return absl::OkStatus();
   return TemplateError(base::StrCat("str.", name, "() takes no arguments"));
 }
 
 template <std::string (*Map)(std::string_view)>
 Result MapWhole(Heap& heap, const Value& self, const Args& args) {
-  HEDDLE_RETURN_IF_ERROR(NoArguments(args, "upper/lower"));
+  HEDDLE_RETURN_IF_ERROR(NoTextArguments(args, "upper/lower"));
   return Made(heap, self, Map(self.text()));
 }
 
@@ -90,7 +90,7 @@ std::vector<std::string_view> SplitAt(std::string_view text, std::string_view se
   size_t pos = 0;
   while (limit < 0 || static_cast<int64_t>(parts.size()) < limit) {
     size_t at = Find(text, separator, pos);
-    if (at == kNone) break;
+    if (at == kAbsent) break;
     parts.push_back(text.substr(pos, at - pos));
     pos = at + separator.size();
   }
@@ -103,8 +103,8 @@ std::vector<std::string_view> SplitAtFromRight(std::string_view text, std::strin
   std::vector<std::string_view> parts;
   size_t end = text.size();
   while (limit < 0 || static_cast<int64_t>(parts.size()) < limit) {
-    size_t at = end < separator.size() ? kNone : text.rfind(separator, end - separator.size());
-    if (at == kNone) break;
+    size_t at = end < separator.size() ? kAbsent : text.rfind(separator, end - separator.size());
+    if (at == kAbsent) break;
     parts.push_back(text.substr(at + separator.size(), end - at - separator.size()));
     end = at;
   }
@@ -162,7 +162,7 @@ Result Partition(Heap& heap, const Value& self, const Args& args) {
   HEDDLE_RETURN_IF_ERROR(heap.Check());
   size_t at = from_right ? text.rfind(separator) : Find(text, separator);
   Value empty = Part(self, text.substr(0, 0));
-  if (at == kNone) {
+  if (at == kAbsent) {
     return from_right ? heap.Tuple({{empty, empty, self}}) : heap.Tuple({{self, empty, empty}});
   }
   return heap.Tuple({{Part(self, text.substr(0, at)), Part(self, text.substr(at, separator.size())),
@@ -231,8 +231,8 @@ Result FindText(Heap& heap, const Value& self, const Args& args) {
   HEDDLE_RETURN_IF_ERROR(heap.Check());
   size_t offset = 0;
   HEDDLE_ASSIGN_OR_RETURN(bool inside, Window(bound[1], bound[2], &text, &offset));
-  size_t at = !inside ? kNone : from_right ? text.rfind(needle) : Find(text, needle);
-  if (at != kNone) {
+  size_t at = !inside ? kAbsent : from_right ? text.rfind(needle) : Find(text, needle);
+  if (at != kAbsent) {
     return Value::Int(static_cast<int64_t>(offset + CountCodePoints(text.substr(0, at))));
   }
   if (search == Search::kIndex) return TemplateError("substring not found");
@@ -249,7 +249,7 @@ Result Count(Heap& heap, const Value& self, const Args& args) {
   if (!inside) return Value::Int(0);
   if (needle.empty()) return Value::Int(static_cast<int64_t>(CountCodePoints(text)) + 1);
   int64_t count = 0;
-  for (size_t at = Find(text, needle); at != kNone; at = Find(text, needle, at + needle.size())) {
+  for (size_t at = Find(text, needle); at != kAbsent; at = Find(text, needle, at + needle.size())) {
     ++count;
   }
   return Value::Int(count);
@@ -330,7 +330,7 @@ Result Zfill(Heap& heap, const Value& self, const Args& args) {
 
 template <bool (*Test)(char32_t)>
 Result AllAre(Heap& heap, const Value& self, const Args& args) {
-  HEDDLE_RETURN_IF_ERROR(NoArguments(args, "is..."));
+  HEDDLE_RETURN_IF_ERROR(NoTextArguments(args, "is..."));
   std::string_view text = self.text();
   heap.Scan(text.size());
   for (size_t pos = 0; pos < text.size();) {
@@ -344,7 +344,7 @@ bool IsAlnum(char32_t c) { return IsAlpha(c) || IsDigit(c); }
 // Whether there is at least one cased character, and none of the other case.
 template <bool (*Wanted)(char32_t), bool (*Other)(char32_t)>
 Result CaseIs(Heap& heap, const Value& self, const Args& args) {
-  HEDDLE_RETURN_IF_ERROR(NoArguments(args, "is..."));
+  HEDDLE_RETURN_IF_ERROR(NoTextArguments(args, "is..."));
   std::string_view text = self.text();
   heap.Scan(text.size());
   bool found = false;
@@ -357,7 +357,7 @@ Result CaseIs(Heap& heap, const Value& self, const Args& args) {
 }
 
 Result IsAsciiText(Heap& heap, const Value& self, const Args& args) {
-  HEDDLE_RETURN_IF_ERROR(NoArguments(args, "isascii"));
+  HEDDLE_RETURN_IF_ERROR(NoTextArguments(args, "isascii"));
   heap.Scan(self.text().size());
   return Value::Bool(IsAscii(self.text()));
 }
