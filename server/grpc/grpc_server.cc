@@ -151,7 +151,6 @@ absl::StatusOr<std::unique_ptr<TlsContext>> LoadTls(TlsOptions options, const Lo
 
 struct GrpcServer::State {
   ServiceContext context;
-  PeerResets resets{PeerResets::Limits()};
   std::unique_ptr<TlsContext> tls;
   std::unique_ptr<Dispatcher> dispatcher;
   std::unique_ptr<grpc::Server> server;
@@ -193,7 +192,7 @@ absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(const GrpcServerOp
       raw->context.peers.Set(fd, peer);
       grpc::AddInsecureChannelFromFd(raw->server.get(), fd);
     };
-    return std::make_unique<GuardedConnections>(guard, api->bodies(), &raw->resets, api->log(),
+    return std::make_unique<GuardedConnections>(guard, api->bodies(), api->resets(), api->log(),
                                                 api->NewHandler(std::move(post)), serve);
   };
   auto started = Transport::Start(transport, make_factory, api->log());

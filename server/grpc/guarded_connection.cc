@@ -28,7 +28,8 @@ GuardedConnection::GuardedConnection(std::unique_ptr<Stream> stream, const Share
       server_(stream_->executor()),
       shared_(shared),
       on_closed_(std::move(on_closed)),
-      guard_(shared->options.limits, shared->bodies),
+      guard_(shared->options.limits, shared->bodies,
+             shared->resets->Owes(stream_->peer(), Clock::now())),
       pause_(stream_->executor()) {}
 
 template <typename Body>
@@ -153,6 +154,10 @@ void GuardedConnection::OnClientBytes(const error_code& error, size_t bytes) {
   const std::optional<Http2Guard::Fault> fault = guard_.FromClient(
       std::string_view(to_server_.received).substr(0, bytes), last_activity_, &to_server_.waiting);
   CountRefused();
+  Clock::duration pause = Clock::duration::zero();
+  if (const int resets = guard_.TakeResets(); resets > 0) {
+    pause = shared_->resets->Spend(stream_->peer(), resets, last_activity_);
+  }
   if (fault) {
     Cut(*fault);
     return;
@@ -164,10 +169,7 @@ void GuardedConnection::OnClientBytes(const error_code& error, size_t bytes) {
     }
     ReadServer();
   }
-  if (const int resets = guard_.TakeResets(); resets > 0) {
-    const auto pause = shared_->resets->Spend(stream_->peer(), resets, last_activity_);
-    if (pause > Clock::duration::zero()) PauseReading(pause);
-  }
+  if (pause > Clock::duration::zero()) PauseReading(pause);
   TakeFrames();
   ReadClient();
 }

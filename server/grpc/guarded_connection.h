@@ -15,8 +15,8 @@
 #include <string>
 #include <string_view>
 
-#include "server/grpc/peer_resets.h"
 #include "server/http/http2_guard.h"
+#include "server/http/peer_resets.h"
 #include "server/http/stream.h"
 #include "server/http/transport.h"
 #include "server/log.h"

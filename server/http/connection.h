@@ -23,6 +23,7 @@
 
 #include "server/http/body_budget.h"
 #include "server/http/exchange.h"
+#include "server/http/peer_resets.h"
 #include "server/http/reading_pace.h"
 #include "server/http/request_parser.h"
 #include "server/http/stream.h"
@@ -74,6 +75,7 @@ class Connection final : public ResponseWriter,
     const ConnectionLimits* limits;
     UnsentBytes* unsent;
     BodyBudget* bodies;
+    PeerResets* resets;  // of HTTP/2
   };
 
   // `stream`: after its handshake; `first_bytes`: what was read of it. `handler` must outlive the

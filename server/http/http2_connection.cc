@@ -50,10 +50,12 @@ Http2Connection::Http2Connection(std::unique_ptr<Stream> stream, std::string fir
       shared_(shared),
       new_request_id_(std::move(new_request_id)),
       on_closed_(std::move(on_closed)),
-      guard_(GuardLimits(*shared.limits), shared.bodies),
+      guard_(GuardLimits(*shared.limits), shared.bodies,
+             shared.resets->Owes(stream_->peer(), Clock::now())),
       session_(SessionLimits(*shared.limits), this),
       first_bytes_(std::move(first_bytes)),
-      receive_buffer_(kReadBytes, '\0') {}
+      receive_buffer_(kReadBytes, '\0'),
+      pause_(stream_->executor()) {}
 
 Http2Connection::~Http2Connection() = default;
 
@@ -115,11 +117,22 @@ void Http2Connection::OnClosed(int32_t id, bool) {
 }
 
 void Http2Connection::Read() {
-  if (is_closed_ || is_cut_) return;
+  if (is_closed_ || is_cut_ || is_paused_) return;
   stream_->ReadSome(boost::asio::buffer(receive_buffer_),
                     [self = shared_from_this()](const auto& error, size_t bytes) {
                       self->Guarded([&] { self->OnRead(error, bytes); });
                     });
+}
+
+void Http2Connection::PauseReading(Clock::duration pause) {
+  is_paused_ = true;
+  pause_.expires_after(pause);
+  pause_.async_wait([self = shared_from_this()](const auto&) {
+    self->Guarded([&] {
+      self->is_paused_ = false;
+      self->Read();
+    });
+  });
 }
 
 void Http2Connection::OnRead(const boost::system::error_code& error, size_t bytes) {
@@ -134,6 +147,10 @@ void Http2Connection::Take(std::string_view bytes) {
   const Clock::time_point now = Clock::now();
   std::string passed;
   const std::optional<Http2Guard::Fault> fault = guard_.FromClient(bytes, now, &passed);
+  if (const int resets = guard_.TakeResets(); resets > 0) {
+    const Clock::duration pause = shared_.resets->Spend(peer(), resets, now);
+    if (pause > Clock::duration::zero() && !fault.has_value()) PauseReading(pause);
+  }
   if (fault.has_value()) return Cut(*fault);
   is_busy_ = true;
   const absl::Status received = session_.Receive(passed);
@@ -247,6 +264,7 @@ void Http2Connection::Close() {
     ended_calls_.push_back(call);
     call->OnClosed();
   }
+  pause_.cancel();
   stream_->Close();
   CountUnsent();
   on_closed_(this);

@@ -8,6 +8,7 @@
 // Thread: all members are called on the I/O thread that owns the connection.
 #pragma once
 
+#include <boost/asio/steady_timer.hpp>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -65,6 +66,7 @@ class Http2Connection final : public TransportConnection,
   void OnClosed(int32_t id, bool by_client) override;
 
   void Read();
+  void PauseReading(Clock::duration pause);
   void OnRead(const boost::system::error_code& error, size_t bytes);
   void Take(std::string_view bytes);
   void Cut(const Http2Guard::Fault& fault);
@@ -96,8 +98,10 @@ class Http2Connection final : public TransportConnection,
   bool is_cut_ = false;   // closes once what is in outgoing_ was sent
   bool is_leaving_ = false;
   bool is_lingering_ = false;
+  bool is_paused_ = false;  // reads nothing until pause_ is over
   bool is_closed_ = false;
   size_t counted_unsent_ = 0;
+  boost::asio::steady_timer pause_;
   Clock::time_point last_write_;
   Clock::time_point idle_since_;
   Clock::time_point deadline_;      // while it lingers

@@ -59,10 +59,10 @@ bool Allowance::Spend(double amount, Clock::time_point now) {
   return level_ <= burst_;
 }
 
-Http2Guard::Http2Guard(const Limits& limits, BodyBudget* bodies)
+Http2Guard::Http2Guard(const Limits& limits, BodyBudget* bodies, bool owes_resets)
     : limits_(limits),
       bodies_(bodies),
-      resets_(limits.resets, limits.resets_per_second),
+      resets_(owes_resets ? limits.debtor_resets : limits.resets, limits.resets_per_second),
       idle_frames_(limits.idle_frames, limits.idle_frames_per_second) {}
 
 bool Http2Guard::Reader::TakeHead(std::string_view* data) {

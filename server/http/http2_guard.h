@@ -54,6 +54,9 @@ class Http2Guard {
     // Streams that a client may reset: all of its streams at once, then a usual rate.
     double resets = 512;
     double resets_per_second = 50;
+    // Of these the burst of a connection that begins while its client owes resets (peer_resets.h):
+    // those that nobody means badly.
+    double debtor_resets = 16;
     // Frames without content. Each frame of the server allows some more, because clients answer
     // frames.
     double idle_frames = 2000;
@@ -75,8 +78,8 @@ class Http2Guard {
     std::string_view what;  // for the log
   };
 
-  // `bodies` must outlive the guard.
-  Http2Guard(const Limits& limits, BodyBudget* bodies);
+  // `bodies` must outlive the guard. `owes_resets`: see Limits::debtor_resets.
+  Http2Guard(const Limits& limits, BodyBudget* bodies, bool owes_resets = false);
 
   // Passes the client's `data` on to `*to_server`. On a fault the connection must be cut, and
   // `*to_server` must not be sent.

@@ -172,7 +172,8 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(
                                    .max_connections = options.max_connections,
                                    .tls = dependencies.tls,
                                    .tick = TickInterval(state->limits)};
-  const Connection::Shared shared{&state->limits, &context->unsent, &context->bodies};
+  const Connection::Shared shared{&state->limits, &context->unsent, &context->bodies,
+                                  &context->resets};
   const auto make_factory = [context, shared](PostTask post) {
     return std::make_unique<HttpConnections>(
         shared, std::make_unique<ApiHandler>(context, std::move(post)));
@@ -195,6 +196,7 @@ void HttpServer::ReplaceKeys(const std::vector<ApiKey>& hashed_keys) {
 }
 
 BodyBudget* HttpServer::bodies() { return &state_->context.bodies; }
+PeerResets* HttpServer::resets() { return &state_->context.resets; }
 
 const Logger* HttpServer::log() const { return state_->context.dependencies.log; }
 

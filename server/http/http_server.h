@@ -19,6 +19,7 @@
 #include "server/http/body_budget.h"
 #include "server/http/exchange.h"
 #include "server/http/http_message.h"
+#include "server/http/peer_resets.h"
 #include "server/http/transport.h"
 #include "server/log.h"
 #include "server/metrics/server_metrics.h"
@@ -108,8 +109,10 @@ class HttpServer {
   // Replaces hashed_keys. Requests in progress continue; keys that stay keep their accounts.
   void ReplaceKeys(const std::vector<ApiKey>& hashed_keys);
 
-  // For another transport: the shared budget of bodies, our log, and our metrics of refusals.
+  // For another transport: the shared budget of bodies, what clients have taken back over all
+  // transports, our log, and our metrics of refusals.
   BodyBudget* bodies();
+  PeerResets* resets();
   const Logger* log() const;
   void CountRefusal(Refusal refusal);
 

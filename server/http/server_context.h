@@ -16,6 +16,7 @@
 #include "server/http/body_budget.h"
 #include "server/http/connection.h"
 #include "server/http/http_server.h"
+#include "server/http/peer_resets.h"
 #include "server/http/prepare_pool.h"
 #include "server/http/transport.h"
 #include "server/openai/conversation_store.h"
@@ -36,8 +37,9 @@ struct ServerContext {
 
   HttpServerOptions options;
   HttpDependencies dependencies;
-  BodyBudget bodies;   // of every transport
-  UnsentBytes unsent;  // of HTTP only
+  BodyBudget bodies;                        // of every transport
+  PeerResets resets{PeerResets::Limits()};  // of every transport
+  UnsentBytes unsent;                       // of HTTP only
   ResponseStore responses;
   ConversationStore conversations;
   std::shared_ptr<BackgroundResponses> background;  // set before the transport starts

@@ -7,6 +7,7 @@ and clients that attack: streams taken back, floods of frames that carry nothing
 PROGRAM is the server with the scripted engine (tests/server/fake_server.cc). Exits 77 without the Python package h2.
 """
 
+import contextlib
 import json
 import os
 import re
@@ -211,10 +212,10 @@ def wait_until(condition, seconds=20):
     return False
 
 
-def talk(payload, pieces=1, pause=0.0):
+def talk(payload, pieces=1, pause=0.0, seconds=20):
     """Sends raw bytes as a client and returns what came until the server closed, or None if it did not."""
     with socket.create_connection(("127.0.0.1", PORT), 10) as raw:
-        raw.settimeout(20 * SCALE)
+        raw.settimeout(seconds * SCALE)
         raw.sendall(PREFACE + frame(SETTINGS))
         received = b""
         try:
@@ -262,6 +263,20 @@ class Attacks(unittest.TestCase):
         payload = b"".join(frame(HEADERS, 5, 2 * i + 1, block()) + frame(RST, 0, 2 * i + 1, struct.pack(">I", 8))
                            for i in range(2000))
         self.check_cut(talk(payload), "http2_resets")
+
+    def test_resets_over_many_connections(self):
+        def resets(count):
+            return b"".join(frame(HEADERS, 5, 2 * i + 1, block()) + frame(RST, 0, 2 * i + 1, struct.pack(">I", 8))
+                            for i in range(count))
+
+        before = metric("heddle_refused_total", 'reason="http2_resets"')
+        with contextlib.ExitStack() as open_ones:
+            for _ in range(10):  # none of them resets more than one connection may
+                raw = open_ones.enter_context(socket.create_connection(("127.0.0.1", PORT), 10))
+                raw.sendall(PREFACE + frame(SETTINGS) + resets(250))
+            # A connection that begins now has a small burst.
+            self.assertTrue(wait_until(lambda: talk(resets(60), seconds=1) is not None and
+                                       metric("heddle_refused_total", 'reason="http2_resets"') > before))
 
     def test_resets_that_the_client_makes_the_server_send(self):
         # A window update of 0 is an error of the stream (CVE-2025-8671).

@@ -1,6 +1,6 @@
 // The guard's accounts of frames, without sockets; time is an argument.
 #include "server/http/http2_guard.h"
-#include "server/grpc/peer_resets.h"
+#include "server/http/peer_resets.h"
 
 #include <string>
 
@@ -218,6 +218,22 @@ TEST_CASE("The guard's frames go between the server's, never into one", "[grpc]"
   CHECK(guarded.to_client == answer + Frame(kRstStream, 0, 5, Number(11, 4)) + answer);
 }
 
+TEST_CASE("A connection of a client that owes resets may reset a few calls", "[grpc][unit]") {
+  BodyBudget bodies(1 << 20);
+  Http2Guard guard({}, &bodies, /*owes_resets=*/true);
+  const Clock::time_point now{seconds(1000)};
+  std::string to_server;
+  REQUIRE_FALSE(guard.FromClient(std::string(kHttp2Preface), now, &to_server).has_value());
+  for (uint32_t i = 0; i < 16; ++i) {
+    const std::string call = Open(2 * i + 1) + Frame(kRstStream, 0, 2 * i + 1, Number(8, 4));
+    REQUIRE_FALSE(guard.FromClient(call, now, &to_server).has_value());
+  }
+  const std::string call = Open(101) + Frame(kRstStream, 0, 101, Number(8, 4));
+  const auto fault = guard.FromClient(call, now, &to_server);
+  REQUIRE(fault.has_value());
+  CHECK(fault->refusal == Refusal::kGrpcResets);
+}
+
 TEST_CASE("A client that takes calls back over many connections is read more slowly",
           "[grpc][unit]") {
   using server::Clock;
@@ -227,7 +243,11 @@ TEST_CASE("A client that takes calls back over many connections is read more slo
   const Clock::time_point begin{std::chrono::seconds(1000)};
   CHECK(resets.Spend(1, 60, begin) == Clock::duration::zero());
   CHECK(resets.Spend(1, 40, begin) == Clock::duration::zero());
+  CHECK_FALSE(resets.Owes(1, begin));
   CHECK(resets.Spend(1, 10, begin) == milliseconds(200));
+  CHECK(resets.Owes(1, begin));
+  CHECK_FALSE(resets.Owes(1, begin + milliseconds(200)));
+  CHECK_FALSE(resets.Owes(2, begin));
   CHECK(resets.Spend(2, 100, begin) == Clock::duration::zero());  // somebody else
   CHECK(resets.Spend(1, 10, begin + milliseconds(400)) == Clock::duration::zero());
   CHECK(resets.Spend(1, 100'000, begin + milliseconds(400)) == PeerResets::kMaxPause);

@@ -1,4 +1,4 @@
-#include "server/grpc/peer_resets.h"
+#include "server/http/peer_resets.h"
 
 #include <algorithm>
 #include <chrono>
@@ -20,6 +20,12 @@ Clock::duration PeerResets::Spend(uint64_t peer, int resets, Clock::time_point n
   const double seconds = std::max(0.0, debt.resets - limits_.burst) / limits_.per_second;
   const std::chrono::duration<double> pause(seconds);
   return std::min(kMaxPause, std::chrono::duration_cast<Clock::duration>(pause));
+}
+
+bool PeerResets::Owes(uint64_t peer, Clock::time_point now) const {
+  std::lock_guard lock(mutex_);
+  const auto found = debts_.find(peer);
+  return found != debts_.end() && Left(found->second, now) > limits_.burst;
 }
 
 size_t PeerResets::num_peers() const {

@@ -1,9 +1,10 @@
 // How many calls each client takes back, over all of its connections. A connection may reset a
 // burst of calls (http2_guard.h), and a client that is cut off for more comes back with another
 // connection and another burst. So a client that resets more calls than clients do, whatever the
-// connections, is read more slowly.
+// connections, is read more slowly, and connections that it opens meanwhile have a small burst.
 //
-// A client is an address (server/http/peer.h). Only connections that reset calls are delayed: those
+// A client is an address (peer.h), and its calls over gRPC and its requests over HTTP/2 count
+// together. Only connections that reset calls are delayed: those
 // of others behind the same proxy go on.
 // Thread-safety: all members; a lock is held for moments. Time is an argument.
 #pragma once
@@ -34,6 +35,9 @@ class PeerResets {
   // Counts `resets` > 0 calls that a connection of the client took back. Returns how long that
   // connection should not be read; 0: not at all.
   Clock::duration Spend(uint64_t peer, int resets, Clock::time_point now);
+
+  // Whether connections of the client that reset calls would be paused now.
+  bool Owes(uint64_t peer, Clock::time_point now) const;
 
   size_t num_peers() const;
 
