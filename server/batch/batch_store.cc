@@ -142,6 +142,17 @@ std::vector<std::shared_ptr<const BatchRecord>> BatchStore::Unfinished() const {
   return Select([](const BatchRecord& batch) { return !HasEnded(batch.status); });
 }
 
+void BatchStore::Count(BatchFigures* figures) const {
+  figures->batches = {};
+  figures->lines_left = 0;
+  std::lock_guard lock(mutex_);
+  for (const auto& [id, batch] : batches_) {
+    ++figures->batches[static_cast<size_t>(batch->status)];
+    if (HasEnded(batch->status)) continue;
+    figures->lines_left += batch->total - batch->succeeded - batch->failed;
+  }
+}
+
 void BatchStore::ForgetOldest(uint64_t owner) {
   const std::vector<Kept> all = List(owner);
   size_t too_many = all.size() > kMaxKept ? all.size() - kMaxKept : 0;

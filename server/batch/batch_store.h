@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "server/batch/batch_figures.h"
 #include "server/batch/batch_record.h"
 
 namespace heddle::server {
@@ -42,6 +43,8 @@ class BatchStore {
   // In the order of their creation.
   std::vector<std::shared_ptr<const BatchRecord>> List(uint64_t owner) const;
   std::vector<std::shared_ptr<const BatchRecord>> Unfinished() const;
+  // Sets what a figure says of batches, and their lines without a result.
+  void Count(BatchFigures* figures) const;
 
  private:
   using Kept = std::shared_ptr<const BatchRecord>;

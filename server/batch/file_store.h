@@ -68,6 +68,7 @@ class FileStore {
   void DeleteOrphans(const std::vector<std::string>& growing);
 
   int64_t bytes() const;
+  int64_t max_bytes() const { return limits_.max_bytes; }
 
  private:
   FileStore(std::string folder, const Limits& limits)

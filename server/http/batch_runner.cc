@@ -160,6 +160,7 @@ void BatchRunner::Check(BatchRecord batch) {
   server_->dependencies.log->Info(
       "a batch was checked",
       {{"batch", batch.id}, {"lines", batch.total}, {"faults", int64_t(batch.faults.size())}});
+  Wake();  // it may run now
 }
 
 void BatchRunner::StartRun(BatchRecord batch) {
@@ -203,10 +204,16 @@ void BatchRunner::CutShort(Run* run, BatchStatus last) {
   status.ok() ? Finish(run, last) : Fail(run, status);
 }
 
+absl::Status BatchRunner::AddResult(Run* run, const BatchResult& result, std::string_view outcome) {
+  HEDDLE_RETURN_IF_ERROR(run->job->Add(result, &run->batch));
+  server_->dependencies.metrics->CountBatchLine(outcome);
+  return absl::OkStatus();
+}
+
 // Adds a result without an answer for each line that has none.
 absl::Status BatchRunner::ExpireRest(Run* run) {
-  const auto add = [run](const BatchLine& line) {
-    return run->job->Add(Expired(line.custom_id), &run->batch);
+  const auto add = [this, run](const BatchLine& line) {
+    return AddResult(run, Expired(line.custom_id), "expired");
   };
   for (const auto& call : run->calls) HEDDLE_RETURN_IF_ERROR(add(call->line()));
   for (const Delayed& delayed : run->delayed) HEDDLE_RETURN_IF_ERROR(add(delayed.line));
@@ -245,6 +252,7 @@ void BatchRunner::Finish(Run* run, BatchStatus last) {
 }
 
 void BatchRunner::Save(const BatchRecord& batch) {
+  if (HasEnded(batch.status)) server_->dependencies.metrics->CountBatch(batch.status);
   const absl::Status saved = batches_->Save(batch);
   if (saved.ok()) return;
   server_->dependencies.log->Error("a batch cannot be written to its folder",
@@ -280,6 +288,12 @@ void BatchRunner::Fill() {
     without = StartLine(runs_.front().get()) ? 0 : without + 1;
     std::rotate(runs_.begin(), runs_.begin() + 1, runs_.end());
   }
+  shown_calls_.store(num_calls_, std::memory_order_relaxed);
+}
+
+void BatchRunner::Count(BatchFigures* figures) const {
+  figures->lines_running = shown_calls_.load(std::memory_order_relaxed);
+  figures->lines_held = shown_held_.load(std::memory_order_relaxed);
 }
 
 // Starts the run's next line, if it has one.
@@ -320,7 +334,10 @@ void BatchRunner::HoldBeyond(int allowed) {
   for (const auto& run : runs_) calls.insert(calls.end(), run->calls.begin(), run->calls.end());
   std::sort(calls.begin(), calls.end(),
             [](const auto& a, const auto& b) { return a->number() < b->number(); });
+  const int64_t held =
+      std::max<int64_t>(0, static_cast<int64_t>(calls.size()) - std::max(allowed, 0));
   for (const auto& call : calls) call->Hold(allowed-- <= 0);
+  shown_held_.store(held, std::memory_order_relaxed);
 }
 
 void BatchRunner::OnDone(const std::shared_ptr<BatchCall>& call) {
@@ -337,10 +354,12 @@ void BatchRunner::OnDone(const std::shared_ptr<BatchCall>& call) {
 
 void BatchRunner::TakeAnswer(Run* run, const std::shared_ptr<BatchCall>& call) {
   if (IsLater(call->response().status)) {
+    server_->dependencies.metrics->CountBatchLine("delayed");
     run->delayed.push_back({call->TakeLine(), Clock::now() + RetryAfter(call->response())});
     return;
   }
-  const absl::Status added = run->job->Add(ResultOf(*call), &run->batch);
+  const BatchResult result = ResultOf(*call);
+  const absl::Status added = AddResult(run, result, result.succeeded() ? "succeeded" : "failed");
   if (!added.ok()) Fail(run, added);
 }
 

@@ -11,9 +11,11 @@
 //
 // Ends. Answers that say "later" (429, 503) are no results: their lines are tried again. What is in
 // the files of results has been done, and all else is done again by the next process.
-// Threads: Wake and Stop may be called from any thread; all else happens on the runner's own.
+// Threads: Wake, Stop and Count may be called from any thread; all else happens on the runner's
+// own.
 #pragma once
 
+#include <atomic>
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/steady_timer.hpp>
@@ -23,6 +25,7 @@
 #include <thread>
 #include <vector>
 
+#include "server/batch/batch_figures.h"
 #include "server/batch/batch_job.h"
 #include "server/batch/batch_store.h"
 #include "server/http/batch_call.h"
@@ -39,6 +42,8 @@ class BatchRunner {
 
   void Wake();
   void Stop();
+  // Sets the lines that run and those held.
+  void Count(BatchFigures* figures) const;
 
  private:
   // A line whose answer was "later".
@@ -66,6 +71,7 @@ class BatchRunner {
   void EndRuns();
   void CutShort(Run* run, BatchStatus last);
   absl::Status ExpireRest(Run* run);
+  absl::Status AddResult(Run* run, const BatchResult& result, std::string_view outcome);
   void Fail(Run* run, const absl::Status& why);
   void Finish(Run* run, BatchStatus last);
   void Save(const BatchRecord& batch);
@@ -91,6 +97,8 @@ class BatchRunner {
   std::deque<std::unique_ptr<Run>> runs_;  // the one whose turn is next comes first
   int num_calls_ = 0;                      // of all runs
   uint64_t num_started_ = 0;
+  std::atomic<int64_t> shown_calls_ = 0;  // num_calls_ and those held, for Count
+  std::atomic<int64_t> shown_held_ = 0;
   Clock::time_point swept_;  // when expired files were last deleted
   bool is_stopping_ = false;
   std::thread thread_;

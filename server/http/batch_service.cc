@@ -35,6 +35,15 @@ void BatchService::Start(ServerContext* server) {
   runner_ = std::make_unique<BatchRunner>(server, files_.get(), batches_.get(), concurrency_);
 }
 
+BatchFigures BatchService::figures() const {
+  BatchFigures figures;
+  batches_->Count(&figures);
+  figures.file_bytes = files_->bytes();
+  figures.file_bytes_limit = files_->max_bytes();
+  if (runner_ != nullptr) runner_->Count(&figures);
+  return figures;
+}
+
 void BatchService::Wake() {
   if (runner_ != nullptr) runner_->Wake();
 }

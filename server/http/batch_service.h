@@ -6,6 +6,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "server/batch/batch_figures.h"
 #include "server/batch/batch_store.h"
 #include "server/batch/disk.h"
 #include "server/batch/file_store.h"
@@ -33,6 +34,8 @@ class BatchService {
 
   // Begins to run batches, those that another process left included; `server` outlives that.
   void Start(ServerContext* server);
+  // For /metrics; of all owners. O(batches that are remembered).
+  BatchFigures figures() const;
   // A batch is new, or is cancelled.
   void Wake();
   // Takes back the lines in progress, which the next process will run again. Idempotent.

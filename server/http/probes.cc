@@ -70,9 +70,10 @@ std::string MetricsText(const ServerContext& server) {
                                        .stuck_threads = prepare.stuck_threads,
                                        .num_grammars = cache.num_grammars(),
                                        .grammar_bytes = static_cast<int64_t>(cache.held())};
+  const BatchFigures batches = server.batch == nullptr ? BatchFigures() : server.batch->figures();
   return server.dependencies.metrics->Render(server.dependencies.generation->Stats(),
                                              Connections(server), server.options.metric_names,
-                                             preparation);
+                                             preparation, batches);
 }
 
 std::string StatsJson(const ServerContext& server) {

@@ -57,6 +57,8 @@ struct ServerMetrics::Families {
   Family<Counter>* requests = nullptr;
   Family<Counter>* generations = nullptr;
   Family<Counter>* refusals = nullptr;
+  Family<Counter>* batch_lines = nullptr;
+  Family<Counter>* batches = nullptr;
   Family<Histogram>* durations = nullptr;
   Histogram* prepare_wait = nullptr;
   Histogram* prepare_time = nullptr;
@@ -103,6 +105,25 @@ struct ServerMetrics::Families {
   }
   Histogram* AddHistogram(const char* name, const char* help, const Buckets& buckets) {
     return &BuildHistogram().Name(name).Help(help).Register(registry).Add({}, buckets);
+  }
+
+  // All labels show from the beginning, so that a rate has something to begin at.
+  void AddBatchFigures() {
+    batch_lines = &BuildCounter()
+                       .Name("heddle_batch_lines_total")
+                       .Help("Lines of batches that got a result, or were delayed, by outcome.")
+                       .Register(registry);
+    for (const char* outcome : {"succeeded", "failed", "expired", "delayed"}) {
+      batch_lines->Add({{"outcome", outcome}});
+    }
+    batches = &BuildCounter()
+                   .Name("heddle_batches_ended_total")
+                   .Help("Batches that ended, by status.")
+                   .Register(registry);
+    for (size_t i = 0; i < kNumBatchStatuses; ++i) {
+      const auto status = static_cast<BatchStatus>(i);
+      if (HasEnded(status)) batches->Add({{"status", std::string(BatchStatusName(status))}});
+    }
   }
 
   // Tokens of requests, and the times until they come.
@@ -172,6 +193,7 @@ ServerMetrics::ServerMetrics(std::string_view model, std::string_view version)
     }
   }
   all.AddTokenFigures();
+  all.AddBatchFigures();
   all.request_exceptions = all.AddCounter(
       "heddle_request_exceptions_total",
       "Requests that an exception ended, which is a defect of the server or a lack of memory.");
@@ -275,6 +297,14 @@ void ServerMetrics::CountRefusal(std::string_view reason, int count) {
   families_->refusals->Add({{"reason", std::string(reason)}}).Increment(count);
 }
 
+void ServerMetrics::CountBatchLine(std::string_view outcome) {
+  families_->batch_lines->Add({{"outcome", std::string(outcome)}}).Increment();
+}
+
+void ServerMetrics::CountBatch(BatchStatus last) {
+  families_->batches->Add({{"status", std::string(BatchStatusName(last))}}).Increment();
+}
+
 void ServerMetrics::CountSpans(int64_t exported, int64_t dropped) {
   families_->spans_exported->Increment(static_cast<double>(exported));
   families_->spans_dropped->Increment(static_cast<double>(dropped));
@@ -293,7 +323,8 @@ void ServerMetrics::StreamBegan() { families_->open_streams->Increment(); }
 void ServerMetrics::StreamEnded() { families_->open_streams->Decrement(); }
 
 std::string ServerMetrics::Render(const EngineStats& engine, const ConnectionFigures& connections,
-                                  Names names, const PreparationFigures& preparation) const {
+                                  Names names, const PreparationFigures& preparation,
+                                  const BatchFigures& batches) const {
   MetricFamilies all = families_->registry.Collect();
   all.push_back(SingleValue("heddle_open_connections", "Open TCP connections.",
                             prometheus::MetricType::Gauge, connections.open));
@@ -326,6 +357,7 @@ std::string ServerMetrics::Render(const EngineStats& engine, const ConnectionFig
   const AdapterFigures adapters = families_->adapters ? families_->adapters() : AdapterFigures();
   const NamedAdapters named = families_->NamesOf(engine.adapters, adapters);
   AppendAdapterMetrics(adapters, named, &all);
+  AppendBatchMetrics(batches, &all);
   AppendEngineMetrics(engine, &all);
   if (names == Names::kAlsoVllm) AppendVllmNames(engine, named, &all);
   AppendProcessMetrics(&all);

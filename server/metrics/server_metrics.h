@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "server/adapters/adapter_registry.h"
+#include "server/batch/batch_figures.h"
 #include "server/generation.h"
 
 namespace heddle::server {
@@ -78,6 +79,12 @@ class ServerMetrics {
   // (http/exchange.h). A count of 0 only makes the reason appear.
   void CountRefusal(std::string_view reason, int count = 1);
 
+  // Counts a line of a batch that got a result: "succeeded", "failed" or "expired" (its batch
+  // took too long), or one that was told to come later and will be tried again: "delayed".
+  void CountBatchLine(std::string_view outcome);
+  // Counts a batch that ended.
+  void CountBatch(BatchStatus last);
+
   void CountSpans(int64_t exported, int64_t dropped);
 
   // Tells Render how to read the number of dropped log messages; call it before the first Render.
@@ -96,7 +103,8 @@ class ServerMetrics {
   // repeated under another server's names.
   enum class Names : uint8_t { kOwn, kAlsoVllm };
   std::string Render(const EngineStats& engine, const ConnectionFigures& connections,
-                     Names names = Names::kOwn, const PreparationFigures& preparation = {}) const;
+                     Names names = Names::kOwn, const PreparationFigures& preparation = {},
+                     const BatchFigures& batches = {}) const;
 
   // The same as one JSON object, for the web page and for scripts (docs/metrics.md).
   std::string RenderJson(const EngineStats& engine, const ConnectionFigures& connections) const;

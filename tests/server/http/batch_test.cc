@@ -119,6 +119,13 @@ std::map<std::string, json> Results(RawClient* client, const json& file_id,
   return results;
 }
 
+// The value of a metric, with its labels as /metrics writes them; -1: it is not there.
+double Metric(RawClient* client, const std::string& name) {
+  const std::string text = "\n" + client->Get("/metrics").body;
+  const size_t at = text.find("\n" + name + " ");
+  return at == std::string::npos ? -1 : std::stod(text.substr(at + name.size() + 2));
+}
+
 std::string Echo(const server::GenerationRequest& request) {
   return ByteCodec().Decode(request.prompt, /*skip_special=*/true);
 }
@@ -152,6 +159,14 @@ TEST_CASE("All lines of a batch are answered, and those that cannot be are error
   const json list = json::parse(client.Get("/v1/files?purpose=batch_output").body);
   CHECK(list["data"].size() == 2);
   CHECK(json::parse(client.Get("/v1/batches").body)["data"][0] == batch);
+  CHECK(Metric(&client, "heddle_batch_lines_total{outcome=\"succeeded\"}") == 20);
+  CHECK(Metric(&client, "heddle_batch_lines_total{outcome=\"failed\"}") == 2);
+  CHECK(Metric(&client, "heddle_batches{status=\"completed\"}") == 1);
+  CHECK(Metric(&client, "heddle_batches{status=\"in_progress\"}") == 0);
+  CHECK(Metric(&client, "heddle_batches_ended_total{status=\"completed\"}") == 1);
+  CHECK(Metric(&client, "heddle_batch_lines_left") == 0);
+  CHECK(Metric(&client, "heddle_batch_file_bytes") > 20);
+  CHECK(Metric(&client, "heddle_batch_file_bytes_limit") == int64_t{4} << 30);
 }
 
 TEST_CASE("Files are described, listed in pages, sent and deleted", "[server]") {
@@ -263,6 +278,9 @@ TEST_CASE("Beside live requests one line runs, and while some wait none does", "
   CHECK(WaitFor([&] { return engine->IsPaused(1) && engine->IsPaused(2) && engine->IsPaused(3); }));
   CHECK_FALSE(engine->IsPaused(0));
   CHECK(engine->num_submitted() == 4);
+  CHECK(Metric(&client, "heddle_batch_lines_running") == 4);
+  CHECK(WaitFor([&] { return Metric(&client, "heddle_batch_lines_held") == 3; }));
+  CHECK(Metric(&client, "heddle_batch_lines_left") == 10);
   // All lines are one client of the scheduler's, and not a live one.
   CHECK(engine->WaitForRequest(0).tenant == engine->WaitForRequest(3).tenant);
   CHECK(engine->WaitForRequest(0).tenant != 0);
@@ -276,11 +294,12 @@ TEST_CASE("A line that is told to come later is tried again", "[server]") {
   ServerUnderTest server(std::move(fake), WithFolder(folder));
   RawClient client(server.port());
   const std::string id = Create(&client, FileOf(&client, Lines(3)))["id"];
-  WaitForStatus(&client, id, "in_progress");
-  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  CHECK(WaitFor(
+      [&] { return Metric(&client, "heddle_batch_lines_total{outcome=\"delayed\"}") >= 1; }));
   engine->FailSubmits(absl::OkStatus());
   const json batch = WaitForStatus(&client, id, "completed");
   CHECK(batch["request_counts"] == json{{"total", 3}, {"completed", 3}, {"failed", 0}});
+  CHECK(Metric(&client, "heddle_batch_lines_total{outcome=\"succeeded\"}") == 3);
 }
 
 TEST_CASE("A batch goes on in the next process, and answers nothing twice", "[server]") {
@@ -364,6 +383,8 @@ TEST_CASE("A batch that takes too long says so for each line that is left", "[se
   CHECK(errors.size() == 4);
   CHECK(errors.at("line 4")["error"]["code"] == "batch_expired");
   CHECK(errors.at("line 4")["response"].is_null());
+  CHECK(Metric(&client, "heddle_batch_lines_total{outcome=\"expired\"}") == 4);
+  CHECK(Metric(&client, "heddle_batches_ended_total{status=\"expired\"}") == 1);
   CHECK(engine->WaitForCancel(1));
 }
 
