@@ -192,8 +192,8 @@ class Matcher {
   bool Reads(ContextPool* pool, std::string_view bytes, ContextId* context,
              DistinctValues* values) const;
   bool IsUntracked() const;
-  bool MayRepeat(TokenId token) const;
-  bool Repeats(ContextPool* pool, TokenId token) const;
+  const TokenMask* TokensThatMayRepeat() const;
+  bool Repeats(ContextPool* pool, TokenId token, DistinctValues* scratch) const;
   std::shared_ptr<const TokenMask> WithoutRepeats(ContextPool* pool,
                                                   std::shared_ptr<const TokenMask> mask) const;
 

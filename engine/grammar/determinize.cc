@@ -1,5 +1,6 @@
 // Subset construction over ranges of code points.
 #include <algorithm>
+#include <deque>
 #include <utility>
 
 #include "absl/container/flat_hash_set.h"
@@ -36,7 +37,7 @@ class Determinizer {
     const Subset start = Close({0}, /*at_begin=*/true, /*at_end=*/false);
     IdOf(start);
     for (size_t i = 0; i < order_.size(); ++i) {
-      const Subset subset = order_[i];
+      const Subset& subset = order_[i];
       MachineState state;
       state.accepting = AcceptsAtEnd(subset, /*at_begin=*/i == 0);
       state.chars = CharMoves(subset);
@@ -121,9 +122,17 @@ class Determinizer {
   }
 
   bool AcceptsAtEnd(const Subset& subset, bool at_begin) {
+    // Mostly nothing depends on the text's ends, and the subset is closed already.
+    const auto is_open = [&](int32_t member) {
+      const NfaState& state = nfa_.states[member];
+      return !state.at_end.empty() || (at_begin && !state.at_begin.empty());
+    };
+    const auto accepts = [&](int32_t member) { return nfa_.states[member].accepting; };
+    if (std::none_of(subset.begin(), subset.end(), is_open)) {
+      return std::any_of(subset.begin(), subset.end(), accepts);
+    }
     const Subset closed = Close(subset, at_begin, /*at_end=*/true);
-    return std::any_of(closed.begin(), closed.end(),
-                       [this](int32_t member) { return nfa_.states[member].accepting; });
+    return std::any_of(closed.begin(), closed.end(), accepts);
   }
 
   int32_t Move(Subset targets) {
@@ -139,6 +148,9 @@ class Determinizer {
       edges.insert(edges.end(), chars.begin(), chars.end());
     }
     Count(edges.size());
+    if (edges.size() == 1) {  // most states, within words
+      return {{edges[0].first, edges[0].last, Move({edges[0].target})}};
+    }
     std::sort(edges.begin(), edges.end(),
               [](const CharEdge& a, const CharEdge& b) { return a.first < b.first; });
     // Sweep over the points where the set of edges that apply changes.
@@ -198,7 +210,7 @@ class Determinizer {
   size_t num_members_ = 0;
   size_t num_edges_ = 0;
   absl::flat_hash_set<int32_t, Hash, Equal> ids_;  // indices of order_, except the start
-  std::vector<Subset> order_;
+  std::deque<Subset> order_;                       // references stay valid while it grows
   StateMachine result_;
 };
 

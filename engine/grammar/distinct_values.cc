@@ -65,8 +65,10 @@ bool DistinctValues::EndElement(Frame* frame) {
   for (const Element* at = frame->elements.get(); at != nullptr; at = at->before.get()) {
     if (at->value == value) return false;
   }
+  const bool has_escapes = text.find('\\') != std::string::npos ||
+                           (frame->elements != nullptr && frame->elements->has_escapes);
   frame->elements = std::make_shared<const Element>(
-      Element{std::move(text), std::move(value), std::move(frame->elements)});
+      Element{std::move(text), std::move(value), has_escapes, std::move(frame->elements)});
   return true;
 }
 
@@ -125,6 +127,12 @@ bool DistinctValues::BeforeElement() const {
   if (frames_.empty() || in_string_ || in_scalar_) return false;
   const Frame& frame = frames_.back();
   return frame.is_marked && frame.begin < 0 && frame.is_due;
+}
+
+bool DistinctValues::IsPlainString() const {
+  if (!in_string_ || num_elements_ != 1 || frames_.back().begin < 0) return false;
+  const Element* last = frames_.back().elements.get();
+  return (last == nullptr || !last->has_escapes) && text_.find('\\') == std::string::npos;
 }
 
 bool DistinctValues::HasElements() const {

@@ -34,6 +34,10 @@ class DistinctValues {
   bool in_element() const { return num_elements_ > 0; }
   // Whether there is any earlier key or item in an open object or array.
   bool HasElements() const;
+  // Whether what is being written is a string that must differ from others, itself and nothing
+  // around it, and there is no escape in it nor in the others. Then a text completes an earlier one
+  // only if it begins with a rest of SameSoFar, or has an escape.
+  bool IsPlainString() const;
 
   // The rests, as they were written, of earlier keys or items that begin with what has been written
   // of the current one, or with nothing if the next one is about to begin.
@@ -48,6 +52,7 @@ class DistinctValues {
   struct Element {
     std::string text;   // as it was written
     std::string value;  // in one notation
+    bool has_escapes;   // in this text or in one before
     std::shared_ptr<const Element> before;
     ~Element();
   };

@@ -232,45 +232,64 @@ bool Matcher::IsUntracked() const {
   return !values_.is_open() || (values_.in_string() && !values_.in_element());
 }
 
-// Whether the token can complete a key or item, or begin one that would have to be completed as an
-// earlier one was. It says so too often rather than too rarely.
-bool Matcher::MayRepeat(TokenId token) const {
-  const uint8_t parts = grammar_->vocabulary_->json_parts(token);
-  if (!values_.HasElements()) return (parts & Vocabulary::kComma) != 0;
-  if (values_.in_string()) return (parts & Vocabulary::kQuote) != 0;
-  if (values_.in_element() || values_.BeforeElement()) return true;
-  return (parts & (Vocabulary::kTwoQuotes | Vocabulary::kComma)) != 0;
+// Tokens among which are all that can complete a key or item, or begin one that would have to be
+// completed as an earlier one was; null: every token. In a plain string they lack those that begin
+// with the rest of an earlier one, or with a part of it, and those of many parts or with escapes.
+// REQUIRES: !IsUntracked().
+const TokenMask* Matcher::TokensThatMayRepeat() const {
+  using Parts = Vocabulary::PartSet;
+  const Vocabulary& vocabulary = *grammar_->vocabulary_;
+  if (values_.IsPlainString()) return &vocabulary.tokens_with(Parts::kQuoteAndComma);
+  if (!values_.HasElements()) {
+    return &vocabulary.tokens_with(values_.in_string() ? Parts::kQuoteAndComma : Parts::kComma);
+  }
+  if (values_.in_string()) return &vocabulary.tokens_with(Parts::kQuote);
+  if (values_.in_element() || values_.BeforeElement()) return nullptr;
+  return &vocabulary.tokens_with(Parts::kTwoQuotesOrComma);
 }
 
 // Whether the token repeats a value, or leaves nothing else to write than an earlier one.
-bool Matcher::Repeats(ContextPool* pool, TokenId token) const {
+// `scratch` keeps its memory from one token to the next.
+bool Matcher::Repeats(ContextPool* pool, TokenId token, DistinctValues* scratch) const {
   ContextId context = context_;
-  DistinctValues values = values_;
-  if (!Reads(pool, grammar_->vocabulary_->text(token), &context, &values)) return true;
-  return !CanDiffer(grammar_->automaton_, pool, context, values);
+  *scratch = values_;
+  if (!Reads(pool, grammar_->vocabulary_->text(token), &context, scratch)) return true;
+  return !CanDiffer(grammar_->automaton_, pool, context, *scratch);
 }
 
 // REQUIRES: the mutex is held.
 std::shared_ptr<const TokenMask> Matcher::WithoutRepeats(
     ContextPool* pool, std::shared_ptr<const TokenMask> mask) const {
   std::vector<TokenId> repeating;
+  DistinctValues scratch;
   const auto look_at = [&](TokenId token) {
-    if (IsAllowed(*mask, token) && Repeats(pool, token)) repeating.push_back(token);
+    if (IsAllowed(*mask, token) && Repeats(pool, token, &scratch)) repeating.push_back(token);
   };
+  const Vocabulary& vocabulary = *grammar_->vocabulary_;
   const std::vector<TokenId>& ends = grammar_->end_tokens_;
-  if (IsUntracked()) {
-    for (TokenId token : grammar_->vocabulary_->many_part_tokens()) look_at(token);
+  const bool is_plain = values_.IsPlainString();
+  if (IsUntracked() || is_plain) {
+    for (TokenId token : vocabulary.many_part_tokens()) look_at(token);
   }
-  for (size_t word = 0; word < mask->size() && !IsUntracked(); ++word) {
-    for (uint32_t bits = (*mask)[word]; bits != 0; bits &= bits - 1) {
-      const auto token = static_cast<TokenId>(32 * word + static_cast<size_t>(__builtin_ctz(bits)));
-      if (std::find(ends.begin(), ends.end(), token) != ends.end()) continue;
-      if (MayRepeat(token)) look_at(token);
+  if (is_plain) {
+    for (TokenId token : vocabulary.escaped_end_tokens()) look_at(token);
+  }
+  if (!IsUntracked()) {
+    const TokenMask* parts = TokensThatMayRepeat();
+    for (size_t word = 0; word < mask->size(); ++word) {
+      for (uint32_t bits = (*mask)[word] & (parts == nullptr ? ~uint32_t{0} : (*parts)[word]);
+           bits != 0; bits &= bits - 1) {
+        const auto token =
+            static_cast<TokenId>(32 * word + static_cast<size_t>(__builtin_ctz(bits)));
+        if (std::find(ends.begin(), ends.end(), token) == ends.end()) look_at(token);
+      }
     }
   }
   // Beginnings of earlier values, which could leave no other way to go on.
   for (std::string_view rest : values_.SameSoFar()) {
-    for (TokenId token : grammar_->vocabulary_->trie().BeginningsOf(rest)) look_at(token);
+    for (TokenId token : vocabulary.trie().BeginningsOf(rest)) look_at(token);
+    if (!is_plain) continue;
+    for (TokenId token : vocabulary.trie().BeginningWith(rest)) look_at(token);
   }
   if (repeating.empty()) return mask;
   TokenMask without = *mask;

@@ -1,12 +1,13 @@
 #include "engine/grammar/state_machine.h"
 
 #include <algorithm>
-#include <map>
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
 #include "base/message.h"
 #include "base/status.h"
+#include "engine/grammar/signature.h"
+#include "engine/grammar/source_index.h"
 
 namespace heddle::engine::grammar {
 namespace {
@@ -14,25 +15,33 @@ namespace {
 // Refinement stops beyond so many edge visits, and the machine stays as it is.
 constexpr int64_t kMaxRefinementWork = 20'000'000;
 
+template <typename Visit>
+void ForEachTarget(const MachineState& state, const Visit& visit) {
+  for (const CharEdge& edge : state.chars) visit(edge.target);
+  for (const CallEdge& edge : state.calls) visit(edge.target);
+}
+
+SourceIndex SourcesOf(const StateMachine& machine) {
+  return SourceIndex(machine.states.size(), [&machine](int32_t state, const auto& visit) {
+    ForEachTarget(machine.states[state], visit);
+  });
+}
+
 // States from which an accepting one is reached.
 std::vector<bool> Productive(const StateMachine& machine) {
   const size_t n = machine.states.size();
-  std::vector<std::vector<int32_t>> sources(n);
+  const SourceIndex sources = SourcesOf(machine);
   std::vector<int32_t> work;
   std::vector<bool> productive(n, false);
   for (size_t s = 0; s < n; ++s) {
-    const MachineState& state = machine.states[s];
-    for (const CharEdge& edge : state.chars) sources[edge.target].push_back(static_cast<int>(s));
-    for (const CallEdge& edge : state.calls) sources[edge.target].push_back(static_cast<int>(s));
-    if (state.accepting) {
-      productive[s] = true;
-      work.push_back(static_cast<int32_t>(s));
-    }
+    if (!machine.states[s].accepting) continue;
+    productive[s] = true;
+    work.push_back(static_cast<int32_t>(s));
   }
   while (!work.empty()) {
     const int32_t state = work.back();
     work.pop_back();
-    for (int32_t source : sources[state]) {
+    for (int32_t source : sources.of(state)) {
       if (productive[source]) continue;
       productive[source] = true;
       work.push_back(source);
@@ -55,21 +64,27 @@ void MergeRanges(std::vector<CharEdge>* edges) {
   edges->resize(kept);
 }
 
-// One state's edges in terms of classes of states; states with equal signatures are not
-// distinguished yet.
-std::vector<int64_t> Signature(const MachineState& state, int32_t own_class,
-                               const std::vector<int32_t>& class_of) {
-  std::vector<CharEdge> chars = state.chars;
-  for (CharEdge& edge : chars) edge.target = class_of[edge.target];
-  MergeRanges(&chars);
-  std::vector<int64_t> signature = {own_class};
-  for (const CharEdge& edge : chars) {
-    signature.push_back(int64_t{edge.first} << 32 | edge.last);
-    signature.push_back(edge.target);
+// One state's edges in terms of classes of states, neighbouring ranges of one class as one; states
+// with equal signatures are not distinguished yet.
+Signature SignatureOf(const MachineState& state, int32_t own_class,
+                      const std::vector<int32_t>& class_of) {
+  Signature signature;
+  signature.Add(static_cast<uint64_t>(own_class));
+  for (size_t i = 0; i < state.chars.size();) {
+    const CharEdge& edge = state.chars[i];
+    char32_t last = edge.last;
+    for (++i; i < state.chars.size(); ++i) {
+      const CharEdge& next = state.chars[i];
+      if (next.first != last + 1 || class_of[next.target] != class_of[edge.target]) break;
+      last = next.last;
+    }
+    signature.Add(uint64_t{edge.first} << 32 | last);
+    signature.Add(static_cast<uint64_t>(class_of[edge.target]));
   }
-  signature.push_back(-1);
+  signature.Add(~uint64_t{0});  // no range: calls follow
   for (const CallEdge& edge : state.calls) {
-    signature.push_back(int64_t{edge.rule} << 32 | static_cast<uint32_t>(class_of[edge.target]));
+    signature.Add(static_cast<uint64_t>(edge.rule) << 32 |
+                  static_cast<uint32_t>(class_of[edge.target]));
   }
   return signature;
 }
@@ -82,40 +97,31 @@ int64_t CountEdges(const StateMachine& machine) {
   return edges;
 }
 
-template <typename Visit>
-void ForEachTarget(const MachineState& state, Visit visit) {
-  for (const CharEdge& edge : state.chars) visit(edge.target);
-  for (const CallEdge& edge : state.calls) visit(edge.target);
-}
-
 // Separates states whose shortest or longest texts (in edges; no bound: -1) differ in length.
 // Refinement alone would take one round per character of a counted repeat to find that.
 // REQUIRES: from each state an accepting one can be reached, except the start of an empty language.
 std::vector<int32_t> ClassesByLength(const StateMachine& machine) {
   const size_t n = machine.states.size();
-  std::vector<std::vector<int32_t>> sources(n);
+  const SourceIndex sources = SourcesOf(machine);
   std::vector<size_t> ways_out(n, 0);  // to states whose longest text is unknown
   std::vector<int32_t> shortest(n, -1), longest(n, 0);
   std::vector<int32_t> near_end, bounded;
   for (size_t s = 0; s < n; ++s) {
-    ForEachTarget(machine.states[s], [&](int32_t target) {
-      sources[target].push_back(static_cast<int32_t>(s));
-      ++ways_out[s];
-    });
+    ways_out[s] = machine.states[s].chars.size() + machine.states[s].calls.size();
     if (ways_out[s] == 0) bounded.push_back(static_cast<int32_t>(s));
     if (!machine.states[s].accepting) continue;
     shortest[s] = 0;
     near_end.push_back(static_cast<int32_t>(s));
   }
   for (size_t i = 0; i < near_end.size(); ++i) {
-    for (int32_t source : sources[near_end[i]]) {
+    for (int32_t source : sources.of(near_end[i])) {
       if (shortest[source] >= 0) continue;
       shortest[source] = shortest[near_end[i]] + 1;
       near_end.push_back(source);
     }
   }
   for (size_t i = 0; i < bounded.size(); ++i) {
-    for (int32_t source : sources[bounded[i]]) {
+    for (int32_t source : sources.of(bounded[i])) {
       longest[source] = std::max(longest[source], longest[bounded[i]] + 1);
       if (--ways_out[source] == 0) bounded.push_back(source);
     }
@@ -211,11 +217,12 @@ StateMachine Minimize(const StateMachine& untrimmed, Budget* budget) {
   for (int64_t work = 0; work < kMaxRefinementWork; work += edges) {
     if (!Spend(budget, edges).ok()) return machine;
     // Classes are numbered by their first state, so that state 0 stays in class 0.
-    absl::flat_hash_map<std::vector<int64_t>, int32_t> classes;
+    absl::flat_hash_map<Signature, int32_t> classes;
+    classes.reserve(n);
     std::vector<int32_t> refined(n);
     for (size_t s = 0; s < n; ++s) {
       refined[s] = classes
-                       .try_emplace(Signature(machine.states[s], class_of[s], class_of),
+                       .try_emplace(SignatureOf(machine.states[s], class_of[s], class_of),
                                     static_cast<int32_t>(classes.size()))
                        .first->second;
     }

@@ -26,6 +26,33 @@ uint8_t JsonPartsOf(std::string_view text) {
   return parts;
 }
 
+bool IsIn(uint8_t parts, Vocabulary::PartSet set) {
+  const bool has_comma = (parts & Vocabulary::kComma) != 0;
+  const bool has_quote = (parts & Vocabulary::kQuote) != 0;
+  switch (set) {
+    case Vocabulary::PartSet::kQuote:
+      return has_quote;
+    case Vocabulary::PartSet::kComma:
+      return has_comma;
+    case Vocabulary::PartSet::kQuoteAndComma:
+      return has_quote && has_comma;
+    case Vocabulary::PartSet::kTwoQuotesOrComma:
+      return has_comma || (parts & Vocabulary::kTwoQuotes) != 0;
+  }
+  return false;
+}
+
+// Whether a quotation mark that no backslash stands directly before follows some backslash.
+bool MayEndBehindEscape(std::string_view text) {
+  const size_t escape = text.find('\\');
+  if (escape == text.npos) return false;
+  for (size_t at = escape + 1; at < text.size(); ++at) {
+    // Behind two backslashes it is one that ends the string.
+    if (text[at] == '"' && (text[at - 1] != '\\' || (at >= 2 && text[at - 2] == '\\'))) return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 TokenTrie::Range TokenTrie::Append(std::span<const Entry> tokens) {
@@ -88,6 +115,21 @@ std::vector<TokenId> TokenTrie::BeginningsOf(std::string_view text) const {
   return found;
 }
 
+std::span<const TokenId> TokenTrie::BeginningWith(std::string_view text) const {
+  size_t begin = 0;
+  size_t end = nodes().size();
+  size_t node = end;
+  for (char byte : text) {
+    node = begin;
+    while (node < end && nodes_[node].byte != static_cast<uint8_t>(byte)) node = nodes_[node].end;
+    if (node >= end) return {};
+    begin = node + 1;
+    end = nodes_[node].end;
+  }
+  if (text.empty()) return tokens_;
+  return all_tokens(static_cast<uint32_t>(node));
+}
+
 // The slices of the sets of grammars in use; JSON needs one or two.
 struct Vocabulary::SliceCache {
   struct Entry {
@@ -102,14 +144,19 @@ Vocabulary::Vocabulary(int32_t size, const std::function<std::string_view(TokenI
                        Encoder encode)
     : encode_(std::move(encode)), slices_(std::make_unique<SliceCache>()) {
   texts_begin_.push_back(0);
+  part_masks_.fill(TokenMask((static_cast<size_t>(size) + 31) / 32, 0));
   for (TokenId id = 0; id < size; ++id) {
     const std::string_view text = text_of(id);
     if (text.size() <= kMaxTokenBytes) texts_.append(text);
     texts_begin_.push_back(static_cast<uint32_t>(texts_.size()));
     const uint8_t parts = JsonPartsOf(text.size() <= kMaxTokenBytes ? text : "");
-    json_parts_.push_back(parts);
     const bool is_list = (parts & kOpens) != 0 && (parts & kComma) != 0;
     if (is_list || (parts & kThreeQuotes) != 0) many_part_tokens_.push_back(id);
+    for (size_t set = 0; set < part_masks_.size(); ++set) {
+      if (!IsIn(parts, static_cast<PartSet>(set))) continue;
+      part_masks_[set][static_cast<size_t>(id) / 32] |= uint32_t{1} << (id % 32);
+    }
+    if (MayEndBehindEscape(text)) escaped_end_tokens_.push_back(id);
   }
   std::vector<TokenTrie::Entry> tokens;
   for (TokenId id = 0; id < size; ++id) {

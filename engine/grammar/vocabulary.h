@@ -6,6 +6,7 @@
 // for. Size: about 12 bytes per node, two nodes per token.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -66,8 +67,9 @@ class TokenTrie {
   size_t bytes() const { return nodes_.size() * sizeof(Node) + tokens_.size() * sizeof(TokenId); }
   // Whether some token is longer than `text` and begins with it. REQUIRES: appended to once.
   bool HasLonger(std::string_view text) const;
-  // The tokens that `text` begins with. REQUIRES: as above.
+  // The tokens that `text` begins with, and those that begin with it. REQUIRES: as above.
   std::vector<TokenId> BeginningsOf(std::string_view text) const;
+  std::span<const TokenId> BeginningWith(std::string_view text) const;
 
  private:
   std::span<const TokenId> TokensOf(uint32_t begin, uint32_t end) const {
@@ -109,7 +111,13 @@ class Vocabulary {
     kComma = 8,
     kOpens = 16
   };
-  uint8_t json_parts(TokenId id) const { return json_parts_[static_cast<size_t>(id)]; }
+  // The tokens with certain parts, as masks.
+  enum class PartSet : uint8_t { kQuote, kComma, kQuoteAndComma, kTwoQuotesOrComma };
+  const TokenMask& tokens_with(PartSet parts) const {
+    return part_masks_[static_cast<size_t>(parts)];
+  }
+  // The tokens with a quotation mark that may end a string behind an escape.
+  const std::vector<TokenId>& escaped_end_tokens() const { return escaped_end_tokens_; }
   // The tokens with at least three quotation marks, or with a bracket that opens and a comma.
   const std::vector<TokenId>& many_part_tokens() const { return many_part_tokens_; }
   const TokenTrie& trie() const { return trie_; }
@@ -125,9 +133,9 @@ class Vocabulary {
  private:
   Encoder encode_;
   std::string texts_;
-  std::vector<uint32_t> texts_begin_;  // [size + 1]
-  std::vector<uint8_t> json_parts_;    // [size]
-  std::vector<TokenId> many_part_tokens_;
+  std::vector<uint32_t> texts_begin_;    // [size + 1]
+  std::array<TokenMask, 4> part_masks_;  // by PartSet
+  std::vector<TokenId> many_part_tokens_, escaped_end_tokens_;
   TokenTrie trie_;
   TokenTrie long_;
   struct SliceCache;

@@ -18,6 +18,39 @@ std::string Words(const absl::Status& status) {
   return {status.message().data(), status.message().size()};
 }
 
+// Objects with fewer properties are not worth a rule of their own, which costs a frame.
+constexpr size_t kLeastSharedProperties = 16;
+
+void AddTo(Signature* signature, const Conjunction& schemas) {
+  Conjunction sorted = schemas;
+  std::sort(sorted.begin(), sorted.end());
+  signature->Add(sorted.size());
+  for (SchemaRef schema : sorted) signature->Add(reinterpret_cast<uintptr_t>(schema));
+}
+
+// All that an object's texts depend on.
+Signature SignatureOf(const ObjectConstraints& object) {
+  Signature signature;
+  signature.Add(object.properties.size());
+  for (const ObjectConstraints::Property& property : object.properties) {
+    signature.AddText(property.name);
+    signature.Add(property.required ? 1 : 0);
+    AddTo(&signature, property.schema);
+  }
+  signature.Add(object.extras.size());
+  for (const ObjectConstraints::Extra& extra : object.extras) {
+    for (const auto* patterns : {&extra.matching, &extra.others}) {
+      signature.Add(patterns->size());
+      for (const std::string& pattern : *patterns) signature.AddText(pattern);
+    }
+    AddTo(&signature, extra.schema);
+  }
+  AddTo(&signature, object.names);
+  signature.Add(static_cast<uint64_t>(object.min_properties));
+  signature.Add(static_cast<uint64_t>(object.max_properties));
+  return signature;
+}
+
 }  // namespace
 
 absl::Status SchemaWriter::At(const ValueConstraints& constraints,
@@ -126,7 +159,7 @@ absl::StatusOr<ExprId> SchemaWriter::ValueOf(const ValueConstraints& c) {
   if (c.has_values) return EnumOf(c);
   std::vector<ExprId> choices;
   if ((c.types & kObjectType) != 0) {
-    HEDDLE_ASSIGN_OR_RETURN(const ExprId object, ObjectOf(c));
+    HEDDLE_ASSIGN_OR_RETURN(const ExprId object, SharedObjectOf(c));
     choices.push_back(object);
   }
   if ((c.types & kArrayType) != 0) {
@@ -149,6 +182,21 @@ absl::StatusOr<ExprId> SchemaWriter::ValueOf(const ValueConstraints& c) {
   }
   if (choices.empty()) return Nothing(c, "the conditions leave no type");
   return grammar_.Choice(std::move(choices));
+}
+
+// Schemas that differ only in what is not about objects (titles, defaults, items beside a "$ref")
+// have one object: a hundred sections of a configuration that each may have all of its settings.
+absl::StatusOr<ExprId> SchemaWriter::SharedObjectOf(const ValueConstraints& c) {
+  if (c.object.properties.size() < kLeastSharedProperties) return ObjectOf(c);
+  const Signature signature = SignatureOf(c.object);
+  if (const auto known = objects_.find(signature); known != objects_.end()) {
+    return grammar_.Call(known->second);
+  }
+  HEDDLE_ASSIGN_OR_RETURN(const ExprId body, ObjectOf(c));
+  const RuleId rule = grammar_.AddRule(base::StrCat(document_.PathOf(c.where), "/object"), body);
+  grammar_.rules[Index(rule)].note = note_;
+  objects_.emplace(signature, rule);
+  return grammar_.Call(rule);
 }
 
 absl::StatusOr<ExprId> SchemaWriter::EnumOf(const ValueConstraints& c) {

@@ -8,12 +8,14 @@
 #include <string>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "engine/grammar/grammar.h"
 #include "engine/grammar/machine_builder.h"
 #include "engine/grammar/schema/json_schema.h"
 #include "engine/grammar/schema/schema_expander.h"
 #include "engine/grammar/schema/value_constraints.h"
+#include "engine/grammar/signature.h"
 
 namespace heddle::engine::grammar {
 
@@ -60,6 +62,7 @@ class SchemaWriter {
   ExprId Distinct(const ValueConstraints& constraints, ExprId body);
   ExprId Nothing(const ValueConstraints& constraints, std::string_view why);
   absl::StatusOr<ExprId> ObjectOf(const ValueConstraints& constraints, bool in_form = false);
+  absl::StatusOr<ExprId> SharedObjectOf(const ValueConstraints& constraints);
   absl::Status WriteForm(RuleId rule);
   absl::StatusOr<RuleId> RawString(const Conjunction& schema);
   absl::StatusOr<std::vector<ObjectConstraints::Property>> ListedProperties(
@@ -87,7 +90,8 @@ class SchemaWriter {
   RuleId whitespace_{-1};
   RuleId string_{-1};
   RuleId special_character_{-1};
-  std::map<Conjunction, RuleId> rules_;  // by the sorted conjunction
+  std::map<Conjunction, RuleId> rules_;             // by the sorted conjunction
+  absl::flat_hash_map<Signature, RuleId> objects_;  // large ones, by what they depend on
   std::deque<Unwritten> unwritten_;
   std::string note_;  // why the rule that is being written derives nothing, as far as it is known
 };
