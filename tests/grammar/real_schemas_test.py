@@ -4,7 +4,7 @@ tokens make under their masks is valid by Python's jsonschema.
     real_schemas_test.py PROGRAM [--list] [--only NAME]
 
 PROGRAM is schema_texts. The packages: check-jsonschema, openapi-spec-validator,
-jsonschema-specifications, cyclonedx-python-lib, nbformat, validate-pyproject, altair. Exits with 77
+jsonschema-specifications, cyclonedx-python-lib, nbformat, validate-pyproject, altair, kubernetes-validate. Exits with 77
 (skipped) if none is installed; schemas of missing packages are left out.
 """
 
@@ -66,18 +66,22 @@ for version in ("1.4", "1.5", "1.6"):
              f"http://cyclonedx.org/schema/{file}")
         )
 BUNDLED += [
+    ("drone-ci", "kubernetes_validate", "kubernetes-json-schema/*-local/_definitions.json",
+     "https://json.schemastore.org/kubernetes-definitions.json")
+]
+BUNDLED += [
     ("pyproject_toml.schema", "validate_pyproject", path, None)
     for path in ("project_metadata.schema.json",)
 ]
 
 
 def read(package, path):
-    """A JSON file of an installed package, or None."""
+    """A JSON file of an installed package, the last one if `path` is a pattern; or None."""
     spec = importlib.util.find_spec(package)
     if spec is None or not spec.submodule_search_locations:
         return None
-    file = pathlib.Path(spec.submodule_search_locations[0]) / path
-    return json.loads(file.read_text()) if file.exists() else None
+    files = sorted(pathlib.Path(spec.submodule_search_locations[0]).glob(path))
+    return json.loads(files[-1].read_text()) if files else None
 
 
 def installed():
@@ -95,6 +99,9 @@ def installed():
             document = read(other, other_path) if of == name else None
             if document is None:
                 continue
+            if other == "kubernetes_validate":  # as older drafts call it
+                document = json.loads(json.dumps(document).replace("#/$defs/", "#/definitions/"))
+                document["definitions"] = document.pop("$defs")
             if uri is not None:
                 document["id" if is_old else "$id"] = uri
             schema.setdefault(holder, {})[f"bundled-{i}"] = document
