@@ -366,11 +366,14 @@ absl::StatusOr<std::shared_ptr<CompiledGrammar>> CompileDemand(const Demand& dem
   return NameField(grammar.status(), demand);
 }
 
+// Whether some call must be made. "any" is Mistral's word for it.
+bool WantsAnyCall(const Json& choice) { return choice == "required" || choice == "any"; }
+
 }  // namespace
 
 bool ForcesCall(const ToolFields& body) {
   const Json* choice = body.Value<"tool_choice">();
-  return choice != nullptr && (choice->is_object() || *choice == "required");
+  return choice != nullptr && (choice->is_object() || WantsAnyCall(*choice));
 }
 
 absl::Status CheckToolChoice(const ToolFields& body, const TextCodec& codec) {
@@ -378,7 +381,7 @@ absl::Status CheckToolChoice(const ToolFields& body, const TextCodec& codec) {
   if (choice == nullptr || *choice == "none" || *choice == "auto") return absl::OkStatus();
   const Json* function = Find(*choice, "function");
   const std::string* name = function == nullptr ? nullptr : TextOf(Find(*function, "name"));
-  if (*choice != "required" && name == nullptr) {
+  if (!WantsAnyCall(*choice) && name == nullptr) {
     return FieldError("tool_choice",
                       base::StrCat("'tool_choice' must be 'auto', 'none', 'required' or "
                                    "{\"type\":\"function\",\"function\":{\"name\":...}}, found ",

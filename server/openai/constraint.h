@@ -20,7 +20,7 @@ absl::StatusOr<std::shared_ptr<engine::grammar::CompiledGrammar>> ReadConstraint
     const GenerationFields& body, const std::optional<ToolFields>& tools,
     const RequestContext& context, const ApiRequest& request);
 
-// Whether tool_choice forces a call: "required", or the object that names a function.
+// Whether tool_choice forces a call: "required", "any", or the object that names a function.
 bool ForcesCall(const ToolFields& body);
 
 // INVALID_ARGUMENT unless a forced call can be honoured: the named tool is offered, and this server

@@ -270,6 +270,29 @@ class Dspy(unittest.TestCase):
                 self.assertTrue(answer.startswith("rain") or "answer" in answer, answer)
 
 
+@needs("mistralai.client")
+class Mistral(unittest.TestCase):
+    def test_chats_streams_and_calls(self):
+        from mistralai.client import Mistral as Client
+
+        client = Client(api_key="none", server_url=BASE)
+        messages = [{"role": "user", "content": "(say)hello"}]
+        answer = client.chat.complete(model=MODEL, messages=messages)
+        self.assertEqual(answer.choices[0].message.content, "hello")
+        parts = [event.data.choices[0].delta.content or "" for event in client.chat.stream(model=MODEL, messages=messages)
+                 if event.data.choices]
+        self.assertEqual("".join(parts), "hello")
+        tool = {"type": "function", "function": {"name": "weather", "description": "", "parameters": {
+            "type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}}}
+        answer = client.chat.complete(model=MODEL, tools=[tool], tool_choice="any", messages=[
+            {"role": "user", "content": "(say)" + call("weather", CITY)}])
+        made, = answer.choices[0].message.tool_calls
+        self.assertEqual(made.function.name, "weather")
+        arguments = made.function.arguments
+        self.assertEqual(json.loads(arguments) if isinstance(arguments, str) else arguments, CITY)
+        self.assertEqual(answer.choices[0].finish_reason, "tool_calls")
+
+
 @needs("smolagents", "openai")
 class Smolagents(unittest.TestCase):
     def test_an_agent_calls_its_tool(self):
