@@ -307,6 +307,9 @@ class Suite:
         streamed = [a.infer_response for a in answers if a.infer_response.id == "3"]
         assert len(streamed) > 2 and streamed[0].parameters["index"].int64_param == 0
         assert streamed[-1].parameters["triton_final_response"].bool_param and not streamed[-1].outputs
+        # Only the request that asked for it gets a message more.
+        marked = [a.infer_response.id for a in answers if "triton_final_response" in a.infer_response.parameters]
+        assert marked == ["3"], marked
         assert list(self.open.ModelStreamInfer(iter([]))) == []
 
     def test_a_call_of_many_requests_can_be_left(self):

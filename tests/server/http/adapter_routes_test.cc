@@ -4,6 +4,7 @@
 
 #include "catch2/catch.hpp"
 #include "nlohmann/json.hpp"
+#include "server/access/api_keys.h"
 #include "server/adapters/adapter_sets.h"
 #include "tests/server/adapters/registry_rig.h"
 #include "tests/server/server_under_test.h"
@@ -276,6 +277,33 @@ TEST_CASE("Updates are off unless allowed, and need an admin key where there are
         200);
   CHECK(server.Post("/lora-adapters", json::array(), "Authorization: Bearer sk-user\r\n").status ==
         403);
+}
+
+TEST_CASE("No list names an adapter that a key may not use", "[server]") {
+  HttpServerOptions options = Allowed();
+  options.hashed_keys.push_back(
+      {.name = "sql alone",
+       .sha256 = server::HashKey("sk-sql"),
+       .adapters = std::make_shared<std::vector<std::string>>(std::vector<std::string>{"sql"})});
+  options.hashed_keys.push_back({.name = "all", .sha256 = server::HashKey("sk-all")});
+  AdapterServer server(options);
+  for (const char* name : {"sql", "law"}) REQUIRE(server.registry->Look(name).ok());
+  for (const char* path : {"/v1/models", "/api/tags"}) {
+    INFO(path);
+    const auto names_of = [&](const std::string& key) {
+      RawClient client(server.http->port());
+      client.Send("GET " + std::string(path) + " HTTP/1.1\r\nHost: t\r\nAuthorization: Bearer " +
+                  key + "\r\n\r\n");
+      return client.Read().body;
+    };
+    const std::string some = names_of("sk-sql");
+    INFO(some);
+    CHECK(some.find("sql") != std::string::npos);
+    CHECK(some.find("law") == std::string::npos);
+    CHECK(some.find("style") == std::string::npos);
+    const std::string all = names_of("sk-all");
+    for (const char* name : {"sql", "law", "style"}) CHECK(all.find(name) != std::string::npos);
+  }
 }
 
 TEST_CASE("Without adapters the routes say so", "[server]") {
