@@ -53,13 +53,23 @@ void LowerPriority(bool to_idle) {
 }  // namespace
 
 bool PrepareTurn::IsStarved() const {
-  if (!is_free_) return false;
+  if (pace_ == nullptr) return false;
   const double seconds = SecondsBetween(begin_, pool_.options_.now());
   const double cpu_seconds = static_cast<double>(pool_.options_.thread_cpu_us() - begin_us_) * 1e-6;
   return seconds > PreparePool::kPatienceSeconds && cpu_seconds < kLeastPartOfCore * seconds;
 }
 
+void PrepareTurn::RestIfDue() const {
+  if (pace_ == nullptr) return;
+  const PreparePool::Options& options = pool_.options_;
+  const Clock::duration rest = pace_->Rest(options.now(), options.thread_cpu_us());
+  if (rest == Clock::duration::zero()) return;
+  pool_.Rest(rest);
+  pace_->Begin(options.now(), options.thread_cpu_us());
+}
+
 PrepareTurn::Answer PrepareTurn::Ask() const {
+  RestIfDue();
   if (pool_.stopping_) return Answer::kStop;
   if (IsStarved()) return Answer::kLater;
   if (slice_end_us_ < 0) return Answer::kGoOn;
@@ -175,8 +185,14 @@ void PreparePool::Stop() {
   }
   short_.posted.notify_all();
   long_.posted.notify_all();
+  stopped_.notify_all();
   for (std::thread& thread : threads_) thread.join();
   threads_.clear();
+}
+
+void PreparePool::Rest(Clock::duration duration) const {
+  std::unique_lock lock(mutex_);
+  stopped_.wait_for(lock, duration, [this] { return stopping_.load(); });
 }
 
 void PreparePool::RunThread(Thread thread, size_t index) {
@@ -185,11 +201,12 @@ void PreparePool::RunThread(Thread thread, size_t index) {
                                      : is_long      ? "prepare-long"
                                                     : "prepare");
   if (is_long) LowerPriority(/*to_idle=*/thread.is_free);
+  CorePace pace;
   Entry entry;
   while (Take(thread, index, &entry)) {
     const std::shared_ptr<PrepareTask> task = entry.task;
     try {
-      RunEntry(thread, std::move(entry));
+      RunEntry(thread, thread.is_free ? &pace : nullptr, std::move(entry));
     } catch (...) {
       task->Lose();
     }
@@ -199,9 +216,9 @@ void PreparePool::RunThread(Thread thread, size_t index) {
   }
 }
 
-void PreparePool::RunEntry(const Thread& thread, Entry entry) {
+void PreparePool::RunEntry(const Thread& thread, CorePace* pace, Entry entry) {
   const bool is_long = thread.lane == Lane::kLong;
-  PrepareTurn turn(*this, thread.lane, thread.is_free, entry.waited_seconds);
+  PrepareTurn turn(*this, thread.lane, pace, entry.waited_seconds);
   const bool is_bounded = !is_long || entry.num_turns == 0;
   if (is_bounded) turn.slice_end_us_ = turn.begin_us_ + (is_long ? kLongSliceUs : kShortSliceUs);
   const uint64_t client = entry.task->client();

@@ -5,10 +5,11 @@
 // waits for one of a second: tasks begin in the lane to which they are submitted, and a short one
 // that turns out to be long moves to the other. The threads of the long lane run at low priority:
 // on a CPU backend the cores belong to the engine, and a step waits for its slowest thread. Some of
-// them are free threads, which get only what nobody else wants of the cores (SCHED_IDLE). What a
-// client asks for beyond kFloorUseSeconds runs on those; so heavy requests of one client queue
-// behind its own, and cost the engine next to nothing. What finds no free core for kPatienceSeconds
-// or longer, in proportion to the client's use, comes back to the other threads.
+// them are free threads, which get only what nobody else wants of the cores (SCHED_IDLE), and rest
+// where others want them (core_pace.h). What a client asks for beyond kFloorUseSeconds runs on
+// those; so heavy requests of one client queue behind its own, and cost the engine next to nothing.
+// What finds no free core for kPatienceSeconds or longer, in proportion to the client's use, comes
+// back to the other threads.
 //
 // Turns. The next task in a lane is that of the client for which the pool has worked least lately;
 // among those, the one that has had fewer turns, then the one that came first. Long tasks ask
@@ -34,6 +35,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
+#include "server/http/core_pace.h"
 #include "server/http/http_message.h"
 
 namespace heddle::server {
@@ -154,7 +156,8 @@ class PreparePool {
   bool Take(const Thread& thread, size_t index, Entry* entry);
   std::deque<Entry>::iterator Choose(const Thread& thread, Queue* queue);
   bool MayTake(const Thread& thread, const Entry& entry, double use) const;
-  void RunEntry(const Thread& thread, Entry entry);
+  void RunEntry(const Thread& thread, CorePace* pace, Entry entry);
+  void Rest(Clock::duration duration) const;
   void MoveToLongLane(Entry entry);
   double UseOf(uint64_t client) const;
   void Charge(uint64_t client, double seconds);
@@ -168,7 +171,8 @@ class PreparePool {
   // All of the following are GUARDED_BY(mutex_).
   Queue short_;
   Queue long_;
-  std::vector<Thread> states_;  // of threads_
+  mutable std::condition_variable stopped_;  // tells those that rest
+  std::vector<Thread> states_;               // of threads_
   absl::flat_hash_map<uint64_t, Use> use_;
   size_t waiting_bytes_ = 0;
 };
@@ -186,24 +190,30 @@ class PrepareTurn {
   PrepareTask::Lane lane() const { return lane_; }
   // The time since it was submitted, without that of earlier runs.
   double waited_seconds() const { return waited_seconds_; }
+  // Blocks on a free thread while that has to rest, for as long as CorePace says.
   Answer Ask() const;
 
  private:
   friend class PreparePool;
-  PrepareTurn(const PreparePool& pool, PrepareTask::Lane lane, bool is_free, double waited_seconds)
+  // `pace`: of a free thread; null on others.
+  PrepareTurn(const PreparePool& pool, PrepareTask::Lane lane, CorePace* pace,
+              double waited_seconds)
       : pool_(pool),
         lane_(lane),
-        is_free_(is_free),
+        pace_(pace),
         waited_seconds_(waited_seconds),
         begin_us_(pool.options_.thread_cpu_us()),
-        begin_(pool.options_.now()) {}
+        begin_(pool.options_.now()) {
+    if (pace != nullptr) pace->Begin(begin_, begin_us_);
+  }
 
   // Whether the thread has hardly got any time from the cores for as long as the pool's patience.
   bool IsStarved() const;
+  void RestIfDue() const;
 
   const PreparePool& pool_;
   const PrepareTask::Lane lane_;
-  const bool is_free_;  // on a free thread
+  CorePace* const pace_;  // of a free thread; null on others
   const double waited_seconds_;
   const int64_t begin_us_;  // the thread's CPU time
   const Clock::time_point begin_;

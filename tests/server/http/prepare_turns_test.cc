@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "catch2/catch.hpp"
+#include "server/http/core_pace.h"
 #include "server/http/prepare_pool.h"
 
 namespace heddle::test {
@@ -286,6 +287,59 @@ TEST_CASE("What a client asks for beyond its light use runs on free cores", "[pr
   for (int i = 0; i < 5; ++i) run(1, 1000);
   CHECK(journal.text().substr(1) == "fffff");
   pool.Stop();
+}
+
+Clock::time_point At(int64_t ms) { return Clock::time_point(milliseconds(ms)); }
+
+TEST_CASE("A thread that gets most of a core does not rest", "[prepare][unit]") {
+  server::CorePace pace;
+  pace.Begin(At(100), 0);
+  for (int i = 1; i <= 100; ++i) {
+    CHECK(pace.Rest(At(100 + 6 * i), 5000 * i) == Clock::duration::zero());
+  }
+}
+
+TEST_CASE("A thread whose core others want gets a tenth of it", "[prepare][unit]") {
+  server::CorePace pace;
+  pace.Begin(At(0), 0);
+  CHECK(pace.Rest(At(8), 2000) == Clock::duration::zero());  // not worth a rest yet
+  CHECK(pace.Rest(At(20), 5000) == milliseconds(30));        // 5 ms of 50
+  pace.Begin(At(50), 5000);
+  CHECK(pace.Rest(At(150), 10'000) == Clock::duration::zero());  // had less than that
+  // What was not interrupted for half a second is not paid for by five.
+  pace.Begin(At(200), 10'000);
+  CHECK(pace.Rest(At(1200), 510'000) == milliseconds(250));
+  // Time between two tasks is no time in which somebody had the core.
+  pace.Begin(At(2000), 510'000);
+  CHECK(pace.Rest(At(2005), 515'000) == Clock::duration::zero());
+}
+
+TEST_CASE("A free thread rests before it goes on, and not when the pool stops", "[prepare][unit]") {
+  Times times;
+  PreparePool pool(times.Options(/*long_threads=*/1, /*free_threads=*/1));
+  const auto ask = [&](std::promise<PrepareTurn::Answer>* answer, std::promise<void>* begun) {
+    auto run = [&times, answer, begun](const PrepareTurn& turn) {
+      times.cpu_us += 500'000;
+      ++times.wall_seconds;
+      begun->set_value();
+      answer->set_value(turn.Ask());
+      return PrepareTask::Next::kDone;
+    };
+    REQUIRE(pool.Submit(kLong, std::make_shared<Task>(1, run), 1).ok());
+  };
+  std::promise<PrepareTurn::Answer> first, second, third;
+  std::promise<void> begun[3];
+  ask(&first, &begun[0]);  // on whichever thread comes first, and its client is heavy then
+  first.get_future().wait();
+  while (pool.figures().busy_threads > 0) std::this_thread::yield();
+  const Clock::time_point begin = Clock::now();
+  ask(&second, &begun[1]);
+  CHECK(second.get_future().get() == PrepareTurn::Answer::kGoOn);
+  CHECK(Clock::now() - begin >= milliseconds(250));
+  ask(&third, &begun[2]);
+  begun[2].get_future().wait();
+  pool.Stop();
+  CHECK(third.get_future().get() == PrepareTurn::Answer::kStop);
 }
 
 TEST_CASE("Who finds no free core comes back to the other threads", "[prepare][unit]") {
