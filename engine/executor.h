@@ -36,6 +36,9 @@ struct ExecutorLimits {
   // none.
   int32_t max_ahead_tokens = 0;
   bool drafter_reads_features = false;  // StepPlan::feeds_drafter matters to it
+  // Stages of a pipeline. With more than one, plans in flight have no undrawn rows, and steps that
+  // share out the sequences let all stages work at a time.
+  int32_t pipeline_stages = 1;
   // LoRA adapters; see engine/adapter/.
   int64_t page_bytes = 0;     // of a page of the pool
   int32_t adapter_slots = 0;  // AdapterBind::slot is below this; 0: the executor runs no adapters

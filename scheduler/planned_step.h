@@ -18,6 +18,7 @@ struct PlannedStep {
 
   int32_t decodes = 0;                 // running sequences with one token to run
   int32_t held = 0;                    // running sequences whose clients are held
+  std::vector<Sequence*> decoding;     // those that run one in this step
   std::vector<Sequence*> prompts;      // running sequences with more tokens to run
   std::vector<Sequence*> paused;       // running sequences that get nothing
   std::vector<int32_t> wants, shares;  // [prompts] tokens that could run, and that do

@@ -269,17 +269,20 @@ void Scheduler::MakePlan(int64_t now_us, bool is_ahead, StepPlan* plan) {
 // likely to be useful. A sequence whose grammar forces tokens behind its draw gets no token in the
 // step planned ahead, and runs a step later than it could.
 bool Scheduler::MayExpect() const {
+  const bool expects = limits_.options.pipeline_stages == 1;
   float passed = 0;
   size_t num_samples = 0;
   for (int i = 0; i < flights_.size(); ++i) {
     if (flights_[i].has_pools) return false;
+    if (!expects) continue;
     for (const FlightSample& sample : flights_[i].samples) passed += sample.owner->forcing;
     num_samples += flights_[i].samples.size();
   }
   return passed <= kMaxPassedShare * static_cast<float>(num_samples);
 }
 
-// Counts the next token of each sequence that a step in flight draws as a token to run. A sample
+// Counts the next token of each sequence that a step in flight draws as a token to run, or, in a
+// pipeline, notes that it is to come. A sample
 // for any position but the sequence's next one follows a draw behind which tokens turned out to be
 // forced: its result is dropped.
 void Scheduler::Expect() {
@@ -294,6 +297,10 @@ void Scheduler::Expect() {
       const bool goes_on = owner->phase == Phase::kRunning && !limits_.IsFull(*owner, 1) &&
                            flight.samples[s].num_rows == 1;
       if (!goes_on || flight.samples[s].position != owner->num_tokens()) continue;
+      if (limits_.options.pipeline_stages > 1) {
+        owner->is_awaited = true;
+        continue;
+      }
       owner->num_expected = 1;
       owner->expected_step = flight.step;
       owner->expected_sample = static_cast<int32_t>(s);
@@ -349,6 +356,7 @@ void Scheduler::Accept(const FlightSample& sample, const SequenceGain& gain,
                        const StepResult& result, std::vector<SequenceEvent>* events) {
   Sequence* sequence = sample.owner;
   sequence->num_expected = 0;
+  sequence->is_awaited = false;
   if (sample.num_rows > 1) sequence->num_drafted = 0;
   const int32_t rows_dropped = sample.num_rows - gain.rows_kept;
   HEDDLE_CHECK(gain.id == sequence->id && rows_dropped >= 0, "a gain is not that of the sample");

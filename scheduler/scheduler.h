@@ -103,14 +103,14 @@ class Scheduler {
   // nothing.
   void Plan(int64_t now_us, engine::StepPlan* plan);
 
-  // Overwrites *plan with the step behind those in flight. It expects each sample that draws a
-  // sequence's next token to bring one: rows of such tokens name the sample (UndrawnRow). If the
-  // sequence ends instead, its extra row is dropped and its pages go back at once, because steps
-  // run one after the other.
-  // True: *plan is to be executed and committed after the others. False: there is nothing to plan,
-  // no step or max_in_flight steps are in flight, one of them pools hidden states, too many of its
-  // samples are likely to have forced tokens behind them, or somebody must be preempted: call
-  // Commit, then Plan. The cost is that of Plan.
+  // Overwrites *plan with the step behind those in flight. In a pipeline it leaves out the
+  // sequences that these draw for. Elsewhere it expects each sample that draws a sequence's next
+  // token to bring one: rows of such tokens name the sample (UndrawnRow). If the sequence ends
+  // instead, its extra row is dropped and its pages go back at once, because steps run one after
+  // the other. True: *plan is to be executed and committed after the others. False: there is
+  // nothing to plan, no step or max_in_flight steps are in flight, one of them pools hidden states,
+  // too many of its samples are likely to have forced tokens behind them, or somebody must be
+  // preempted: call Commit, then Plan. The cost is that of Plan.
   bool PlanAhead(int64_t now_us, engine::StepPlan* plan);
 
   // Takes the result of the oldest step in flight, which was done at `now_us`, and appends its

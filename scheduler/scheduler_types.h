@@ -29,6 +29,7 @@ struct SchedulerOptions {
   int32_t window_grain = 1;            // ExecutorLimits::window_grain
   int32_t max_step_tokens = 0;         // rows per plan
   int32_t max_step_seqs = 0;           // sequences per plan, and running at a time
+  int32_t pipeline_stages = 1;         // ExecutorLimits::pipeline_stages
   int32_t max_in_flight = 2;           // Executor::max_in_flight
   // While streams run, a step gets only so many prompt rows that its predicted time stays within
   // this (but at least kMinChunkTokens, so that prompts progress). 0: always max_step_tokens;

@@ -41,6 +41,8 @@ struct Sequence {
   int32_t num_expected = 0;  // 1: a step in flight draws a token that the plan behind it counts on
   uint64_t expected_step = 0;   // that step
   int32_t expected_sample = 0;  // and its sample
+  bool is_awaited = false;      // the same in a pipeline, where no plan counts on it
+  uint64_t drawn_step = 0;      // the last step that draws for it
   std::vector<TokenId> draft;   // proposed behind its tokens, for the step being planned
   int32_t num_drafted = 0;      // of these, rows of the step that is planned or in flight
   int32_t max_ahead = std::numeric_limits<int32_t>::max();  // guesses behind its samples, at most

@@ -4,6 +4,7 @@
 
 #include "scheduler/adapter_pool.h"
 #include "scheduler/client_shares.h"
+#include "scheduler/pipeline.h"
 #include "scheduler/plan_writer.h"
 #include "scheduler/prefix_matcher.h"
 #include "scheduler/token_budget.h"
@@ -27,7 +28,7 @@ void StepPlanner::Plan(int64_t now_us, bool is_ahead, StepPlan* plan, Flight* fl
   ListRunning();
   const auto num_active = static_cast<int64_t>(parts_.running.size() - step_.paused.size());
   const int64_t streams = num_active + admission_.num_joining();
-  const int32_t budget = parts_.budget.PromptRows(step_, parts_.running, streams);
+  const int32_t budget = PromptBudget(streams);
   const int32_t decodes = step_.decodes;
   admission_.Admit(budget, &step_);
   PrepareAdapters();
@@ -100,16 +101,21 @@ void StepPlanner::ListRunning() {
   step_.reserved_pages = 0;
   step_.decodes = 0;
   step_.held = 0;
+  step_.decoding.clear();
+  int32_t in_flight = 0;
   for (Sequence* sequence : parts_.running) {
     const int32_t remaining = sequence->num_remaining();
     sequence->num_planned = 0;
-    if (remaining == 0 && sequence->num_expected == 0) continue;
+    if (remaining == 0 && sequence->num_expected == 0 && !sequence->is_awaited) continue;
     step_.slots += NumSlots(*sequence);
     if (sequence->request->paused) {
       step_.paused.push_back(sequence);
       continue;
     }
-    if (remaining <= 0) continue;
+    if (remaining <= 0) {
+      ++in_flight;
+      continue;
+    }
     step_.reserved_pages += parts_.limits.PagesToRun(*sequence, parts_.pool);
     const bool is_ready = AdapterPool::IsReady(*sequence);
     if (is_ready && parts_.shares.IsHeld(sequence->request->flow)) {
@@ -118,11 +124,24 @@ void StepPlanner::ListRunning() {
     }
     if (remaining == 1 && is_ready) {
       sequence->num_planned = 1;
-      ++step_.decodes;
+      step_.decoding.push_back(sequence);
     } else {
       step_.prompts.push_back(sequence);
     }
   }
+  const int32_t stages = parts_.limits.options.pipeline_stages;
+  if (stages > 1) KeepGroup(in_flight, stages, &step_.decoding);
+  step_.decodes = static_cast<int32_t>(step_.decoding.size());
+}
+
+// The prompt rows of the step.
+int32_t StepPlanner::PromptBudget(int64_t streams) {
+  const int32_t budget = parts_.budget.PromptRows(step_, parts_.running, streams);
+  const int32_t stages = parts_.limits.options.pipeline_stages;
+  if (stages == 1) return budget;
+  int64_t waiting = admission_.unstarted_tokens();
+  for (const Sequence* prompt : step_.prompts) waiting += prompt->num_remaining();
+  return std::min(budget, PipelineRows(waiting, stages));
 }
 
 // Chooses which pages of adapters this step loads, and leaves out the sequences that wait for more.
@@ -389,6 +408,7 @@ void StepPlanner::WriteFork(Sequence* carrier, int32_t row, StepPlan* plan, Flig
 }
 
 void StepPlanner::WriteDraw(Sequence* sequence, int32_t row, StepPlan* plan, Flight* flight) {
+  sequence->drawn_step = plan->step;
   WriteSample(sequence, row - sequence->num_drafted, plan, &step_.locals);
   const engine::SampleRow& sample = plan->samples.back();
   flight->samples.push_back({sequence, sample.position, sample.num_rows});

@@ -39,6 +39,7 @@ class StepPlanner {
   void DropPassed(Sequence* sequence, int32_t group);
   void ChooseClients();
   void ListRunning();
+  int32_t PromptBudget(int64_t streams);
   void PrepareAdapters();
   void SharePrompts(int32_t budget);
   int32_t AssignRows(int32_t budget);

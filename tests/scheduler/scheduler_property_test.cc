@@ -113,6 +113,7 @@ class RandomLoad {
     options.max_draft_tokens = Between(0, 1) * Between(1, 12);
     options.starvation_us = Between(0, 1) * Between(1, 300);
     options.max_lead_us = Between(0, 1) * Between(1, 60);
+    if (Between(0, 2) == 0) options.pipeline_stages = Between(2, 4);
     // In half of the pools requests have adapters: a few popular ones, or as many as there are.
     if (Between(0, 1) == 0) {
       options.adapter_slots = std::min(options.max_step_tokens, options.max_step_seqs);
@@ -203,6 +204,9 @@ class RandomLoad {
   void Check() {
     absl::Status status = rig_.scheduler.CheckIntegrity();
     if (!status.ok()) FAIL(status.ToString());
+    if (options_.pipeline_stages > 1 && !rig_.plan.undrawn.empty()) {
+      FAIL("a plan of a pipeline counts on a token that is not drawn");
+    }
     TakeFinished();
   }
 

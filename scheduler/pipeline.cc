@@ -1,0 +1,39 @@
+#include "scheduler/pipeline.h"
+
+#include <algorithm>
+#include <span>
+
+namespace heddle::scheduler {
+
+int32_t PipelineRows(int64_t waiting_rows, int32_t stages) {
+  const int64_t chunks = int64_t{4} * stages;
+  const int64_t rows = std::min<int64_t>((waiting_rows + chunks - 1) / chunks, int64_t{1} << 30);
+  return std::max(kLeastPipelineRows, static_cast<int32_t>(rows));
+}
+
+void KeepGroup(int32_t in_flight, int32_t stages, std::vector<Sequence*>* decodes) {
+  const auto ready = static_cast<int32_t>(decodes->size());
+  const int32_t most = (ready + in_flight + stages - 1) / stages;
+  if (ready <= most) return;
+  // The others' places go to those whose last draw is at most `last`; of equal ones to the more
+  // urgent.
+  const int32_t places = most - 1;
+  std::vector<uint64_t> steps;
+  steps.reserve(decodes->size());
+  for (const Sequence* sequence : std::span(*decodes).subspan(1)) {
+    steps.push_back(sequence->drawn_step);
+  }
+  std::nth_element(steps.begin(), steps.begin() + places, steps.end());
+  const uint64_t last = steps[static_cast<size_t>(places)];
+  int64_t left = places - std::count_if(steps.begin(), steps.end(),
+                                        [last](uint64_t step) { return step < last; });
+  const Sequence* first = decodes->front();
+  std::erase_if(*decodes, [&](Sequence* sequence) {
+    const uint64_t step = sequence->drawn_step;
+    if (sequence == first || step < last || (step == last && left-- > 0)) return false;
+    sequence->num_planned = 0;
+    return true;
+  });
+}
+
+}  // namespace heddle::scheduler

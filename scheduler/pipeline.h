@@ -1,0 +1,34 @@
+// How a pipeline's work is spread over the steps that it has in flight, so that all stages have
+// one.
+//
+// Streams: a sequence cannot run again before its token is drawn, so that steps share out the
+// streams evenly: as many groups as stages. A group more than another is a bubble in each round.
+// Prompts: chunks of them follow each other through the stages, and with m chunks of equal time n
+// stages are busy for m of m + n - 1 turns.
+// Source: Narayanan et al., "PipeDream", 2019 (bubbles); Guo et al., "gLLM", 2025 (chunks by what
+// waits).
+// Thread-safety: pure functions.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "scheduler/sequence.h"
+
+namespace heddle::scheduler {
+
+// A chunk of fewer rows takes nearly as long as one of so many (docs/benchmarks/parallel.md).
+inline constexpr int32_t kLeastPipelineRows = 64;
+
+// The prompt rows of a step, while `waiting_rows` wait in all: an eighth, with two stages, of what
+// is left, so that the last chunks are the smallest. At least kLeastPipelineRows. REQUIRES: stages
+// >= 1.
+int32_t PipelineRows(int64_t waiting_rows, int32_t stages);
+
+// Takes out of `*decodes`, running sequences that could run one token each, those that later steps
+// run: `in_flight` others wait for their tokens, and each step has its part of all. It keeps the
+// first one, which gets pages when nobody else does, and those that have drawn longest ago, in the
+// order of service. Sets num_planned of the others to 0.
+void KeepGroup(int32_t in_flight, int32_t stages, std::vector<Sequence*>* decodes);
+
+}  // namespace heddle::scheduler

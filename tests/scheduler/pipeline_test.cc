@@ -1,0 +1,115 @@
+// Steps of a pipeline: streams are shared out among those in flight, and no plan counts on a token
+// that is not drawn.
+#include "scheduler/pipeline.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <map>
+#include <vector>
+
+#include "catch2/catch.hpp"
+#include "tests/scheduler/rig.h"
+
+namespace heddle::scheduler {
+namespace {
+
+SchedulerOptions Options(int32_t stages) {
+  return {.num_pages = 64,
+          .page_tokens = 4,
+          .max_context = 128,
+          .max_step_tokens = 32,
+          .max_step_seqs = 12,
+          .pipeline_stages = stages};
+}
+
+TEST_CASE("No plan of a pipeline counts on a token that is not drawn", "[scheduler][unit]") {
+  const int32_t stages = GENERATE(2, 3, 5);
+  Rig rig(Options(stages), stages + 1);
+  rig.ahead = [] { return true; };
+  GenerationRequest branches = MakeRequest(9, 12, 3);
+  branches.num_branches = 3;
+  const RequestId a = rig.Add(branches);
+  const RequestId b = rig.Add(MakeRequest(7, 20, 4));
+  const RequestId c = rig.Add(MakeRequest(100, 5, 5));
+  while (rig.Step()) CHECK(rig.plan.undrawn.empty());
+  for (int32_t i = 0; i < 3; ++i) CHECK(rig.Of(a, i).tokens == Alone(branches, i, 12));
+  CHECK(rig.Of(b).tokens == Alone(MakeRequest(7, 20, 4), 0, 20));
+  CHECK(rig.Of(c).tokens == Alone(MakeRequest(100, 5, 5), 0, 5));
+  CHECK(rig.executor.num_ahead() > 10);
+  CHECK(rig.executor.num_live() == 0);
+  CHECK(rig.scheduler.stats().pages_used == 0);
+}
+
+TEST_CASE("Each step in flight has its part of the streams", "[scheduler][unit]") {
+  const int32_t stages = GENERATE(2, 3);
+  Rig rig(Options(stages), stages + 1);
+  rig.ahead = [] { return true; };
+  for (int32_t i = 0; i < 8; ++i) rig.Add(MakeRequest(3, 30, i));
+  const int32_t most = (8 + stages - 1) / stages;
+  int32_t steps = 0;
+  while (rig.Step()) {
+    const bool all_run = rig.scheduler.stats().running_sequences == 8;
+    if (!all_run || rig.plan.sequences.front().kind != engine::SliceKind::kDecode) continue;
+    ++steps;
+    CHECK(static_cast<int32_t>(rig.plan.sequences.size()) <= most);
+    CHECK(static_cast<int32_t>(rig.plan.sequences.size()) >= 8 / stages);
+  }
+  CHECK(steps > 20 * stages);
+}
+
+TEST_CASE("Chunks of one prompt follow each other", "[scheduler][unit]") {
+  Rig rig(Options(2), 3);
+  rig.ahead = [] { return true; };
+  rig.Add(MakeRequest(100, 2));
+  REQUIRE(rig.Step());
+  CHECK(rig.plan.token_ids.size() == 32);
+  CHECK(rig.executor.num_ahead() == 2);  // two more are in flight behind it
+  rig.RunAll();
+}
+
+// Without plans ahead each step has a part of the streams, too: those that have waited longest.
+TEST_CASE("Streams take turns however few steps are planned ahead", "[scheduler][unit]") {
+  Rig rig(Options(3), 4);
+  std::vector<RequestId> ids;
+  for (int32_t i = 0; i < 7; ++i) ids.push_back(rig.Add(MakeRequest(3, 40, i)));
+  while (rig.Of(ids.back()).tokens.empty()) REQUIRE(rig.Step());
+  std::map<engine::SequenceId, int32_t> rows;  // the most urgent first
+  for (int32_t i = 0; i < 21; ++i) {
+    REQUIRE(rig.Step());
+    CHECK(rig.plan.sequences.size() == 3);
+    for (const engine::SequenceSlice& slice : rig.plan.sequences) ++rows[slice.id];
+  }
+  REQUIRE(rows.size() == 7);
+  // The first one runs in each step, so that somebody always gets pages; the rest share two places.
+  for (const auto& [id, count] : rows) {
+    CHECK((id == rows.begin()->first ? count == 21 : std::abs(count - 7) <= 1));
+  }
+}
+
+TEST_CASE("A group keeps those that have drawn longest ago", "[scheduler][unit]") {
+  std::vector<Sequence> all(5);
+  const std::vector<uint64_t> drawn = {7, 3, 7, 2, 3};
+  std::vector<Sequence*> decodes;
+  for (size_t i = 0; i < all.size(); ++i) {
+    all[i].drawn_step = drawn[i];
+    all[i].num_planned = 1;
+    decodes.push_back(&all[i]);
+  }
+  KeepGroup(/*in_flight=*/1, /*stages=*/3, &decodes);  // 2 of 6
+  CHECK(decodes == std::vector<Sequence*>{&all[0], &all[3]});
+  CHECK(all[4].num_planned == 0);
+  KeepGroup(/*in_flight=*/9, /*stages=*/2, &decodes);
+  CHECK(decodes.size() == 2);
+}
+
+TEST_CASE("Chunks get smaller with what is left, down to a size that pays", "[scheduler][unit]") {
+  CHECK(PipelineRows(4096, 2) == 512);
+  CHECK(PipelineRows(2048, 2) == 256);
+  CHECK(PipelineRows(2048, 4) == 128);
+  CHECK(PipelineRows(10, 2) == kLeastPipelineRows);
+  CHECK(PipelineRows(0, 64) == kLeastPipelineRows);
+  CHECK(PipelineRows(int64_t{1} << 60, 2) > 0);
+}
+
+}  // namespace
+}  // namespace heddle::scheduler
