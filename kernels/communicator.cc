@@ -2,6 +2,7 @@
 
 #include <array>
 #include <atomic>
+#include <bit>
 #include <cstring>
 #include <mutex>
 
@@ -25,7 +26,10 @@ class LocalGroup {
   static constexpr uint32_t kEvent = 2;
 
   explicit LocalGroup(int32_t world) : world_(world), ranks_(static_cast<size_t>(world)) {
-    for (Rank& rank : ranks_) rank.mail = std::vector<Mail>(static_cast<size_t>(world));
+    for (Rank& rank : ranks_) {
+      rank.mail = std::vector<Mail>(static_cast<size_t>(world));
+      for (Mail& mail : rank.mail) mail.letters.resize(std::bit_ceil<size_t>(world + 2));
+    }
   }
 
   int32_t world() const { return world_; }
@@ -47,10 +51,13 @@ class LocalGroup {
     return (own.arrived.load(std::memory_order_relaxed) & kAborted) == 0;
   }
 
-  // The `count`-th message of a pair: offered, then taken.
-  struct Mail {
+  // The messages of a pair: each is offered, then taken.
+  struct Letter {
     const void* data = nullptr;
     int64_t bytes = 0;
+  };
+  struct Mail {
+    std::vector<Letter> letters;  // a ring: message i is at i % size, a power of two
     std::atomic<uint32_t> offered{0};
     std::atomic<uint32_t> taken{0};
   };
@@ -123,21 +130,32 @@ class LocalCommunicator final : public Communicator {
   bool Barrier() override { return group_->Meet(rank_, round_++, nullptr, &spins_, {}); }
 
   bool Send(const void* data, int64_t bytes, int32_t to) override {
+    if (!Post(data, bytes, to)) return false;
+    return LocalGroup::Reach(group_->MailOf(rank_, to).taken,
+                             sent_[static_cast<size_t>(to)] * LocalGroup::kEvent, &spins_);
+  }
+
+  bool Post(const void* data, int64_t bytes, int32_t to) override {
     LocalGroup::Mail& mail = group_->MailOf(rank_, to);
-    mail.data = data;
-    mail.bytes = bytes;
+    const uint32_t message = sent_[static_cast<size_t>(to)]++;
+    const auto places = static_cast<uint32_t>(mail.letters.size());
+    // The message that had this place is taken when all but the last `places` - 1 are.
+    if (!LocalGroup::Reach(mail.taken, (message + 1 - places) * LocalGroup::kEvent, &spins_)) {
+      return false;
+    }
+    mail.letters[message % places] = {data, bytes};
     mail.offered.fetch_add(LocalGroup::kEvent, std::memory_order_acq_rel);
     mail.offered.notify_all();
-    return LocalGroup::Reach(mail.taken, ++sent_[static_cast<size_t>(to)] * LocalGroup::kEvent,
-                             &spins_);
+    return true;
   }
 
   bool Recv(void* data, int64_t bytes, int32_t from) override {
     LocalGroup::Mail& mail = group_->MailOf(from, rank_);
-    const uint32_t target = ++received_[static_cast<size_t>(from)] * LocalGroup::kEvent;
-    if (!LocalGroup::Reach(mail.offered, target, &spins_)) return false;
-    HEDDLE_CHECK(mail.bytes == bytes, "ranks disagree about the size of a message");
-    std::memcpy(data, mail.data, static_cast<size_t>(bytes));
+    const uint32_t message = received_[static_cast<size_t>(from)]++;
+    if (!LocalGroup::Reach(mail.offered, (message + 1) * LocalGroup::kEvent, &spins_)) return false;
+    const LocalGroup::Letter letter = mail.letters[message % mail.letters.size()];
+    HEDDLE_CHECK(letter.bytes == bytes, "ranks disagree about the size of a message");
+    std::memcpy(data, letter.data, static_cast<size_t>(bytes));
     mail.taken.fetch_add(LocalGroup::kEvent, std::memory_order_acq_rel);
     mail.taken.notify_all();
     return true;

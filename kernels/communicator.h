@@ -1,8 +1,8 @@
 // Moves bytes between the ranks of one group, and adds nothing: sums are ops (AllReduceArgs), so
 // that their order is this program's and the same over every transport.
 //
-// All ranks make the same calls in the same order, except Send and Recv, which pair up. A call that
-// returns false was given up because the group is aborted; its results are undefined, and
+// All ranks make the same calls in the same order, except Send, Post and Recv, which pair up. A
+// call that returns false was given up because the group is aborted; its results are undefined, and
 // status() says why. Whoever gives up a step calls Abort, so that nobody waits for it for ever.
 // Thread-safety: a rank's calls come from one thread at a time; Abort and status from any thread.
 #pragma once
@@ -35,6 +35,10 @@ class Communicator {
   // Blocks until rank `to` has received; its Recv asks for the same number of bytes.
   virtual bool Send(const void* data, int64_t bytes, int32_t to) = 0;
   virtual bool Recv(void* data, int64_t bytes, int32_t from) = 0;
+  // Send without waiting, in the same order; `data` must stay as it is until it is received, which
+  // the caller has to learn from elsewhere. Blocks only while world() + 2 messages to that rank are
+  // not received.
+  virtual bool Post(const void* data, int64_t bytes, int32_t to) = 0;
 
   // Makes all present and later calls of all ranks return false. The first reason is kept.
   virtual void Abort(const absl::Status& why) = 0;

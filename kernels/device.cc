@@ -27,6 +27,15 @@ absl::Status Device::JoinGroup(std::shared_ptr<Communicator>) {
                                   "--device cpu");
 }
 
+// NOLINTNEXTLINE(performance-unnecessary-value-param)
+absl::Status Device::JoinStages(std::shared_ptr<Communicator>) {
+  return absl::UnimplementedError(description() +
+                                  " cannot be a stage of a pipeline yet; --pp is for --device cpu");
+}
+
+void Ops::SendRows(Tensor, int32_t) { HEDDLE_CHECK(false, "this device is no stage"); }
+void Ops::RecvRows(Tensor, int32_t) { HEDDLE_CHECK(false, "this device is no stage"); }
+
 void Ops::EmbedShare(const PackedWeight&, int64_t, float, Tensor) {
   HEDDLE_CHECK(false, "this device is in no group of ranks");
 }

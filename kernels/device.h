@@ -88,6 +88,8 @@ class Device {
   // From now on its ops across ranks meet those of the group's other devices. UNIMPLEMENTED on a
   // device that has no such ops. REQUIRES: called once, before the first step.
   virtual absl::Status JoinGroup(std::shared_ptr<Communicator> communicator);
+  // The same for rows that pass between the stages of a pipeline: ranks of `stages` are stages.
+  virtual absl::Status JoinStages(std::shared_ptr<Communicator> stages);
 
   // Copies `sources`, stacked along rows (all of equal cols; dtypes may differ), into the kernels'
   // layout. Both Linear and Embed accept the result. INVALID_ARGUMENT if rows are not whole blocks.

@@ -64,6 +64,23 @@ std::vector<int> MemoryNodes() {
   return nodes;
 }
 
+std::vector<int> NodesOfProcessors(std::span<const int> processors,
+                                   const std::filesystem::path& root) {
+  std::vector<int> nodes;
+  for (int node = 0; node < kMaxMemoryNodes; ++node) {
+    std::string line;
+    std::ifstream in(root / ("node" + std::to_string(node)) / "cpulist");
+    std::getline(in, line);
+    const std::vector<int> own = ParseNodeList(line);
+    if (std::any_of(processors.begin(), processors.end(), [&](int processor) {
+          return std::binary_search(own.begin(), own.end(), processor);
+        })) {
+      nodes.push_back(node);
+    }
+  }
+  return nodes;
+}
+
 bool InterleaveOverNodes(void* memory, size_t bytes, const std::vector<int>& nodes) {
   int policy = MPOL_DEFAULT;
   if (syscall(SYS_get_mempolicy, &policy, nullptr, 0, nullptr, 0) != 0) return false;

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstddef>
+#include <filesystem>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -13,6 +15,12 @@ std::vector<int> ParseNodeList(std::string_view list);
 
 // The nodes that have memory and that this process may use.
 std::vector<int> MemoryNodes();
+
+// The nodes, ascending, that these processors belong to, of the first kMaxMemoryNodes. `root` is
+// /sys/devices/system/node, or a test's. Empty where the system does not say.
+inline constexpr int kMaxMemoryNodes = 64;
+std::vector<int> NodesOfProcessors(std::span<const int> processors,
+                                   const std::filesystem::path& root = "/sys/devices/system/node");
 
 // Spreads the pages of [memory, memory + bytes), all of them untouched yet, over `nodes` in turn,
 // so that all threads together read at the rate of all nodes. Returns false, with nothing changed,

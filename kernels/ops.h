@@ -194,6 +194,12 @@ class Ops {
   virtual void EmbedShare(const PackedWeight& table, int64_t first_row, float scale, Tensor out);
   virtual void AllReduce(const AllReduceArgs& args);
   virtual void GatherColumns(const GatherColumnsArgs& args);
+
+  // Between the stages of a pipeline (Device::JoinStages): dense rows of activations go to stage
+  // `to`, which receives as many from this one. The rows must stay as they are until it has them,
+  // and nobody waits for that here: the caller has as many places in turn as steps are in flight.
+  virtual void SendRows(Tensor rows, int32_t to);
+  virtual void RecvRows(Tensor rows, int32_t from);
 };
 
 }  // namespace heddle::kernels

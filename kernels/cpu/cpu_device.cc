@@ -232,6 +232,18 @@ class CpuOps final : public Ops {
     ranks_.emplace(std::move(communicator), *table_.rows, pool_);
   }
 
+  void JoinStages(std::shared_ptr<Communicator> stages) { stages_ = std::move(stages); }
+
+  // Whoever aborts the stages' group reports it; a step that is given up has no result.
+  void SendRows(Tensor rows, int32_t to) override {
+    HEDDLE_CHECK(stages_ != nullptr && rows.stride == rows.cols, "no stage, or rows with gaps");
+    static_cast<void>(stages_->Post(rows.data, rows.rows * RowBytes(DType::kF32, rows.cols), to));
+  }
+  void RecvRows(Tensor rows, int32_t from) override {
+    HEDDLE_CHECK(stages_ != nullptr && rows.stride == rows.cols, "no stage, or rows with gaps");
+    static_cast<void>(stages_->Recv(rows.data, rows.rows * RowBytes(DType::kF32, rows.cols), from));
+  }
+
   void EmbedShare(const PackedWeight& table, int64_t first_row, float scale, Tensor out) override {
     EachRow(batch().n_tokens(), kNsPerGatheredElement * static_cast<double>(out.cols),
             [&](int64_t t, int32_t) {
@@ -384,7 +396,8 @@ class CpuOps final : public Ops {
   cpu::AttentionScratch attention_;
   cpu::ExpertScratch experts_;
   std::vector<cpu::SamplerScratch> samplers_;
-  std::optional<cpu::RankOps> ranks_;  // of a device in a group
+  std::optional<cpu::RankOps> ranks_;     // of a device in a group
+  std::shared_ptr<Communicator> stages_;  // of one in a pipeline
 };
 
 // Mentions threads beyond the number of CPUs: they take turns, and each op waits for the last.
@@ -433,6 +446,11 @@ class CpuDevice final : public Device {
 
   absl::Status JoinGroup(std::shared_ptr<Communicator> communicator) override {
     ops_.JoinGroup(std::move(communicator));
+    return absl::OkStatus();
+  }
+
+  absl::Status JoinStages(std::shared_ptr<Communicator> stages) override {
+    ops_.JoinStages(std::move(stages));
     return absl::OkStatus();
   }
 

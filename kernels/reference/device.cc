@@ -19,9 +19,9 @@ namespace {
 
 class ReferenceOps final : public Ops {
  public:
-  // `communicator`: nullptr outside of groups.
-  ReferenceOps(const HostBatch& batch, Communicator* communicator)
-      : batch_(batch), communicator_(communicator) {}
+  // `communicator` and `stages`: nullptr outside of groups and pipelines.
+  ReferenceOps(const HostBatch& batch, Communicator* communicator, Communicator* stages)
+      : batch_(batch), communicator_(communicator), stages_(stages) {}
 
   void Embed(const PackedWeight& table, float scale, Tensor out) override {
     reference::Embed(batch_, static_cast<const reference::Weight&>(table), scale, out);
@@ -66,6 +66,14 @@ class ReferenceOps final : public Ops {
   void GatherColumns(const GatherColumnsArgs& args) override {
     reference::GatherColumns(args, Group());
   }
+  void SendRows(Tensor rows, int32_t to) override {
+    HEDDLE_CHECK(stages_ != nullptr, "this device is no stage");
+    static_cast<void>(stages_->Post(rows.data, rows.rows * rows.cols * 4, to));
+  }
+  void RecvRows(Tensor rows, int32_t from) override {
+    HEDDLE_CHECK(stages_ != nullptr, "this device is no stage");
+    static_cast<void>(stages_->Recv(rows.data, rows.rows * rows.cols * 4, from));
+  }
 
  private:
   Communicator& Group() const {
@@ -75,6 +83,7 @@ class ReferenceOps final : public Ops {
 
   const HostBatch& batch_;
   Communicator* const communicator_;
+  Communicator* const stages_;
 };
 
 class ReferenceDevice final : public Device {
@@ -122,11 +131,16 @@ class ReferenceDevice final : public Device {
     return absl::OkStatus();
   }
 
+  absl::Status JoinStages(std::shared_ptr<Communicator> stages) override {
+    stages_ = std::move(stages);
+    return absl::OkStatus();
+  }
+
   bool samples_by_rejection() const override { return true; }
   absl::Status Plan(const HostBatch& batch) override { return batch_.Assign(batch); }
 
   absl::Status Run(const std::function<void(Ops&)>& body) override {
-    ReferenceOps ops(batch_.view(), communicator_.get());
+    ReferenceOps ops(batch_.view(), communicator_.get(), stages_.get());
     body(ops);
     return absl::OkStatus();
   }
@@ -138,6 +152,7 @@ class ReferenceDevice final : public Device {
  private:
   OwnedBatch batch_;
   std::shared_ptr<Communicator> communicator_;
+  std::shared_ptr<Communicator> stages_;
 };
 
 }  // namespace

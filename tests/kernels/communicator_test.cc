@@ -93,6 +93,30 @@ TEST_CASE("Messages of a pair arrive in order", "[unit]") {
   }));
 }
 
+TEST_CASE("Posted messages wait for their receiver, who gets them in order", "[unit]") {
+  const int32_t world = GENERATE(2, 3, 5);
+  CHECK(OnRanks(world, [world](Communicator& own) {
+    const int32_t places = world + 2;
+    std::vector<int32_t> values(static_cast<size_t>(places));
+    for (int32_t round = 0; round < 300; ++round) {
+      std::iota(values.begin(), values.end(), 100 * round);
+      if (own.rank() == 0) {
+        // Nobody receives before all are posted.
+        for (const int32_t& value : values) {
+          if (!own.Post(&value, sizeof(value), world - 1)) return false;
+        }
+      }
+      if (!own.Barrier()) return false;
+      for (int32_t i = 0; own.rank() == world - 1 && i < places; ++i) {
+        int32_t value = -1;
+        if (!own.Recv(&value, sizeof(value), 0) || value != 100 * round + i) return false;
+      }
+      if (!own.Barrier()) return false;  // the values may change
+    }
+    return true;
+  }));
+}
+
 TEST_CASE("An abort wakes everyone who waits and stays", "[unit]") {
   std::vector<std::unique_ptr<Communicator>> ranks = MakeLocalCommunicators(4);
   std::atomic<int32_t> woken{0};
@@ -111,6 +135,10 @@ TEST_CASE("An abort wakes everyone who waits and stays", "[unit]") {
   ranks[3]->Abort(absl::UnavailableError("rank 3 has lost its weights"));
   for (std::thread& thread : threads) thread.join();
   CHECK(woken == 3);
+  const int value = 0;
+  bool posted = true;
+  for (int i = 0; i < 20 && posted; ++i) posted = ranks[0]->Post(&value, sizeof(value), 3);
+  CHECK(!posted);
   ranks[0]->Abort(absl::InternalError("later"));
   for (auto& rank : ranks) {
     CHECK(rank->status().message() == "rank 3 has lost its weights");

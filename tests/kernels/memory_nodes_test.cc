@@ -6,7 +6,10 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <fstream>
+
 #include "catch2/catch.hpp"
+#include "tests/support/temp_dir.h"
 
 namespace heddle::kernels {
 namespace {
@@ -20,6 +23,22 @@ TEST_CASE("Lists of nodes are read as the kernel writes them", "[kernels][unit]"
     INFO(bad);
     CHECK(ParseNodeList(bad).empty());
   }
+}
+
+TEST_CASE("Processors are found in their nodes", "[kernels][unit]") {
+  test::TempDir root;
+  const std::pair<const char*, const char*> all[] = {{"node0", "0-3,8-11\n"},
+                                                     {"node1", "4-7,12-15\n"}};
+  for (const auto& [node, cpus] : all) {
+    std::filesystem::create_directories(root / node);
+    std::ofstream(root / node / "cpulist") << cpus;
+  }
+  const auto nodes = [&](std::vector<int> cpus) { return NodesOfProcessors(cpus, root.path()); };
+  CHECK(nodes({2, 9}) == std::vector<int>{0});
+  CHECK(nodes({15}) == std::vector<int>{1});
+  CHECK(nodes({3, 4}) == std::vector<int>{0, 1});
+  CHECK(nodes({16}).empty());
+  CHECK(NodesOfProcessors(std::vector<int>{0}, root / "none").empty());
 }
 
 TEST_CASE("Interleaved memory is under that policy", "[kernels][unit]") {

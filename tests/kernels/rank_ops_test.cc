@@ -5,6 +5,7 @@
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <thread>
 #include <vector>
@@ -310,6 +311,35 @@ TEST_CASE("After an abort ops across ranks return", "[kernel]") {
                                  .whole = out.tensor()});
             })
             .ok());
+}
+
+TEST_CASE("Rows pass between stages as they are", "[kernels]") {
+  for (const auto& [name, make] : Makers()) {
+    INFO(name);
+    std::vector<std::unique_ptr<Communicator>> communicators = MakeLocalCommunicators(3);
+    std::vector<std::unique_ptr<Device>> devices;
+    for (auto& communicator : communicators) {
+      devices.push_back(make());
+      REQUIRE(devices.back()->JoinStages(std::move(communicator)).ok());
+    }
+    const int32_t dim = 33;
+    std::vector<std::vector<float>> rows(4, std::vector<float>(5 * dim));  // the last comes back
+    std::iota(rows[0].begin(), rows[0].end(), 1.0f);
+    std::vector<std::thread> threads;
+    for (int32_t stage = 0; stage < 3; ++stage) {
+      threads.emplace_back([&, stage] {
+        const auto at = static_cast<size_t>(stage);
+        const Tensor own{rows[at].data(), 5, dim, dim};
+        static_cast<void>(devices[at]->Run([&](Ops& ops) {
+          if (stage > 0) ops.RecvRows(own, stage - 1);
+          ops.SendRows(own, (stage + 1) % 3);
+          if (stage == 0) ops.RecvRows({rows[3].data(), 5, dim, dim}, 2);
+        }));
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    for (const auto& own : rows) CHECK(own == rows[0]);
+  }
 }
 
 }  // namespace
