@@ -61,6 +61,8 @@ struct EngineConfig {
   std::string device = "cpu";  // cpu, cuda, cuda:N or auto
   int64_t threads = 0;         // 0: one per physical core
   int64_t tp = 1;              // ranks that share the model, each with a part of the threads
+  int64_t pp = 1;              // stages, each with some of the layers
+  std::string pp_layers;       // the number of layers of each stage; empty: divided by their work
   std::string rank_cpus;       // lists of processors, one for each rank, with ":" between them
   std::string isa = "auto";
   int64_t page_tokens = 16;

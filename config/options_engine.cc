@@ -77,17 +77,37 @@ constexpr Option kEngineOptions[] = {
          "Tensor parallelism: N ranks share every layer of the model, each with its part of the "
          "weights, of the KV cache and of --threads. It pays where each rank has processors "
          "and memory of its own, such as a socket. CPU only (docs/parallel.md).",
+     .commands = kEngineCommands | kInspect | kBench | kPlanning,
+     .min = 1,
+     .max = 64},
+    {.name = "pp",
+     .field = &Config::pp,
+     .section = kEngine,
+     .value = "N",
+     .help =
+         "Pipeline parallelism: N stages have some of the layers each, with --tp ranks in every "
+         "stage. Rows pass from stage to stage; a stage needs memory for its own layers only. "
+         "CPU only (docs/parallel.md).",
      .commands = kEngineCommands | kInspect | kBench,
      .min = 1,
      .max = 64},
+    {.name = "pp-layers",
+     .field = &Config::pp_layers,
+     .section = kEngine,
+     .value = "LIST",
+     .help = "With --pp: the number of layers of each stage, such as 10,12. Stage 0 has embedding "
+             "and output head beside its layers.",
+     .commands = kEngineCommands | kInspect | kBench,
+     .default_text = "so that stages have equally much to compute"},
     {.name = "rank-cpus",
      .field = &Config::rank_cpus,
      .section = kEngine,
      .value = "LISTS",
-     .help = "With --tp: the processors of each rank, such as 0-15:16-31 for two sockets. A rank's "
+     .help = "With --tp or --pp: the processors of each rank, stage by stage, such as 0-15:16-31 "
+             "for two sockets. A rank's "
              "threads and memory stay there, and it has as many threads as processors, or as "
              "--threads says of each rank.",
-     .commands = kEngineCommands | kBench,
+     .commands = kEngineCommands | kBench | kPlanning,
      .default_text = "ranks share all processors"},
     {.name = "isa",
      .field = &Config::isa,

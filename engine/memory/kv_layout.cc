@@ -169,9 +169,11 @@ int64_t KvLayout::RowBytes(kernels::DType dtype) const {
 }
 
 KvLayout WithShapes(KvLayout layout, std::span<const KvLayer> layers) {
+  for (KvLayerShape& place : layout.places) place = {};
   for (size_t i = 0; i < layers.size(); ++i) {
     const int32_t place = layout.layers[i].place;
-    if (place != KvLayout::kNowhere) layout.places[static_cast<size_t>(place)] = layers[i].shape;
+    if (place == KvLayout::kNowhere || layers[i].shape.n_arrays() == 0) continue;
+    layout.places[static_cast<size_t>(place)] = layers[i].shape;
   }
   return layout;
 }

@@ -232,6 +232,7 @@ absl::StatusOr<Capacity> PlanCapacity(const ModelSpec& spec, int64_t weight_byte
                      .max_draft_tokens = LocalExecutor::kMaxDraftTokens,
                      .max_ahead_tokens = options.max_ahead_tokens,
                      .drafter_reads_features = options.drafter_reads_features,
+                     .pipeline_stages = PartsOf(spec, options).front().n_stages,
                      .page_bytes = page_bytes,
                      .adapter_slots = adapter_slots,
                      .adapter_max_rank = options.adapter_max_rank,

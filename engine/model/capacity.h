@@ -76,6 +76,14 @@ struct Capacity {
   }
 };
 
+// What one rank holds; a model that nobody shares has one rank.
+struct RankMemory {
+  int64_t weight_bytes = 0;
+  int64_t kv_bytes_per_token = 0;
+  int64_t page_bytes = 0;
+  int64_t kv_bytes = 0;  // its part of the whole pool
+};
+
 // RESOURCE_EXHAUSTED if the weights and a pool for one sequence of the requested context do not
 // fit; it names the bytes of each part and the flag that would help. INVALID_ARGUMENT for an option
 // out of range.

@@ -1,6 +1,7 @@
 #include "engine/model/decoder.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 #include "base/status.h"
@@ -370,12 +371,18 @@ void Decoder::RunLayers(kernels::Ops& ops, int32_t n_tokens, const KvStorage& ca
   }
 }
 
-void Decoder::Forward(kernels::Ops& ops, int32_t n_tokens, int32_t n_logit_rows,
-                      const KvStorage& cache) {
-  const Tensor x = View(*x_, n_tokens, spec_.hidden);
+void Decoder::BeginStream(kernels::Ops& ops, Tensor x) {
+  if (spec_.stage > 0) return ops.RecvRows(x, spec_.stage - 1);
   Embed(ops, x);
   if (weights_.positions != nullptr) ops.AddPositions(*weights_.positions, 0, x);
+}
+
+void Decoder::RunStage(kernels::Ops& ops, int32_t n_tokens, int32_t n_logit_rows,
+                       const KvStorage& cache) {
+  const Tensor x = View(*x_, n_tokens, spec_.hidden);
+  BeginStream(ops, x);
   RunLayers(ops, n_tokens, cache, {});
+  if (spec_.stage + 1 < spec_.n_stages) return PostRows(ops, n_tokens, spec_.stage + 1, &x_);
   KeepStream(ops, spec_.n_layers(), x);
   for (size_t i = 0; i < features_.size(); ++i) {
     if (features_[i] != DraftTraits::kFinalNormed || !keeps_features_) continue;
@@ -384,10 +391,31 @@ void Decoder::Forward(kernels::Ops& ops, int32_t n_tokens, int32_t n_logit_rows,
   if (n_logit_rows == 0) return;
   const Tensor rows = View(*normed_, n_logit_rows, spec_.hidden);
   ops.GatherLogitRows(x, rows);
+  if (spec_.n_stages > 1) PostRows(ops, n_logit_rows, 0, &normed_);
+}
+
+// With the buffers in turn, a step's rows stay until a step that is submitted when it is done.
+void Decoder::PostRows(kernels::Ops& ops, int32_t rows, int32_t to,
+                       std::unique_ptr<kernels::Buffer>* from) {
+  ops.SendRows(View(**from, rows, spec_.hidden), to);
+  std::swap(*from, posted_[next_posted_]);
+  next_posted_ = (next_posted_ + 1) % posted_.size();
+}
+
+void Decoder::NormLogitRows(kernels::Ops& ops, int32_t n_logit_rows) {
+  if (n_logit_rows == 0) return;
+  const Tensor rows = View(*normed_, n_logit_rows, spec_.hidden);
+  if (spec_.n_stages > 1) ops.RecvRows(rows, spec_.n_stages - 1);
   kernels::NormArgs norm = NormOf(weights_.final_norm, rows, rows);
   norm.adapters = Adapters(kModelLayer, AdapterSite::kFinalNorm);
   norm.adapter_rows = {.of_logits = true};
   ops.Norm(norm);
+}
+
+void Decoder::Forward(kernels::Ops& ops, int32_t n_tokens, int32_t n_logit_rows,
+                      const KvStorage& cache) {
+  RunStage(ops, n_tokens, n_logit_rows, cache);
+  if (spec_.stage == 0) NormLogitRows(ops, n_logit_rows);
 }
 
 Tensor Decoder::Features(int32_t n_tokens) const {

@@ -4,8 +4,10 @@
 // nothing. The residual stream is `x`; each block adds to it in its last matmul's epilogue, or
 // after its own norm (see LayerSpec). Where the spec is a rank's part of a model, a block's last
 // matmul gives this rank's part of a sum, which Ops::AllReduce completes and adds: the stream is
-// the same on all ranks, bit for bit. Thread-safety: none; owned by the executor. Source: Vaswani
-// et al. 2017 (decoder), Touvron et al. 2023 (pre-norm, RoPE, SwiGLU).
+// the same on all ranks, bit for bit. Where it is a stage of a pipeline, the stream comes from the
+// stage before and goes on to the next, unrounded; the last one returns the rows that need logits
+// to the first. Thread-safety: none; owned by the executor. Source: Vaswani et al. 2017 (decoder),
+// Touvron et al. 2023 (pre-norm, RoPE, SwiGLU).
 #pragma once
 
 #include <cstdint>
@@ -32,8 +34,15 @@ class Decoder {
                                                          int32_t max_batch_tokens);
 
   // Runs the device's current batch (Device::Plan) through all layers, writing keys and values to
-  // `cache`; afterwards hidden_rows() holds the normed hidden state of the batch's logit rows.
+  // `cache`; afterwards hidden_rows() holds the normed hidden state of the batch's logit rows, in a
+  // pipeline on stage 0 only. All ranks of all stages call it.
   void Forward(kernels::Ops& ops, int32_t n_tokens, int32_t n_logit_rows, const KvStorage& cache);
+
+  // The halves of Forward: through this stage's layers, and, on stage 0 alone, from what leaves the
+  // last one. The first half of later steps may run before the second one of a step, up to
+  // ModelSpec::steps_in_flight in all.
+  void RunStage(kernels::Ops& ops, int32_t n_tokens, int32_t n_logit_rows, const KvStorage& cache);
+  void NormLogitRows(kernels::Ops& ops, int32_t n_logit_rows);
 
   // The middle of Forward alone, for networks that write the stream themselves and read what leaves
   // the last layer. `pair` [n_tokens, 2 hidden]: for layers with AttentionInput::kPair.
@@ -105,6 +114,11 @@ class Decoder {
   void NormHeadsOfRanks(kernels::Ops& ops, kernels::Tensor own, const DeviceVector& weight,
                         std::span<const int32_t> borders, int32_t head_dim,
                         const kernels::AdapterMatrix* adapters);
+  // Posts rows of a buffer to another stage, and puts another one in its place.
+  void PostRows(kernels::Ops& ops, int32_t rows, int32_t to,
+                std::unique_ptr<kernels::Buffer>* from);
+  // Writes the stream: embeddings, or what the stage before has sent.
+  void BeginStream(kernels::Ops& ops, kernels::Tensor x);
   void Embed(kernels::Ops& ops, kernels::Tensor x);
   void AdaptEmbedding(kernels::Ops& ops, kernels::Tensor x) const;
   // The input of a block: the stream or, where the layer norms first, rows that `norm` is to make.
@@ -163,6 +177,10 @@ class Decoder {
   std::unique_ptr<kernels::Buffer> chosen_weight_;  // the same, F32
   std::unique_ptr<kernels::Buffer> expert_inner_;   // [max_batch_tokens * top_k, inter]
   std::unique_ptr<kernels::Buffer> expert_rows_;    // [max_batch_tokens * top_k, hidden]
+  // Rows of the last steps that other stages may still read, in turn [n_stages], each
+  // [max_batch_tokens, hidden].
+  std::vector<std::unique_ptr<kernels::Buffer>> posted_;
+  size_t next_posted_ = 0;
   // The following belong to a part of a model.
   std::unique_ptr<kernels::Buffer> parts_[2];    // [max_batch_tokens, hidden] of sums
   std::unique_ptr<kernels::Buffer> all_heads_;   // [max_batch_tokens, widest of all ranks' q]

@@ -63,7 +63,8 @@ Widths WidestLayer(const ModelSpec& spec) {
 int64_t Decoder::ActivationBytes(const ModelSpec& spec, int32_t max_batch_tokens,
                                  kernels::DType dtype) {
   const Widths widths = WidestLayer(spec);
-  return max_batch_tokens * (kernels::RowBytes(dtype, widths.activations(spec.hidden)) +
+  const int64_t posted = spec.n_stages > 1 ? int64_t{spec.n_stages} * spec.hidden : 0;
+  return max_batch_tokens * (kernels::RowBytes(dtype, widths.activations(spec.hidden) + posted) +
                              widths.words() * int64_t{sizeof(float)});
 }
 
@@ -98,6 +99,11 @@ absl::Status Decoder::AllocateBuffers(kernels::Device& device, int32_t max_batch
     HEDDLE_ASSIGN_OR_RETURN(
         *wanted.buffer,
         device.Allocate(max_batch_tokens * kernels::RowBytes(wanted.dtype, wanted.cols)));
+  }
+  posted_.resize(spec_.n_stages > 1 ? static_cast<size_t>(spec_.n_stages) : 0);
+  for (auto& buffer : posted_) {
+    HEDDLE_ASSIGN_OR_RETURN(
+        buffer, device.Allocate(max_batch_tokens * kernels::RowBytes(dtype_, spec_.hidden)));
   }
   return absl::OkStatus();
 }

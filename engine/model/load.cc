@@ -16,6 +16,7 @@
 #include "engine/model/load_ranks.h"
 #include "engine/model/merge_weights.h"
 #include "engine/model/random_model.h"
+#include "engine/model/share_bytes.h"
 #include "engine/model/tensor_report.h"
 #include "engine/model/warm_up.h"
 #include "engine/model/weights.h"
@@ -104,10 +105,31 @@ CapacityOptions CapacityFor(const LoadOptions& options, kernels::DType kv_dtype,
   return capacity;
 }
 
-// Fills kv_dtype and capacity from `loaded->model.spec`. `device` is where the model will run, or
-// nullptr for the host.
-absl::Status PlanMemory(int64_t weight_bytes, kernels::DType weights, const LoadOptions& options,
+// Adds to each rank what it takes of the pool; a drafter's part is the head's.
+void DividePool(ModelInfo* loaded) {
+  const Capacity& capacity = loaded->capacity;
+  RankMemory& head = loaded->ranks.front();
+  head.kv_bytes_per_token = capacity.kv_bytes_per_token;
+  head.page_bytes = capacity.page_bytes;
+  for (size_t i = 1; i < loaded->ranks.size(); ++i) {
+    RankMemory& rank = loaded->ranks[i];
+    const ModelSpec part = SpecOfShare(loaded->model.spec, loaded->shares, static_cast<int32_t>(i));
+    rank.kv_bytes_per_token = KvBytesPerToken(KvLayers(part), loaded->kv_dtype);
+    rank.page_bytes = capacity.rank_page_bytes[i];
+    head.kv_bytes_per_token -= rank.kv_bytes_per_token;
+    head.page_bytes -= rank.page_bytes;
+  }
+  for (RankMemory& rank : loaded->ranks) {
+    rank.kv_bytes = rank.page_bytes * capacity.limits.num_pages;
+  }
+}
+
+// Fills kv_dtype and capacity from `loaded->model.spec` and the weights of `loaded->ranks`.
+// `device` is where the model will run, or nullptr for the host.
+absl::Status PlanMemory(kernels::DType weights, const LoadOptions& options,
                         const kernels::Device* device, ModelInfo* loaded) {
+  int64_t weight_bytes = 0;
+  for (const RankMemory& rank : loaded->ranks) weight_bytes += rank.weight_bytes;
   HEDDLE_ASSIGN_OR_RETURN(loaded->kv_dtype, KvType(options, weights, device));
   if (device != nullptr && !device->HasKvType(loaded->kv_dtype)) {
     return absl::UnimplementedError(absl::StrCat("kv-type is \"", options.kv_type, "\", which ",
@@ -122,6 +144,7 @@ absl::Status PlanMemory(int64_t weight_bytes, kernels::DType weights, const Load
       PlanCapacity(loaded->model.spec, weight_bytes, memory, capacity);
   if (!absl::IsResourceExhausted(planned.status()) || device == nullptr || !device->memory()) {
     HEDDLE_ASSIGN_OR_RETURN(loaded->capacity, std::move(planned));
+    DividePool(loaded);
     return absl::OkStatus();
   }
   return TooLargeFor(*device, memory, loaded->model.spec, capacity, planned.status());
@@ -149,15 +172,13 @@ absl::Status PlanWithDrafter(const Checkpoint& checkpoint, const WeightPolicy& p
                              const kernels::Device* device, LoadOptions* options,
                              OpenedDrafter* drafter, ModelInfo* loaded) {
   const kernels::DType weights = MainType(checkpoint, loaded->model, policy);
-  const int64_t weight_bytes = KeptBytes(checkpoint, loaded->model, policy, device) +
-                               RepeatedBytes(checkpoint, loaded->model, loaded->shares);
   const CapacityOptions without = options->capacity;
   CountDrafter(*drafter, checkpoint, loaded->model, policy, device, &options->capacity);
-  const absl::Status planned = PlanMemory(weight_bytes, weights, *options, device, loaded);
+  const absl::Status planned = PlanMemory(weights, *options, device, loaded);
   const bool yields = drafter->source != nullptr && options->drafter_yields;
   if (!yields || !absl::IsResourceExhausted(planned)) return planned;
   options->capacity = without;
-  HEDDLE_RETURN_IF_ERROR(PlanMemory(weight_bytes, weights, *options, device, loaded));
+  HEDDLE_RETURN_IF_ERROR(PlanMemory(weights, *options, device, loaded));
   LeaveOut(absl::StrCat("with it, ", std::string(planned.message())), drafter);
   return absl::OkStatus();
 }
@@ -173,8 +194,13 @@ absl::StatusOr<ModelInfo> DescribeAll(const Checkpoint& checkpoint, const kernel
   for (const std::string_view name : UnusedTensors(checkpoint, loaded.model)) {
     loaded.unused_tensors.emplace_back(name);
   }
+  HEDDLE_RETURN_IF_ERROR(CheckLayoutOf(loaded.model.spec, options.layout));
   loaded.shares =
       DivideModel(loaded.model.spec, options.layout, CutBlocksOf(checkpoint, loaded.model, policy));
+  for (const Share& share : loaded.shares) {
+    loaded.ranks.push_back(
+        {.weight_bytes = ShareBytes(checkpoint, loaded.model, policy, share, device)});
+  }
   HEDDLE_ASSIGN_OR_RETURN(*drafter, OpenDrafter(checkpoint, loaded.model, device, options));
   HEDDLE_RETURN_IF_ERROR(
       PlanWithDrafter(checkpoint, policy, device, all_options, drafter, &loaded));
@@ -194,10 +220,15 @@ absl::StatusOr<ModelInfo> DescribeRandom(const ModelSpec& spec, kernels::DType w
   ModelInfo loaded;
   loaded.model.spec = spec;
   HEDDLE_RETURN_IF_ERROR(CheckWholeBlocks(loaded.model.spec, weights));
+  HEDDLE_RETURN_IF_ERROR(CheckLayoutOf(spec, options.layout));
   const int64_t block = kernels::Info(weights).block_elements;
   loaded.shares = DivideModel(spec, options.layout, {block, block, block});
   const int64_t bytes = WeightBytes(loaded.model.spec, weights, device);
-  HEDDLE_RETURN_IF_ERROR(PlanMemory(bytes, weights, options, device, &loaded));
+  for (int32_t rank = 0; rank < options.layout.world(); ++rank) {
+    const ModelSpec part = SpecOfShare(spec, loaded.shares, rank);
+    loaded.ranks.push_back({.weight_bytes = WeightBytes(part, weights, device)});
+  }
+  HEDDLE_RETURN_IF_ERROR(PlanMemory(weights, options, device, &loaded));
   loaded.main_format = std::string(kernels::Info(weights).name);
   loaded.formats = absl::StrCat("random ", loaded.main_format, " (", base::ShowBytes(bytes), ")");
   return loaded;
@@ -228,6 +259,7 @@ absl::Status FitPool(const LoadOptions& options, LocalModel* loaded) {
     status = executor.ReplacePool(loaded->capacity.limits);
     if (!absl::IsResourceExhausted(status)) break;
   }
+  DividePool(loaded);
   return status;
 }
 

@@ -69,6 +69,7 @@ struct ModelInfo {
   std::string drafter;                     // the drafter beside the model, in words; empty: none
   std::string drafter_left_out;            // why one that was found does not run; empty: none was
   std::vector<Share> shares;               // of the model, one for each rank
+  std::vector<RankMemory> ranks;           // what each of them takes
 };
 
 // The model as it is served: the executor hides how many devices there are, and which.

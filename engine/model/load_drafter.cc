@@ -40,6 +40,13 @@ absl::StatusOr<OpenedDrafter> OpenDrafter(const Checkpoint& checkpoint,
              &drafter);
     return drafter;
   }
+  if (options.layout.pp > 1) {
+    const std::string why = absl::StrCat("drafters with weights do not work with --pp ",
+                                         options.layout.pp, " yet; --speculate ngram,suffix does");
+    if (!options.drafter_yields) return absl::UnimplementedError(why);
+    LeaveOut(why, &drafter);
+    return drafter;
+  }
   drafter.vocabulary = VocabularyOf(drafter.source->traits(), model, options.layout);
   return drafter;
 }

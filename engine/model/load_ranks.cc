@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <future>
-#include <initializer_list>
 #include <numeric>
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "base/status.h"
 #include "engine/files/quantized/quantized_matrix.h"
 #include "engine/model/capacity.h"
@@ -28,26 +28,6 @@ int64_t BlockOf(const Checkpoint& checkpoint, const std::string& name, const Wei
   return policy.matrix.has_value() ? std::lcm(stored, kQuantisedBlock) : stored;
 }
 
-int64_t BytesOf(const Checkpoint& checkpoint, std::initializer_list<const std::string*> names) {
-  int64_t bytes = 0;
-  for (const std::string* name : names) {
-    const CheckpointTensor* tensor = checkpoint.Find(*name);
-    if (tensor != nullptr) bytes += tensor->bytes();
-  }
-  return bytes;
-}
-
-// KV heads that ranks keep beyond the model's, in one layer.
-int64_t RepeatedKvHeads(const AttentionSpec& attention, std::span<const Share> shares,
-                        size_t layer) {
-  if (attention.n_heads == 0 || attention.mla.kv_rank > 0) return 0;
-  int64_t kept = 0;
-  for (const Share& share : shares) {
-    kept += static_cast<int64_t>(share.layers[layer].attention.kv_heads.size());
-  }
-  return kept - attention.n_kv_heads;
-}
-
 std::span<const int> CpusOf(const LoadOptions& options, int32_t rank) {
   if (options.rank_cpus.empty()) return {};
   return options.rank_cpus[static_cast<size_t>(rank)];
@@ -60,7 +40,8 @@ absl::Status CheckCpus(const LoadOptions& options) {
   if (!options.rank_cpus.empty() &&
       static_cast<int32_t>(options.rank_cpus.size()) != options.layout.world()) {
     return absl::InvalidArgumentError(absl::StrCat("--rank-cpus has ", options.rank_cpus.size(),
-                                                   " lists for --tp ", options.layout.tp));
+                                                   " lists for ", options.layout.world(),
+                                                   " ranks (--tp times --pp)"));
   }
   for (const std::vector<int>& cpus : options.rank_cpus) {
     for (const int cpu : cpus) {
@@ -78,9 +59,49 @@ absl::Status CheckCpus(const LoadOptions& options) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::unique_ptr<RankWorker>> LoadWorker(
-    const LoadOptions& options, const ModelInfo& info, const MakeWeights& make_weights,
-    int32_t rank, std::shared_ptr<kernels::Communicator> communicator) {
+// The communicators of all ranks: those that share layers, and, across stages, those of equal rank
+// in their groups. Null: there is nobody to meet.
+struct Meetings {
+  std::vector<std::shared_ptr<kernels::Communicator>> groups;     // [world]
+  std::vector<std::shared_ptr<kernels::Communicator>> pipelines;  // [world]
+
+  explicit Meetings(const Layout& layout)
+      : groups(static_cast<size_t>(layout.world())), pipelines(groups.size()) {
+    const auto tp = static_cast<size_t>(layout.tp);
+    for (size_t first = 0; tp > 1 && first < groups.size(); first += tp) {
+      for (auto& made : kernels::MakeLocalCommunicators(layout.tp)) {
+        groups[first + static_cast<size_t>(made->rank())] = std::move(made);
+      }
+    }
+    for (size_t rank = 0; layout.pp > 1 && rank < tp; ++rank) {
+      for (auto& made : kernels::MakeLocalCommunicators(layout.pp)) {
+        pipelines[rank + tp * static_cast<size_t>(made->rank())] = std::move(made);
+      }
+    }
+  }
+
+  absl::Status Join(kernels::Device& device, int32_t rank) const {
+    const auto at = static_cast<size_t>(rank);
+    if (groups[at] != nullptr) HEDDLE_RETURN_IF_ERROR(device.JoinGroup(groups[at]));
+    return pipelines[at] == nullptr ? absl::OkStatus() : device.JoinStages(pipelines[at]);
+  }
+
+  // One communicator of each group.
+  std::vector<std::shared_ptr<kernels::Communicator>> OfEachGroup() const {
+    std::vector<std::shared_ptr<kernels::Communicator>> all;
+    for (const auto* kind : {&groups, &pipelines}) {
+      for (const auto& one : *kind) {
+        if (one != nullptr && one->rank() == 0) all.push_back(one);
+      }
+    }
+    return all;
+  }
+};
+
+absl::StatusOr<std::unique_ptr<RankWorker>> LoadWorker(const LoadOptions& options,
+                                                       const ModelInfo& info,
+                                                       const MakeWeights& make_weights,
+                                                       int32_t rank, const Meetings& meetings) {
   HEDDLE_RETURN_IF_ERROR(BindThisThread(CpusOf(options, rank)));
   RankWorker::Parts parts;
   if (options.reference_ops) {
@@ -88,7 +109,7 @@ absl::StatusOr<std::unique_ptr<RankWorker>> LoadWorker(
   } else {
     HEDDLE_ASSIGN_OR_RETURN(parts.device, kernels::CreateCpuDevice(CpuOfRank(options, rank)));
   }
-  HEDDLE_RETURN_IF_ERROR(parts.device->JoinGroup(std::move(communicator)));
+  HEDDLE_RETURN_IF_ERROR(meetings.Join(*parts.device, rank));
   parts.spec = SpecOfShare(info.model.spec, info.shares, rank);
   HEDDLE_ASSIGN_OR_RETURN(parts.weights, make_weights(*parts.device, rank));
   parts.kv_dtype = info.kv_dtype;
@@ -102,18 +123,52 @@ absl::StatusOr<std::unique_ptr<RankWorker>> LoadWorker(
 }  // namespace
 
 absl::Status CheckLayout(const LoadOptions& options) {
-  const int32_t tp = options.layout.tp;
-  if (tp < 1 || tp > kernels::kMaxRanks) {
+  const std::pair<const char*, int32_t> counts[] = {{"tp", options.layout.tp},
+                                                    {"pp", options.layout.pp}};
+  for (const auto& [name, count] : counts) {
+    if (count >= 1 && count <= kernels::kMaxRanks) continue;
     return absl::InvalidArgumentError(
-        absl::StrCat("tp is ", tp, "; it must be from 1 to ", kernels::kMaxRanks));
+        absl::StrCat(name, " is ", count, "; it must be from 1 to ", kernels::kMaxRanks));
+  }
+  if (options.layout.world() > kernels::kMaxRanks) {
+    return absl::InvalidArgumentError(absl::StrCat("tp times pp is ", options.layout.world(),
+                                                   "; it must be at most ", kernels::kMaxRanks));
   }
   HEDDLE_RETURN_IF_ERROR(CheckCpus(options));
-  if (tp == 1) return absl::OkStatus();
+  const std::string layout = LayoutText(options.layout);
+  if (layout.empty()) return absl::OkStatus();
   if (options.make_device) {
     return absl::UnimplementedError(
-        absl::StrCat("--tp ", tp, " is for --device cpu: GPUs cannot share a model yet"));
+        absl::StrCat(layout, " is for --device cpu: GPUs cannot share a model yet"));
+  }
+  if (options.layout.pp > 1 && options.capacity.adapter_max_rank > 0) {
+    return absl::UnimplementedError(absl::StrCat("--lora and --lora-dir do not work with --pp ",
+                                                 options.layout.pp,
+                                                 " yet; --lora-merge does, with one adapter"));
   }
   return absl::OkStatus();
+}
+
+absl::Status CheckLayoutOf(const ModelSpec& spec, const Layout& layout) {
+  const std::vector<int32_t>& counts = layout.stage_layers;
+  if (counts.empty()) return absl::OkStatus();
+  const bool all_count =
+      std::all_of(counts.begin(), counts.end(), [](int32_t n) { return n >= 0; });
+  const int64_t sum = std::accumulate(counts.begin(), counts.end(), int64_t{0});
+  if (all_count && sum == spec.n_layers() && static_cast<int32_t>(counts.size()) == layout.pp) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("--pp-layers is ", absl::StrJoin(counts, ","), "; it must be ", layout.pp,
+                   layout.pp == 1 ? " number" : " numbers", " (--pp) with the sum ",
+                   spec.n_layers(), ", the layers of this model"));
+}
+
+std::string LayoutText(const Layout& layout) {
+  std::string text;
+  if (layout.tp > 1) absl::StrAppend(&text, "--tp ", layout.tp);
+  if (layout.pp > 1) absl::StrAppend(&text, text.empty() ? "" : " ", "--pp ", layout.pp);
+  return text;
 }
 
 CutBlocks CutBlocksOf(const Checkpoint& checkpoint, const ModelDescription& model,
@@ -138,26 +193,6 @@ CutBlocks CutBlocksOf(const Checkpoint& checkpoint, const ModelDescription& mode
   return blocks;
 }
 
-int64_t RepeatedBytes(const Checkpoint& checkpoint, const ModelDescription& model,
-                      std::span<const Share> shares) {
-  const auto others = static_cast<int64_t>(shares.size()) - 1;
-  int64_t bytes = others * BytesOf(checkpoint, {&model.names.positions});
-  for (int32_t i = 0; i < model.spec.n_layers(); ++i) {
-    const LayerSpec& layer = model.spec.layers[i];
-    const LayerNames names = model.names.Layer(i, layer);
-    bytes += others * BytesOf(checkpoint, {&names.router, &names.q_a, &names.kv_a});
-    if (layer.attention.linear) bytes += others * BytesOf(checkpoint, {&names.o});
-    const AttentionSpec& attention = layer.attention;
-    const int64_t repeated = RepeatedKvHeads(attention, shares, static_cast<size_t>(i));
-    if (repeated == 0) continue;
-    // Either k and v, or a part of qkv.
-    bytes += repeated * BytesOf(checkpoint, {&names.k, &names.v}) / attention.n_kv_heads;
-    bytes += 2 * repeated * BytesOf(checkpoint, {&names.qkv}) /
-             (attention.n_heads + 2 * attention.n_kv_heads);
-  }
-  return bytes;
-}
-
 kernels::CpuDeviceOptions CpuOfRank(const LoadOptions& options, int32_t rank) {
   kernels::CpuDeviceOptions cpu = options.cpu;
   const int32_t world = options.layout.world();
@@ -176,7 +211,9 @@ kernels::CpuDeviceOptions CpuOfRank(const LoadOptions& options, int32_t rank) {
 std::vector<ModelSpec> SpecsOfRanks(const ModelSpec& model, std::span<const Share> shares) {
   std::vector<ModelSpec> specs;
   if (shares.size() <= 1) return specs;
-  for (const Share& share : shares) specs.push_back(SpecOfShare(model, shares, share.rank));
+  for (size_t i = 0; i < shares.size(); ++i) {
+    specs.push_back(SpecOfShare(model, shares, static_cast<int32_t>(i)));
+  }
   return specs;
 }
 
@@ -188,15 +225,12 @@ absl::StatusOr<LoadedRanks> LoadRanks(const LoadOptions& options, const ModelInf
     HEDDLE_ASSIGN_OR_RETURN(loaded.head, make_weights(head, 0));
     return loaded;
   }
-  std::vector<std::shared_ptr<kernels::Communicator>> communicators;
-  for (auto& made : kernels::MakeLocalCommunicators(world))
-    communicators.push_back(std::move(made));
-  HEDDLE_RETURN_IF_ERROR(head.JoinGroup(communicators[0]));
+  const Meetings meetings(options.layout);
+  HEDDLE_RETURN_IF_ERROR(meetings.Join(head, 0));
   std::vector<std::future<absl::StatusOr<std::unique_ptr<RankWorker>>>> pending;
   for (int32_t rank = 1; rank < world; ++rank) {
     pending.push_back(std::async(std::launch::async, [&, rank] {
-      return LoadWorker(options, info, make_weights, rank,
-                        communicators[static_cast<size_t>(rank)]);
+      return LoadWorker(options, info, make_weights, rank, meetings);
     }));
   }
   absl::StatusOr<ModelWeights> own = OnCpusOfHead(options, [&] { return make_weights(head, 0); });
@@ -209,8 +243,9 @@ absl::StatusOr<LoadedRanks> LoadRanks(const LoadOptions& options, const ModelInf
   }
   HEDDLE_RETURN_IF_ERROR(status);
   loaded.head = *std::move(own);
-  loaded.others =
-      std::make_unique<RankThreads>(std::move(workers), communicators[0], options.rank_cpus);
+  const int32_t max_steps = SpecOfShare(info.model.spec, info.shares, 0).steps_in_flight();
+  loaded.others = std::make_unique<RankThreads>(std::move(workers), meetings.OfEachGroup(),
+                                                options.rank_cpus, max_steps);
   return loaded;
 }
 

@@ -7,6 +7,7 @@
 #include <future>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -22,6 +23,9 @@
 
 namespace heddle::engine {
 
+// The options that say so if several ranks share the model: "--tp 2 --pp 3"; else empty.
+std::string LayoutText(const Layout& layout);
+
 // INVALID_ARGUMENT or UNIMPLEMENTED, naming the option, for a layout that these options exclude.
 absl::Status CheckLayout(const LoadOptions& options);
 
@@ -29,10 +33,8 @@ absl::Status CheckLayout(const LoadOptions& options);
 CutBlocks CutBlocksOf(const Checkpoint& checkpoint, const ModelDescription& model,
                       const WeightPolicy& policy);
 
-// Bytes, as stored, of what ranks beside the first hold again: routers, latent projections, learned
-// positions, and the projections of KV heads that several ranks keep.
-int64_t RepeatedBytes(const Checkpoint& checkpoint, const ModelDescription& model,
-                      std::span<const Share> shares);
+// INVALID_ARGUMENT, naming the option, if the layout does not suit the model.
+absl::Status CheckLayoutOf(const ModelSpec& spec, const Layout& layout);
 
 // The options of one rank's processor: its part of the threads, at least one.
 kernels::CpuDeviceOptions CpuOfRank(const LoadOptions& options, int32_t rank);

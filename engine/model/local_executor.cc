@@ -20,7 +20,9 @@ int64_t NowNs() {
 }  // namespace
 
 LocalExecutor::LocalExecutor(Parts parts, const ExecutorLimits& limits)
-    : parts_(std::move(parts)), limits_(limits), flights_(parts_.device->max_in_flight()) {}
+    : parts_(std::move(parts)),
+      limits_(limits),
+      flights_(std::max(parts_.device->max_in_flight(), parts_.spec->steps_in_flight())) {}
 
 absl::StatusOr<std::unique_ptr<LocalExecutor>> LocalExecutor::Create(Parts parts,
                                                                      const ExecutorLimits& limits) {
@@ -79,19 +81,29 @@ absl::Status LocalExecutor::Submit(const StepPlan& plan, const StepLocals& local
                "a plan has more rows than max_batch_tokens");
   HEDDLE_CHECK(plan.token_ids.empty() || plan.more_groups.size() + 1 == limits_.windows.size(),
                "a plan has not the model's groups of layers");
+  HEDDLE_CHECK(flights_.empty() || flights_.oldest().plan->pools.empty(),
+               "Submit behind a plan whose hidden states were not read");
   Flight& flight = flights_.next();
   flight.plan = &plan;
   flight.locals = locals;
-  if (max_in_flight() > 1) HEDDLE_RETURN_IF_ERROR(Launch(&flight));
+  flight.is_launched = max_in_flight() > 1 && !is_pipeline();
+  if (flight.is_launched) HEDDLE_RETURN_IF_ERROR(Launch(&flight));
+  if (is_pipeline()) parts_.ranks->Begin(plan, flight.locals.adapters);
   flights_.Push();
   return absl::OkStatus();
 }
 
 absl::Status LocalExecutor::Wait(StepResult* result) {
   HEDDLE_CHECK(!flights_.empty(), "Wait without Submit");
+  if (is_pipeline()) {
+    if (absl::Status status = LaunchStages(); !status.ok()) return parts_.ranks->Fail(status);
+  }
   Flight& flight = flights_.oldest();
   flights_.Pop();
-  if (parts_.ranks != nullptr) parts_.ranks->Begin(*flight.plan, flight.locals.adapters);
+  if (parts_.ranks != nullptr) {
+    if (!is_pipeline()) parts_.ranks->Begin(*flight.plan, flight.locals.adapters);
+    parts_.ranks->BeginLogits();
+  }
   absl::Status status = RunStep(&flight, result);
   if (parts_.ranks != nullptr) status = parts_.ranks->Join(status);
   if (!status.ok()) return status;
@@ -99,9 +111,35 @@ absl::Status LocalExecutor::Wait(StepResult* result) {
   return LaunchDraws(&flights_.oldest());
 }
 
+// Runs the layers of stage 0 for all plans in flight that have not been there.
+absl::Status LocalExecutor::LaunchStages() {
+  for (int i = 0; i < flights_.size(); ++i) {
+    if (std::exchange(flights_[i].is_launched, true)) continue;
+    HEDDLE_RETURN_IF_ERROR(Launch(&flights_[i]));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status LocalExecutor::RunStep(Flight* flight, StepResult* result) {
   if (max_in_flight() == 1) HEDDLE_RETURN_IF_ERROR(Launch(flight));
+  if (is_pipeline()) HEDDLE_RETURN_IF_ERROR(RunLogits(flight));
   return Finish(flight, result);
+}
+
+// The second half of a step of a pipeline. The tokens of all steps before it are known.
+absl::Status LocalExecutor::RunLogits(Flight* flight) {
+  if (flight->plan->token_ids.empty()) return absl::OkStatus();
+  const int64_t start_ns = NowNs();
+  int64_t arrived_ns = start_ns;
+  BuildSampleRows(flight);
+  HEDDLE_RETURN_IF_ERROR(parts_.device->Run([&](kernels::Ops& ops) {
+    decoder_->NormLogitRows(ops, static_cast<int32_t>(flight->logit_rows.size()));
+    arrived_ns = NowNs();
+    Draw(ops, flight);
+  }));
+  flight->timing.forward_ns += arrived_ns - start_ns;
+  flight->timing.sample_ns = NowNs() - arrived_ns;
+  return absl::OkStatus();
 }
 
 void LocalExecutor::BeginSequences(Flight* flight) {
@@ -117,8 +155,6 @@ void LocalExecutor::BeginSequences(Flight* flight) {
 
 absl::Status LocalExecutor::Launch(Flight* flight) {
   const StepPlan& plan = *flight->plan;
-  HEDDLE_CHECK(flights_.empty() || flights_.oldest().plan->pools.empty(),
-               "Submit behind a plan whose hidden states were not read");
   flight->timing = {};
   flight->has_logits = false;
   flight->left_out.clear();
@@ -128,7 +164,7 @@ absl::Status LocalExecutor::Launch(Flight* flight) {
   flight->locals.adapters.clear();
   for (const PageCopy& copy : plan.page_copies) cache_->Copy(*parts_.device, copy);
   BuildDraws(flight);
-  flight->draws_wait = !flights_.empty() && DrawsWait(plan);
+  flight->draws_wait = !is_pipeline() && !flights_.empty() && DrawsWait(plan);
   return plan.token_ids.empty() ? absl::OkStatus() : Forward(flight);
 }
 
@@ -144,7 +180,7 @@ absl::Status LocalExecutor::Finish(Flight* flight, StepResult* result) {
     HEDDLE_ASSIGN_OR_RETURN(const kernels::RunTiming ran, parts_.device->Finish());
     const int64_t start_ns = NowNs();
     Report(*flight, result);
-    HEDDLE_RETURN_IF_ERROR(Pool(plan, result));
+    HEDDLE_RETURN_IF_ERROR(Pool(*flight, result));
     const bool ran_by_itself = ran.run_ns >= 0;
     if (ran_by_itself) result->timing.forward_ns = ran.run_ns;
     if (ran_by_itself) result->timing.sample_ns = 0;
@@ -225,18 +261,20 @@ absl::Status LocalExecutor::Forward(Flight* flight) {
   const StepPlan& plan = *flight->plan;
   const int64_t start_ns = NowNs();
   int64_t forward_end_ns = start_ns;
-  if (!flight->draws_wait) BuildSampleRows(flight);
-  kernels::HostBatch batch = batch_.Build(plan, limits_.page_tokens, logit_rows_);
+  if (!flight->draws_wait && !is_pipeline()) BuildSampleRows(flight);
+  kernels::HostBatch batch = batch_.Build(plan, limits_.page_tokens, flight->logit_rows);
   batch.draw_of_row = DrawsOfRows(plan);
   HEDDLE_RETURN_IF_ERROR(parts_.device->Plan(batch));
-  const auto n_logit_rows = static_cast<int32_t>(logit_rows_.size());
+  const auto n_logit_rows = static_cast<int32_t>(flight->logit_rows.size());
   decoder_->set_keeps_features(plan.feeds_drafter || !plan.drafts_ahead.empty());
   HEDDLE_RETURN_IF_ERROR(parts_.device->Launch([&](kernels::Ops& ops) {
-    decoder_->Forward(ops, batch.n_tokens(), n_logit_rows, *cache_);
+    decoder_->RunStage(ops, batch.n_tokens(), n_logit_rows, *cache_);
+    if (!is_pipeline()) decoder_->NormLogitRows(ops, n_logit_rows);
     forward_end_ns = NowNs();
+    if (is_pipeline()) return;
     if (!flight->draws_wait) return Draw(ops, flight);
-    flight->has_logits = n_drawn_rows_ <= parts_.logit_rows;
-    if (flight->has_logits) decoder_->Logits(ops, 0, LogitBlock(0));
+    flight->has_logits = flight->n_drawn_rows <= parts_.logit_rows;
+    if (flight->has_logits) decoder_->Logits(ops, 0, LogitBlock(*flight, 0));
   }));
   flight->timing.forward_ns = forward_end_ns - start_ns;
   flight->timing.sample_ns = NowNs() - forward_end_ns;
@@ -269,19 +307,20 @@ absl::Status LocalExecutor::LaunchDraws(Flight* flight) {
 void LocalExecutor::Draw(kernels::Ops& ops, Flight* flight) {
   FillMasks(flight);
   size_t next_draw = 0;
-  for (int32_t row = 0; row < n_drawn_rows_; row += parts_.logit_rows) {
+  for (int32_t row = 0; row < flight->n_drawn_rows; row += parts_.logit_rows) {
     DrawBlock(ops, row, flight, &next_draw);
   }
 }
 
-kernels::Tensor LocalExecutor::LogitBlock(int32_t first_row) const {
+kernels::Tensor LocalExecutor::LogitBlock(const Flight& flight, int32_t first_row) const {
   const int32_t vocab = parts_.spec->vocab;
-  return {logits_->data(), std::min(parts_.logit_rows, n_drawn_rows_ - first_row), vocab, vocab};
+  const int32_t rows = std::min(parts_.logit_rows, flight.n_drawn_rows - first_row);
+  return {logits_->data(), rows, vocab, vocab};
 }
 
 void LocalExecutor::DrawBlock(kernels::Ops& ops, int32_t first_row, Flight* flight,
                               size_t* next_draw) {
-  const kernels::Tensor logits = LogitBlock(first_row);
+  const kernels::Tensor logits = LogitBlock(*flight, first_row);
   const auto rows = static_cast<int32_t>(logits.rows);
   if (!flight->has_logits) decoder_->Logits(ops, first_row, logits);
   last_block_rows_ = rows;
@@ -301,13 +340,13 @@ void LocalExecutor::DrawBlock(kernels::Ops& ops, int32_t first_row, Flight* flig
               .top_logprobs = flight->top_logprobs.data() + first * flight->max_top});
 }
 
-absl::Status LocalExecutor::Pool(const StepPlan& plan, StepResult* result) {
+absl::Status LocalExecutor::Pool(const Flight& flight, StepResult* result) {
   const int32_t hidden = parts_.spec->hidden;
   const kernels::DType dtype = decoder_->dtype();
   pool_row_.resize(static_cast<size_t>(kernels::RowBytes(dtype, hidden)));
   std::vector<float> values(static_cast<size_t>(hidden));
-  int32_t row = n_drawn_rows_;
-  for (const PoolRows& pool : plan.pools) {
+  int32_t row = flight.n_drawn_rows;
+  for (const PoolRows& pool : flight.plan->pools) {
     PoolSum& pooled = pool_sums_[pool.id];
     pooled.sum.resize(static_cast<size_t>(hidden));
     for (int32_t i = 0; i < pool.num_rows; ++i, ++row) {

@@ -10,10 +10,11 @@
 // are launched when Wait has read these tokens, while the device computes the logits. On other
 // devices Submit keeps the plan, and Wait does the work.
 // Where ranks share the model, this is the head, rank 0: the other ranks run each step on their
-// parts of the model at the same time, and the head alone draws. A step waits at most MaskPatience
-// for a grammar's mask and then leaves that draw out: the sequence runs the row again in a later
-// step, and the other sequences get their tokens. Thread-safety: none. The work is done on the
-// caller's thread and the device's own.
+// parts of the model at the same time, and the head alone draws. Of a pipeline it is stage 0:
+// Wait runs its layers for all plans that were submitted, and then draws from what the last stage
+// returns of the oldest one. A step waits at most MaskPatience for a grammar's mask and then leaves
+// that draw out: the sequence runs the row again in a later step, and the other sequences get their
+// tokens. Thread-safety: none. The work is done on the caller's thread and the device's own.
 #pragma once
 
 #include <chrono>
@@ -77,6 +78,7 @@ class LocalExecutor final : public Executor {
   const ExecutorLimits& limits() const override { return limits_; }
   // A drafter runs when the step's tokens are known, before the next step.
   int32_t max_in_flight() const override {
+    if (is_pipeline()) return parts_.spec->steps_in_flight();
     return drafts_ == nullptr ? parts_.device->max_in_flight() : 1;
   }
   absl::Status Submit(const StepPlan& plan, const StepLocals& locals) override;
@@ -116,19 +118,25 @@ class LocalExecutor final : public Executor {
     std::vector<int32_t> draw_of_sample;  // [n_samples] index into `draws`; -1: none
     std::vector<int32_t> left_out;        // samples that a later step draws
     std::vector<std::pair<int32_t, DrawFailure>> failed;  // samples that cannot be drawn
-    bool draws_wait = false;                              // for the tokens of the step before
+    bool is_launched = false;
+    bool draws_wait = false;  // for the tokens of the step before
     bool has_logits = false;  // all rows' logits are computed before the draws are launched
     // One entry per draw, and the device's results of the step.
     std::vector<kernels::SampleRowParams> sample_rows;
     int32_t max_top = 0;
     std::vector<int32_t> tokens, top_tokens;
     std::vector<float> logprobs, top_logprobs;
-    StepTiming timing;  // of the launch
+    std::vector<int32_t> logit_rows;  // rows that are drawn from, then rows that are pooled
+    int32_t n_drawn_rows = 0;         // how many of logit_rows are drawn from
+    StepTiming timing;                // of the launch
   };
 
   LocalExecutor(Parts parts, const ExecutorLimits& limits);
 
+  bool is_pipeline() const { return parts_.spec->n_stages > 1; }
   absl::Status RunStep(Flight* flight, StepResult* result);
+  absl::Status LaunchStages();
+  absl::Status RunLogits(Flight* flight);
   absl::Status Launch(Flight* flight);
   void BeginSequences(Flight* flight);
   void BuildDraws(Flight* flight);
@@ -146,14 +154,14 @@ class LocalExecutor final : public Executor {
   absl::Status LaunchDraws(Flight* flight);
   void Draw(kernels::Ops& ops, Flight* flight);
   void DrawBlock(kernels::Ops& ops, int32_t first_row, Flight* flight, size_t* next_draw);
-  kernels::Tensor LogitBlock(int32_t first_row) const;
+  kernels::Tensor LogitBlock(const Flight& flight, int32_t first_row) const;
   absl::Status Finish(Flight* flight, StepResult* result);
   absl::Status CreateDrafter();
   void Report(const Flight& flight, StepResult* result);
   static void Fill(const Flight& flight, size_t i, SampledToken* out);
   static bool HasDraw(const Flight& flight, size_t i, int32_t sample);
   void ReportSample(const Flight& flight, size_t first, StepResult* result);
-  absl::Status Pool(const StepPlan& plan, StepResult* result);
+  absl::Status Pool(const Flight& flight, StepResult* result);
 
   Parts parts_;
   ExecutorLimits limits_;
@@ -172,8 +180,6 @@ class LocalExecutor final : public Executor {
   PlanBatch batch_;
   std::vector<int32_t> draw_of_row_;
   std::vector<const uint32_t*> draft_masks_;
-  std::vector<int32_t> logit_rows_;  // rows that are drawn from, then rows that are pooled
-  int32_t n_drawn_rows_ = 0;         // how many of logit_rows_ are drawn from
   // Sums of hidden states of prompts that are not complete yet.
   struct PoolSum {
     std::vector<double> sum;  // [hidden]

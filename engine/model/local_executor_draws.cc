@@ -28,7 +28,7 @@ void LocalExecutor::BeginGains(const StepPlan& plan, StepResult* result) {
   }
 }
 
-// Lists the draws of the plan in the order of their rows, and fills logit_rows_.
+// Lists the draws of the plan in the order of their rows, and fills logit_rows.
 void LocalExecutor::BuildDraws(Flight* flight) {
   const StepPlan& plan = *flight->plan;
   std::vector<DrawnRow>& draws = flight->draws;
@@ -46,15 +46,16 @@ void LocalExecutor::BuildDraws(Flight* flight) {
   }
   std::sort(draws.begin(), draws.end(),
             [](const DrawnRow& a, const DrawnRow& b) { return a.row < b.row; });
-  logit_rows_.clear();
+  std::vector<int32_t>& logit_rows = flight->logit_rows;
+  logit_rows.clear();
   for (DrawnRow& draw : draws) {
-    if (logit_rows_.empty() || logit_rows_.back() != draw.row) logit_rows_.push_back(draw.row);
-    draw.logit_row = static_cast<int32_t>(logit_rows_.size()) - 1;
+    if (logit_rows.empty() || logit_rows.back() != draw.row) logit_rows.push_back(draw.row);
+    draw.logit_row = static_cast<int32_t>(logit_rows.size()) - 1;
   }
   NumberDraws(flight);
-  n_drawn_rows_ = static_cast<int32_t>(logit_rows_.size());
+  flight->n_drawn_rows = static_cast<int32_t>(logit_rows.size());
   for (const PoolRows& pool : plan.pools) {
-    for (int32_t i = 0; i < pool.num_rows; ++i) logit_rows_.push_back(pool.row + i);
+    for (int32_t i = 0; i < pool.num_rows; ++i) logit_rows.push_back(pool.row + i);
   }
 }
 

@@ -152,11 +152,19 @@ struct ModelSpec {
   // Empty: this is a whole model.
   int32_t rank = 0;
   std::vector<int32_t> vocab_borders;
+  // Pipeline: this is stage `stage` of `n_stages`. Layers of other stages are here without heads,
+  // features and experts; embedding, final norm and head are those of stage 0.
+  int32_t stage = 0;
+  int32_t n_stages = 1;
 
+  // Steps that a pipeline has in flight at most: one more than stages, so that none of them waits
+  // while the first one draws and plans.
+  int32_t steps_in_flight() const { return n_stages == 1 ? 1 : n_stages + 1; }
   int32_t n_layers() const { return static_cast<int32_t>(layers.size()); }
   bool is_part() const { return !vocab_borders.empty(); }
   // The rows of embedding and head that are here.
   int32_t own_vocab() const {
+    if (stage > 0) return 0;
     return is_part() ? vocab_borders[rank + 1] - vocab_borders[rank] : vocab;
   }
 };

@@ -366,7 +366,7 @@ int64_t WeightBytes(const ModelSpec& spec, DType dtype, const kernels::Device* d
   auto row_bytes = [&](int64_t cols) {
     return device != nullptr ? device->PackedRowBytes(dtype, cols) : kernels::RowBytes(dtype, cols);
   };
-  int64_t bytes = (spec.tied_embeddings ? 1 : 2) * spec.vocab * row_bytes(spec.hidden);
+  int64_t bytes = (spec.tied_embeddings ? 1 : 2) * spec.own_vocab() * row_bytes(spec.hidden);
   for (const LayerSpec& layer : spec.layers) {
     const AttentionSpec& attention = layer.attention;
     const int64_t q = int64_t{attention.n_heads} * attention.head_dim;

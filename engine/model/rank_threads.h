@@ -1,8 +1,10 @@
 // The ranks of a group beside the head, each on a thread of its own: they run every step of the
-// head at the same time.
+// head at the same time, or, behind stage 0 of a pipeline, when its rows arrive.
 //
-// Between steps the threads spin for some tens of microseconds and then sleep.
-// Thread-safety: Begin and Join alternate, from one thread at a time.
+// A step has two halves: the layers, and the logits, in which only the ranks of stage 0 have a
+// part. Each rank runs the halves in the order of Begin and BeginLogits, so that all ranks of a
+// stage meet in the same order. Between them the threads spin for some tens of microseconds and
+// then sleep. Thread-safety: none; one thread at a time calls the functions.
 #pragma once
 
 #include <atomic>
@@ -13,6 +15,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "base/in_flight.h"
 #include "engine/model/rank_worker.h"
 #include "kernels/communicator.h"
 
@@ -20,12 +23,13 @@ namespace heddle::engine {
 
 class RankThreads {
  public:
-  // `communicator` is the head's. `cpus` [ranks] are the processors of each rank, the head's first;
-  // empty: all.
+  // `groups`: a communicator of each group that ranks meet in; not empty. `cpus` [ranks] are the
+  // processors of each rank, the head's first; empty: all. At most `max_steps` steps are begun and
+  // not joined.
   RankThreads(std::vector<std::unique_ptr<RankWorker>> workers,
-              std::shared_ptr<kernels::Communicator> communicator,
-              std::vector<std::vector<int>> cpus);
-  // REQUIRES: no step has begun without being joined.
+              std::vector<std::shared_ptr<kernels::Communicator>> groups,
+              std::vector<std::vector<int>> cpus, int32_t max_steps);
+  // REQUIRES: all steps that have begun are joined, or one has failed.
   ~RankThreads();
   RankThreads(const RankThreads&) = delete;
   RankThreads& operator=(const RankThreads&) = delete;
@@ -33,25 +37,47 @@ class RankThreads {
   // The other ranks begin a step; `plan` stays unchanged until Join. `adapters`:
   // StepLocals::adapters, which are kept until then.
   void Begin(const StepPlan& plan, RankWorker::Adapters adapters);
-  // Waits for the other ranks; `head` is how the step went there. If it failed on any rank, no rank
-  // waits for another any more, and the error, the first one, stays.
+  // They begin the second half of the oldest step that is not joined. Once, before its Join.
+  void BeginLogits();
+  // Waits for the other ranks' work on the oldest step; `head` is how it went there. If a step
+  // failed on any rank, no rank waits for another any more, and the error, the first one, stays; it
+  // is returned when all ranks have left all steps.
   absl::Status Join(const absl::Status& head);
+  // The same for a step that has failed on the head before its second half.
+  absl::Status Fail(const absl::Status& why);
 
   int32_t world() const { return static_cast<int32_t>(workers_.size()) + 1; }
 
  private:
+  struct Job {
+    const StepPlan* plan = nullptr;
+    RankWorker::Adapters adapters;  // of the step
+    bool is_logits = false;
+  };
+  struct Step {
+    const StepPlan* plan = nullptr;
+    std::vector<std::shared_ptr<const AdapterImage>> adapters;
+    uint32_t layers_end = 0;  // jobs up to this half's, itself included
+    uint32_t logits_end = 0;
+  };
+  struct alignas(64) Done {
+    std::atomic<uint32_t> jobs{0};
+  };
+
   void Work(size_t worker);
+  uint32_t Post(const Job& next);
+  void WaitFor(size_t worker, uint32_t jobs);
+  void Abort(const absl::Status& why);
   std::span<const int> CpusOf(size_t rank) const;
 
   const std::vector<std::unique_ptr<RankWorker>> workers_;
-  const std::shared_ptr<kernels::Communicator> communicator_;
+  const std::vector<std::shared_ptr<kernels::Communicator>> groups_;
   const std::vector<std::vector<int>> cpus_;
-  std::thread::id bound_;           // the head's thread that is on the head's processors
-  const StepPlan* plan_ = nullptr;  // read by the threads once begun_ has changed
-  std::vector<std::shared_ptr<const AdapterImage>> adapters_;  // likewise
-  std::atomic<bool> stop_{false};
-  alignas(64) std::atomic<uint32_t> begun_{0};  // steps
-  alignas(64) std::atomic<uint32_t> done_{0};   // ranks that are done with this step
+  std::thread::id bound_;       // the head's thread that is on the head's processors
+  base::InFlight<Step> steps_;  // begun and not joined
+  std::vector<Job> jobs_;       // a ring: job i is at i % size, a power of two; read up to begun_
+  alignas(64) std::atomic<uint32_t> begun_{0};  // jobs
+  std::vector<Done> done_;                      // [workers]
   std::vector<std::thread> threads_;            // last: they use everything above
 };
 

@@ -65,14 +65,22 @@ int32_t RankWorker::FindLogitRows(const StepPlan& plan) {
   return drawn;
 }
 
-absl::Status RankWorker::Run(const StepPlan& plan, Adapters adapters) {
+absl::Status RankWorker::RunStage(const StepPlan& plan, Adapters adapters) {
   HEDDLE_RETURN_IF_ERROR(MovePages(plan, adapters));
   if (plan.token_ids.empty()) return absl::OkStatus();
-  const int32_t n_drawn = FindLogitRows(plan);
+  FindLogitRows(plan);
   const kernels::HostBatch batch = batch_.Build(plan, limits_.page_tokens, logit_rows_);
   HEDDLE_RETURN_IF_ERROR(parts_.device->Plan(batch));
   return parts_.device->Run([&](kernels::Ops& ops) {
-    decoder_->Forward(ops, batch.n_tokens(), static_cast<int32_t>(logit_rows_.size()), *cache_);
+    decoder_->RunStage(ops, batch.n_tokens(), static_cast<int32_t>(logit_rows_.size()), *cache_);
+  });
+}
+
+absl::Status RankWorker::RunLogits(const StepPlan& plan) {
+  if (parts_.spec.stage > 0 || plan.token_ids.empty()) return absl::OkStatus();
+  const int32_t n_drawn = FindLogitRows(plan);
+  return parts_.device->Run([&](kernels::Ops& ops) {
+    decoder_->NormLogitRows(ops, static_cast<int32_t>(logit_rows_.size()));
     const int32_t vocab = parts_.spec.vocab;
     for (int32_t row = 0; row < n_drawn; row += parts_.logit_rows) {
       const int32_t rows = std::min(parts_.logit_rows, n_drawn - row);

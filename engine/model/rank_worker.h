@@ -1,5 +1,5 @@
-// A rank of a tensor-parallel group that draws nothing: it runs the same steps as the head's
-// LocalExecutor on its part of the model, and gives the head its part of the logits.
+// A rank that draws nothing: it runs the same steps as the head's LocalExecutor on its part of the
+// model. In the head's stage it gives the head its part of the logits.
 //
 // Thread-safety: none; owned by its thread (rank_threads.h).
 #pragma once
@@ -25,7 +25,7 @@ namespace heddle::engine {
 class RankWorker {
  public:
   struct Parts {
-    std::unique_ptr<kernels::Device> device;  // has joined the group
+    std::unique_ptr<kernels::Device> device;  // has joined its groups
     ModelSpec spec;                           // of the rank's share
     ModelWeights weights;
     kernels::DType kv_dtype = kernels::DType::kF16;
@@ -40,8 +40,13 @@ class RankWorker {
                                                             const ExecutorLimits& limits);
 
   using Adapters = std::span<const std::shared_ptr<const AdapterImage>>;
-  // Runs a step; returns when this rank's part of it is done. `adapters`: StepLocals::adapters.
-  absl::Status Run(const StepPlan& plan, Adapters adapters);
+  // Runs a step in two halves, which end when this rank's part of them is done: up to the end of
+  // its stage's layers, and, in stage 0, the logits. In a pipeline later steps' first halves may
+  // lie in between. `adapters`: StepLocals::adapters.
+  absl::Status RunStage(const StepPlan& plan, Adapters adapters);
+  absl::Status RunLogits(const StepPlan& plan);
+
+  int32_t stage() const { return parts_.spec.stage; }
 
  private:
   RankWorker(Parts parts, const ExecutorLimits& limits)

@@ -33,7 +33,7 @@ SpecTraffic TrafficOf(const ModelSpec& spec, int64_t weight_bytes) {
     traffic.n_experts = layer.moe.n_experts;
     traffic.top_k = layer.moe.rule.top_k;
   }
-  traffic.macs_per_logit_row = int64_t{spec.vocab} * spec.hidden;
+  traffic.macs_per_logit_row = int64_t{spec.own_vocab()} * spec.hidden;
   dense += traffic.macs_per_logit_row;
   // Rows of these tables are looked up: no step reads them whole.
   int64_t looked_up = spec.tied_embeddings ? 0 : traffic.macs_per_logit_row;

@@ -18,8 +18,8 @@ struct SpecTraffic {
   int32_t top_k = 0;
 };
 
-// `weight_bytes`: bytes of the whole checkpoint, distributed over the matrices by their elements;
-// exact if all matrices have one format, and close if most have.
+// `spec`: of a model or of a rank's part. `weight_bytes`: all of its bytes, distributed over the
+// matrices by their elements; exact if all matrices have one format, and close if most have.
 SpecTraffic TrafficOf(const ModelSpec& spec, int64_t weight_bytes);
 
 }  // namespace heddle::engine

@@ -252,12 +252,13 @@ class Loader {
                             names.expert_gate_up_bias,
                             {&names.expert_gate_bias, &names.expert_up_bias}};
     HEDDLE_RETURN_IF_ERROR(Stack(up, spec.n_experts, CutRows({inner}), &moe.up, &moe.up_bias));
-    const ExpertLayer down = {"", {&names.expert_down}, "", {&names.expert_down_bias}};
-    HEDDLE_RETURN_IF_ERROR(
-        Stack(down, spec.n_experts, CutColumns(inner), &moe.down, &moe.down_bias));
     // One rank adds the bias of the layer whose results are summed over ranks: the first with a
     // share.
-    if (inner.first > 0) moe.down_bias = DeviceVector();
+    const std::string none;
+    const std::string& bias = inner.first == 0 ? names.expert_down_bias : none;
+    const ExpertLayer down = {"", {&names.expert_down}, "", {&bias}};
+    HEDDLE_RETURN_IF_ERROR(
+        Stack(down, spec.n_experts, CutColumns(inner), &moe.down, &moe.down_bias));
     return moe;
   }
 
@@ -441,19 +442,22 @@ absl::StatusOr<ModelWeights> LoadWeights(kernels::Device& device, const Checkpoi
   const NameMap& names = model.names;
   Loader loader(device, checkpoint, names, policy, share);
   ModelWeights weights;
-  if (!names.embed.empty()) {
+  const bool has_ends = share.stage == 0;
+  if (has_ends && !names.embed.empty()) {
     HEDDLE_ASSIGN_OR_RETURN(weights.embedding, loader.VocabTable(names.embed));
   }
-  if (!names.positions.empty()) {
+  if (has_ends && !names.positions.empty()) {
     HEDDLE_ASSIGN_OR_RETURN(weights.positions, loader.Table(names.positions));
   }
+  weights.layers.resize(model.spec.layers.size());
   for (int32_t layer = 0; layer < model.spec.n_layers(); ++layer) {
+    if (!share.has_layer(layer)) continue;
     const LayerSpec& spec = model.spec.layers[layer];
     HEDDLE_ASSIGN_OR_RETURN(
-        LayerWeights loaded,
+        weights.layers[static_cast<size_t>(layer)],
         loader.Layer(names.Layer(layer, spec), spec, share.layers[static_cast<size_t>(layer)]));
-    weights.layers.push_back(std::move(loaded));
   }
+  if (!has_ends) return weights;
   HEDDLE_ASSIGN_OR_RETURN(weights.final_norm, loader.Norm(names.final_norm, names.final_norm_bias));
   if (!names.lm_head.empty()) {
     HEDDLE_ASSIGN_OR_RETURN(weights.separate_head, loader.VocabTable(names.lm_head));

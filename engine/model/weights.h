@@ -82,7 +82,7 @@ struct LayerWeights {
 struct ModelWeights {
   std::unique_ptr<kernels::PackedWeight> embedding;  // [vocab, hidden]; null: it has none
   std::unique_ptr<kernels::PackedWeight> positions;  // [max_context, hidden], learned positions
-  std::vector<LayerWeights> layers;
+  std::vector<LayerWeights> layers;  // of the model; those of other stages have nothing
   NormWeights final_norm;
   std::unique_ptr<kernels::PackedWeight> separate_head;  // [vocab, hidden] unless tied
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 #include <utility>
 
@@ -117,7 +118,77 @@ LayerSpec SpecOfLayer(const LayerSpec& layer, std::span<const Share> shares, int
   return own;
 }
 
+// A layer of another stage: it has the place and the window of its keys and values, and nothing to
+// compute.
+LayerSpec LayerElsewhere(const LayerSpec& layer) {
+  LayerSpec empty;
+  empty.attention.window = layer.attention.window;
+  empty.attention.head_dim = layer.attention.head_dim;
+  return empty;
+}
+
+// Multiply-adds of a row, or nearly so, of a layer with all its experts, as memory and larger steps
+// have it.
+double CostOfLayer(const LayerSpec& layer) {
+  const AttentionSpec& attention = layer.attention;
+  const double heads = 2.0 * (attention.n_heads + attention.n_kv_heads) * attention.head_dim;
+  const double matrices = layer.mlp.gated ? 3 : 2;
+  return heads + matrices * layer.mlp.inter + 3.0 * layer.moe.n_experts * layer.moe.inter;
+}
+
+// The layers of each stage.
+std::vector<Range> DivideStages(const ModelSpec& spec, const Layout& layout) {
+  std::vector<double> costs;
+  for (const LayerSpec& layer : spec.layers) costs.push_back(CostOfLayer(layer));
+  // The head reads all its weights for streams, and has one row of each prompt: half of it counts.
+  const std::vector<int32_t> counts = layout.stage_layers.empty()
+                                          ? DivideLayers(costs, 0.5 * spec.vocab, layout.pp)
+                                          : layout.stage_layers;
+  HEDDLE_CHECK(static_cast<int32_t>(counts.size()) == layout.pp, "a number for each stage");
+  std::vector<Range> stages;
+  int64_t first = 0;
+  for (const int32_t count : counts) {
+    stages.push_back({first, count});
+    first += count;
+  }
+  HEDDLE_CHECK(first == spec.n_layers(), "the stages have not all layers");
+  return stages;
+}
+
 }  // namespace
+
+std::vector<int32_t> DivideLayers(std::span<const double> costs, double first, int32_t stages) {
+  const auto n = static_cast<int32_t>(costs.size());
+  std::vector<double> sums(costs.size() + 1);  // of the first i layers
+  std::partial_sum(costs.begin(), costs.end(), sums.begin() + 1);
+  // best[s][i]: the least greatest sum of the first i layers in stages 0 to s; from[s][i]: where
+  // stage s then begins.
+  std::vector<std::vector<double>> best(static_cast<size_t>(stages), sums);
+  std::vector<std::vector<int32_t>> from(static_cast<size_t>(stages),
+                                         std::vector<int32_t>(sums.size(), 0));
+  for (double& sum : best[0]) sum += first;
+  for (size_t s = 1; s < best.size(); ++s) {
+    for (int32_t i = 0; i <= n; ++i) {
+      const auto end = static_cast<size_t>(i);
+      best[s][end] = std::numeric_limits<double>::infinity();
+      for (int32_t begin = 0; begin <= i; ++begin) {
+        const double greatest = std::max(best[s - 1][static_cast<size_t>(begin)],
+                                         sums[end] - sums[static_cast<size_t>(begin)]);
+        if (greatest > best[s][end]) continue;  // of equal ones, more for the stages before
+        best[s][end] = greatest;
+        from[s][end] = begin;
+      }
+    }
+  }
+  std::vector<int32_t> counts(static_cast<size_t>(stages));
+  int32_t end = n;
+  for (size_t s = counts.size(); s-- > 0;) {
+    const int32_t begin = from[s][static_cast<size_t>(end)];
+    counts[s] = end - begin;
+    end = begin;
+  }
+  return counts;
+}
 
 std::vector<Range> Divide(int64_t total, int64_t unit, std::span<const double> weights) {
   HEDDLE_CHECK(total >= 0 && unit >= 1, "nothing that can be divided");
@@ -140,18 +211,22 @@ std::vector<Range> Divide(int64_t total, int64_t unit, std::span<const double> w
 
 std::vector<Share> DivideModel(const ModelSpec& spec, const Layout& layout,
                                const CutBlocks& blocks) {
-  HEDDLE_CHECK(layout.tp >= 1, "a group has one rank at least");
+  HEDDLE_CHECK(layout.tp >= 1 && layout.pp >= 1, "a group has one rank at least");
   const std::vector<double> weights = layout.weights.empty()
                                           ? std::vector<double>(static_cast<size_t>(layout.tp), 1.0)
                                           : layout.weights;
   HEDDLE_CHECK(static_cast<int32_t>(weights.size()) == layout.tp, "a weight for each rank");
-  std::vector<Share> shares(weights.size());
+  std::vector<Share> shares;
+  const std::vector<Range> stages = DivideStages(spec, layout);
   const std::vector<Range> vocab = Divide(spec.vocab, UnitOf(spec.vocab, 1, layout.tp), weights);
-  for (int32_t r = 0; r < layout.tp; ++r) {
-    Share& share = shares[static_cast<size_t>(r)];
-    share.rank = r;
+  for (int32_t i = 0; i < layout.world(); ++i) {
+    Share& share = shares.emplace_back();
+    share.rank = i % layout.tp;
     share.world = layout.tp;
-    share.vocab = vocab[static_cast<size_t>(r)];
+    share.stage = i / layout.tp;
+    share.n_stages = layout.pp;
+    share.stage_layers = stages[static_cast<size_t>(share.stage)];
+    if (share.stage == 0) share.vocab = vocab[static_cast<size_t>(share.rank)];
     share.layers.resize(spec.layers.size());
   }
   for (size_t l = 0; l < spec.layers.size(); ++l) {
@@ -162,8 +237,11 @@ std::vector<Share> DivideModel(const ModelSpec& spec, const Layout& layout,
     const int64_t expert_inter = layer.moe.n_experts > 0 ? layer.moe.inter : 0;
     const std::vector<Range> expert_inner =
         Divide(expert_inter, UnitOf(expert_inter, blocks.expert_down, layout.tp), weights);
-    for (size_t r = 0; r < shares.size(); ++r) {
-      shares[r].layers[l] = {heads[r], inner[r], expert_inner[r]};
+    for (Share& share : shares) {
+      const auto r = static_cast<size_t>(share.rank);
+      if (share.has_layer(static_cast<int64_t>(l))) {
+        share.layers[l] = {heads[r], inner[r], expert_inner[r]};
+      }
     }
   }
   return shares;
@@ -171,13 +249,23 @@ std::vector<Share> DivideModel(const ModelSpec& spec, const Layout& layout,
 
 Share WholeShare(const ModelSpec& spec) { return std::move(DivideModel(spec, {}, {}).front()); }
 
-ModelSpec SpecOfShare(const ModelSpec& model, std::span<const Share> shares, int32_t rank) {
+ModelSpec SpecOfShare(const ModelSpec& model, std::span<const Share> shares, int32_t index) {
   if (shares.size() == 1) return model;
+  const Share& share = shares[static_cast<size_t>(index)];
   ModelSpec own = model;
-  own.rank = rank;
-  own.vocab_borders = BordersOf(shares, [](const Share& share) { return share.vocab; });
+  own.stage = share.stage;
+  own.n_stages = share.n_stages;
+  own.rank = share.rank;
+  const auto group = shares.subspan(static_cast<size_t>(share.stage) * share.world, share.world);
+  if (share.world > 1) {
+    own.vocab_borders = BordersOf(group, [](const Share& one) { return one.vocab; });
+  }
   for (size_t l = 0; l < own.layers.size(); ++l) {
-    own.layers[l] = SpecOfLayer(model.layers[l], shares, rank, l);
+    if (!share.has_layer(static_cast<int64_t>(l))) {
+      own.layers[l] = LayerElsewhere(model.layers[l]);
+    } else if (share.world > 1) {
+      own.layers[l] = SpecOfLayer(model.layers[l], group, share.rank, l);
+    }
   }
   return own;
 }

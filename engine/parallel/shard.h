@@ -1,10 +1,14 @@
-// Which part of a model each rank of a tensor-parallel group holds and computes.
+// Which part of a model each rank holds and computes: stages of a pipeline have consecutive layers,
+// and the ranks of a stage, a tensor-parallel group, share each of them.
 //
 // Attention is cut by heads, MLPs and experts by their inner features, embedding and output head by
 // the vocabulary; norms, routers, latent projections and learned positions are on every rank. A
 // product whose input features are cut gives a partial sum, which AllReduce completes. Cuts lie on
 // borders of quantisation blocks, head groups and kernel tiles. Shares may be uneven or empty, so
 // that any number of ranks works; a group of one rank has everything, by the same code.
+//
+// Stage 0 has embedding, final norm and head beside its layers: hidden rows pass from stage to
+// stage and back to it (Yang et al. 2022, EnergonAI; prima.cpp's ring).
 //
 // Pure arithmetic on specs; the loader (engine/model/weights.h) reads what a share names.
 // Source: Shoeybi et al. 2019 (Megatron-LM).
@@ -30,8 +34,12 @@ struct Range {
 struct Layout {
   int32_t tp = 1;               // ranks that share each layer
   std::vector<double> weights;  // [tp] > 0, sizes of the ranks' shares in proportion; empty: equal
+  int32_t pp = 1;               // stages of the pipeline
+  // [pp] the number of layers of each stage; empty: so that stages have equally much to do.
+  std::vector<int32_t> stage_layers;
 
-  int32_t world() const { return tp; }
+  // Ranks are numbered stage by stage.
+  int32_t world() const { return tp * pp; }
 };
 
 // Cuts [0, total) into consecutive ranges, one for each weight, of sizes in proportion to the
@@ -63,23 +71,33 @@ struct LayerShare {
 };
 
 struct Share {
-  int32_t rank = 0;
-  int32_t world = 1;
-  std::vector<LayerShare> layers;
-  Range vocab;
+  int32_t rank = 0;   // in the group of its stage
+  int32_t world = 1;  // of that group
+  int32_t stage = 0;
+  int32_t n_stages = 1;
+  Range stage_layers;              // of the stage
+  std::vector<LayerShare> layers;  // of the model; those of other stages are empty
+  Range vocab;                     // empty behind stage 0
 
-  bool is_whole() const { return world == 1; }
+  bool has_layer(int64_t layer) const {
+    return layer >= stage_layers.first && layer < stage_layers.end();
+  }
 };
 
-// The shares of all ranks. REQUIRES: 1 <= layout.tp, layout.weights as stated there.
+// Cuts layers of these costs into `stages` runs whose greatest sum is least, `first` being added to
+// that of the first; returns their lengths. Some are empty if there are too few layers.
+std::vector<int32_t> DivideLayers(std::span<const double> costs, double first, int32_t stages);
+
+// The shares of all ranks, stage by stage. REQUIRES: layout.tp and layout.pp are at least 1, and
+// its lists as stated there; stage_layers, if any, has all layers.
 std::vector<Share> DivideModel(const ModelSpec& spec, const Layout& layout,
                                const CutBlocks& blocks);
 
 // The share of a group of one.
 Share WholeShare(const ModelSpec& spec);
 
-// The spec of the part that `shares[rank]` computes: heads and inner features are that rank's. For
-// a group of one it is the model's.
-ModelSpec SpecOfShare(const ModelSpec& model, std::span<const Share> shares, int32_t rank);
+// The spec of the part that `shares[index]` computes: layers, heads and inner features are that
+// rank's. For a group of one it is the model's.
+ModelSpec SpecOfShare(const ModelSpec& model, std::span<const Share> shares, int32_t index);
 
 }  // namespace heddle::engine

@@ -64,8 +64,9 @@ double StepUs(const StepTimeModel& model, const engine::StepPlan& plan) {
   if (plan.token_ids.empty()) return load_us;
   auto logit_rows = static_cast<int64_t>(plan.scores.size());
   for (const engine::SampleRow& sample : plan.samples) logit_rows += sample.num_rows;
-  double us =
-      model.fixed_us + MatricesUs(model, static_cast<int64_t>(plan.token_ids.size()), logit_rows);
+  const auto rows = static_cast<int64_t>(plan.token_ids.size());
+  double us = model.fixed_us + model.sum_row_us * static_cast<double>(rows) +
+              MatricesUs(model, rows, logit_rows);
   for (const engine::SequenceSlice& slice : plan.sequences) {
     us += AttentionUs(model, slice.num_tokens, slice.context_tokens);
   }

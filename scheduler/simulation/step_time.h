@@ -37,6 +37,7 @@ struct StepTimeModel {
   double row_us = 0;           // arithmetic of one row in all matrices but the head
   double logit_row_us = 0;     // arithmetic of one row in the head
   double adapter_page_us = 0;  // loading one page of an adapter
+  double sum_row_us = 0;       // adding up what ranks have of one row, in all layers
   std::vector<AttentionCost> attention;
   // Ascending in rows, not descending in us. If not empty, it replaces weights_us, row_us and
   // logit_row_us: linear between points, flat below the first, proportional to the rows beyond the

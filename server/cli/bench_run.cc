@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdint>
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 #include "engine/whole_context.h"
+#include "scheduler/pipeline.h"
 
 namespace heddle::server {
 namespace {
@@ -82,36 +84,49 @@ void BenchRun::AddRows(int32_t index, int32_t begin, int32_t end, bool draw) {
   engine::SequenceSlice slice{
       .id = static_cast<SequenceId>(index + 1),
       .kind = end - begin == 1 ? engine::SliceKind::kDecode : engine::SliceKind::kPrompt,
-      .token_begin = static_cast<int32_t>(plan_.token_ids.size()),
+      .token_begin = static_cast<int32_t>(plan().token_ids.size()),
       .num_tokens = end - begin,
-      .span_begin = static_cast<int32_t>(plan_.spans.size()),
+      .span_begin = static_cast<int32_t>(plan().spans.size()),
       .num_spans = (end + page_tokens - 1) / page_tokens,
       .context_tokens = end};
   for (int32_t position = begin; position < end; ++position) {
-    plan_.token_ids.push_back(TokenAt(index, position, executor_.limits().vocab));
-    plan_.positions.push_back(position);
-    plan_.kv_slots.push_back(
+    plan().token_ids.push_back(TokenAt(index, position, executor_.limits().vocab));
+    plan().positions.push_back(position);
+    plan().kv_slots.push_back(
         {PageOf(index, position / page_tokens, shape_.batch), position % page_tokens});
   }
   for (int32_t page = 0; page < slice.num_spans; ++page) {
-    plan_.spans.push_back(
+    plan().spans.push_back(
         {PageOf(index, page, shape_.batch), std::min(page_tokens, end - page * page_tokens)});
   }
   if (draw) {
-    plan_.samples.push_back(
+    plan().samples.push_back(
         {.id = slice.id, .row = slice.token_begin + slice.num_tokens - 1, .position = end});
   }
-  plan_.sequences.push_back(slice);
+  plan().sequences.push_back(slice);
 }
 
-absl::Status BenchRun::RunStep() {
+// Submits the plan; one must be waited for if no more may be in flight.
+absl::Status BenchRun::Submit() {
   const engine::ExecutorLimits& limits = executor_.limits();
   const auto groups = static_cast<int32_t>(limits.windows.size());
-  engine::AddWholeGroups(groups, limits.num_pages / groups, &plan_);
-  HEDDLE_RETURN_IF_ERROR(executor_.Submit(plan_, {}));
+  engine::AddWholeGroups(groups, limits.num_pages / groups, &plan());
+  plan().step = ++step_;
+  HEDDLE_RETURN_IF_ERROR(executor_.Submit(plan(), {}));
+  flights_.Push();
+  if (flights_.full()) HEDDLE_RETURN_IF_ERROR(WaitOldest());
+  plan().Clear();
+  return absl::OkStatus();
+}
+
+absl::Status BenchRun::WaitOldest() {
   HEDDLE_RETURN_IF_ERROR(executor_.Wait(&result_));
-  plan_.Clear();
-  ++plan_.step;
+  flights_.Pop();
+  return absl::OkStatus();
+}
+
+absl::Status BenchRun::WaitAll() {
+  while (!flights_.empty()) HEDDLE_RETURN_IF_ERROR(WaitOldest());
   return absl::OkStatus();
 }
 
@@ -119,15 +134,17 @@ void BenchRun::Begin() {
   engine::SamplingParams greedy;
   greedy.temperature = 0.0f;
   for (int32_t i = 0; i < shape_.batch; ++i) {
-    plan_.begun.push_back({.id = static_cast<SequenceId>(i + 1), .sampling = greedy, .prompt = {}});
+    plan().begun.push_back(
+        {.id = static_cast<SequenceId>(i + 1), .sampling = greedy, .prompt = {}});
   }
 }
 
 absl::Status BenchRun::End() {
   for (int32_t i = 0; i < shape_.batch; ++i) {
-    plan_.ended.push_back(static_cast<SequenceId>(i + 1));
+    plan().ended.push_back(static_cast<SequenceId>(i + 1));
   }
-  return RunStep();
+  HEDDLE_RETURN_IF_ERROR(Submit());
+  return WaitAll();
 }
 
 absl::StatusOr<double> BenchRun::MeasureDecodes() {
@@ -135,7 +152,8 @@ absl::StatusOr<double> BenchRun::MeasureDecodes() {
   for (int32_t i = 0; i < shape_.batch; ++i) {
     AddRows(i, shape_.prompt_tokens - 1, shape_.prompt_tokens, /*draw=*/true);
   }
-  HEDDLE_RETURN_IF_ERROR(RunStep());
+  HEDDLE_RETURN_IF_ERROR(Submit());
+  HEDDLE_RETURN_IF_ERROR(WaitAll());
   const double start = NowSeconds();
   HEDDLE_RETURN_IF_ERROR(Decode());
   const double seconds = NowSeconds() - start;
@@ -145,28 +163,43 @@ absl::StatusOr<double> BenchRun::MeasureDecodes() {
 
 absl::Status BenchRun::Prefill() {
   Begin();
-  int32_t room = executor_.limits().max_batch_tokens;
+  int64_t left = int64_t{shape_.batch} * shape_.prompt_tokens;
+  const auto room_of_step = [&] {
+    const int32_t most = executor_.limits().max_batch_tokens;
+    return stages_ == 1 ? most : std::min(most, scheduler::PipelineRows(left, stages_));
+  };
+  int32_t room = room_of_step();
   for (int32_t i = 0; i < shape_.batch; ++i) {
     for (int32_t begin = 0; begin < shape_.prompt_tokens;) {
       const int32_t end = std::min(shape_.prompt_tokens, begin + room);
       AddRows(i, begin, end, /*draw=*/end == shape_.prompt_tokens);
       room -= end - begin;
+      left -= end - begin;
       begin = end;
       if (room > 0) continue;
-      HEDDLE_RETURN_IF_ERROR(RunStep());
-      room = executor_.limits().max_batch_tokens;
+      HEDDLE_RETURN_IF_ERROR(Submit());
+      room = room_of_step();
     }
   }
-  return plan_.empty() ? absl::OkStatus() : RunStep();
+  if (!plan().empty()) HEDDLE_RETURN_IF_ERROR(Submit());
+  return WaitAll();
 }
 
+// In a pipeline groups of sequences take turns, as many as stages: a sequence runs again when it
+// has its token.
 absl::Status BenchRun::Decode() {
+  const int32_t group = (shape_.batch + stages_ - 1) / stages_;
+  const int32_t groups = (shape_.batch + group - 1) / group;
   for (int32_t step = 0; step < shape_.output_tokens; ++step) {
     const int32_t position = shape_.prompt_tokens + step;
-    for (int32_t i = 0; i < shape_.batch; ++i) AddRows(i, position, position + 1, /*draw=*/true);
-    HEDDLE_RETURN_IF_ERROR(RunStep());
+    for (int32_t first = 0; first < shape_.batch; first += group) {
+      while (flights_.size() >= groups) HEDDLE_RETURN_IF_ERROR(WaitOldest());
+      const int32_t end = std::min(shape_.batch, first + group);
+      for (int32_t i = first; i < end; ++i) AddRows(i, position, position + 1, /*draw=*/true);
+      HEDDLE_RETURN_IF_ERROR(Submit());
+    }
   }
-  return absl::OkStatus();
+  return WaitAll();
 }
 
 absl::StatusOr<BenchTiming> BenchRun::Measure() {

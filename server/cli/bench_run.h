@@ -1,12 +1,14 @@
 // Drives an executor step by step for a benchmark, without scheduler or server: prompts of equal
-// length, computed in chunks, then decodes of all sequences at once.
-// Thread-safety: none; only this thread uses the executor meanwhile.
+// length, computed in chunks, then decodes of all sequences at once. A pipeline has several steps
+// in flight, as scheduler/pipeline.h spreads the work. Thread-safety: none; only this thread uses
+// the executor meanwhile.
 #pragma once
 
 #include <cstdint>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/in_flight.h"
 #include "engine/executor.h"
 #include "engine/model/model_spec.h"
 #include "engine/model/weights.h"
@@ -53,11 +55,17 @@ class BenchRun {
 
  private:
   BenchRun(engine::Executor& executor, const BenchShape& shape)
-      : executor_(executor), shape_(shape) {}
+      : executor_(executor),
+        shape_(shape),
+        stages_(executor.limits().pipeline_stages),
+        flights_(stages_ > 1 ? executor.max_in_flight() : 1) {}
 
   // Adds rows [begin, end) of sequence `index` to the plan; the last one draws a token if `draw`.
   void AddRows(int32_t index, int32_t begin, int32_t end, bool draw);
-  absl::Status RunStep();
+  engine::StepPlan& plan() { return flights_.next(); }
+  absl::Status Submit();
+  absl::Status WaitOldest();
+  absl::Status WaitAll();
   void Begin();
   absl::Status End();
   absl::Status Prefill();
@@ -65,7 +73,9 @@ class BenchRun {
 
   engine::Executor& executor_;
   const BenchShape shape_;
-  engine::StepPlan plan_;
+  const int32_t stages_;
+  base::InFlight<engine::StepPlan> flights_;
+  uint64_t step_ = 0;
   engine::StepResult result_;
 };
 

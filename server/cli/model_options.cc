@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "absl/strings/numbers.h"
+#include "absl/strings/str_split.h"
 #include "base/bounded_write.h"
 #include "base/check.h"
 #include "base/message.h"
@@ -109,6 +110,24 @@ absl::StatusOr<std::vector<std::vector<int>>> ParseRankCpus(std::string_view tex
   return ranks;
 }
 
+// Numbers of layers with "," between the stages'.
+absl::StatusOr<std::vector<int32_t>> ParseStageLayers(const std::string& text) {
+  std::vector<int32_t> counts;
+  if (text.empty()) return counts;
+  const std::vector<std::string> numbers = absl::StrSplit(text, ',');
+  for (const std::string& number : numbers) {
+    int32_t count = -1;
+    if (absl::SimpleAtoi(number, &count) && count >= 0) {
+      counts.push_back(count);
+      continue;
+    }
+    return absl::InvalidArgumentError(
+        base::StrCat("--pp-layers needs a number of layers for each stage, such as 10,12; found ",
+                     base::Quote(text)));
+  }
+  return counts;
+}
+
 // NAME=PATH of --lora-merge.
 absl::StatusOr<NamedAdapterPath> MergedAdapter(const config::Config& config) {
   const absl::StatusOr<std::vector<NamedAdapterPath>> parsed =
@@ -132,6 +151,8 @@ absl::StatusOr<engine::LoadOptions> ToLoadOptions(const config::Config& config) 
   options.cpu.num_threads = static_cast<int32_t>(config.threads);
   options.cpu.isa = config.isa;
   options.layout.tp = static_cast<int32_t>(config.tp);
+  options.layout.pp = static_cast<int32_t>(config.pp);
+  HEDDLE_ASSIGN_OR_RETURN(options.layout.stage_layers, ParseStageLayers(config.pp_layers));
   HEDDLE_ASSIGN_OR_RETURN(options.rank_cpus, ParseRankCpus(config.rank_cpus));
   // Ranks are made where the model is loaded; --device auto is then the CPU.
   const bool is_shared = options.layout.world() > 1;
@@ -140,7 +161,8 @@ absl::StatusOr<engine::LoadOptions> ToLoadOptions(const config::Config& config) 
   }
   if (!config.tune_profile.empty()) {
     if (is_shared) {
-      return absl::InvalidArgumentError("--tune-profile is for one GPU; leave it out with --tp");
+      return absl::InvalidArgumentError(
+          "--tune-profile is for one GPU; leave it out with --tp and --pp");
     }
     HEDDLE_ASSIGN_OR_RETURN(options.make_device,
                             WithProfile(config.tune_profile, std::move(options.make_device)));

@@ -7,6 +7,14 @@
 #include "server/simulation/capacity_plan.h"
 
 namespace heddle::server {
+namespace {
+
+std::vector<engine::RankMemory> RanksOf(const PlannedModel& planned) {
+  if (planned.model.ranks.size() == 1) return {};
+  return planned.model.ranks;
+}
+
+}  // namespace
 
 absl::Status RunPlan(const config::Config& config) {
   HEDDLE_ASSIGN_OR_RETURN(PlannedModel planned, PlanModel(config));
@@ -14,16 +22,19 @@ absl::Status RunPlan(const config::Config& config) {
   const auto output = static_cast<int32_t>(config.output_tokens);
   const auto prompt =
       static_cast<int32_t>(config.context > 0 ? config.context - output : config.prompt_tokens);
-  const CapacityQuestion question{.capacity = planned.model.capacity,
-                                  .scheduler = planned.scheduler,
-                                  .machine = planned.machine,
-                                  .peak = planned.peak,
-                                  .users = static_cast<int32_t>(config.users),
-                                  .prompt_tokens = prompt,
-                                  .output_tokens = output,
-                                  .adapters = static_cast<int32_t>(config.adapters),
-                                  .adapter_rank = AdapterRank(config),
-                                  .adapter = adapter};
+  const CapacityQuestion question{
+      .capacity = planned.model.capacity,
+      .scheduler = planned.scheduler,
+      .machine = planned.machine,
+      .peak = planned.peak,
+      .users = static_cast<int32_t>(config.users),
+      .prompt_tokens = prompt,
+      .output_tokens = output,
+      .adapters = static_cast<int32_t>(config.adapters),
+      .adapter_rank = AdapterRank(config),
+      .adapter = adapter,
+      .ranks = RanksOf(planned),
+      .one_rank_is_faster = planned.stream_tok_s < planned.one_rank_tok_s};
   HEDDLE_ASSIGN_OR_RETURN(const CapacityAnswer answer, AnswerCapacity(question));
   if (config.json) {
     HEDDLE_RETURN_IF_ERROR(

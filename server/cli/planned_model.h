@@ -21,6 +21,10 @@ struct PlannedModel {
   scheduler::StepTimeModel machine;  // expected times
   scheduler::StepTimeModel peak;     // times at the data sheet's rates
   bool is_measured = false;          // `machine` is from a profile
+  // With several ranks: tokens per second of one stream, as planned and with one rank. 0: unknown,
+  // because the ranks have memory of their own, or `machine` is measured.
+  double stream_tok_s = 0;
+  double one_rank_tok_s = 0;
   EngineLoopOptions loop;
   scheduler::SchedulerOptions scheduler;
 };
@@ -37,7 +41,7 @@ void PrepareForAdapters(PlannedModel* planned);
 AdapterSize PlanAdapters(const config::Config& config, PlannedModel* planned);
 int32_t AdapterRank(const config::Config& config);
 
-// Lines for people: "model ...", "machine ...", "memory ...".
+// Lines for people: "model ...", "machine ...", "memory ..."; and "ranks ..." where several share the model.
 std::string DescribePlanned(const PlannedModel& planned);
 
 }  // namespace heddle::server

@@ -29,6 +29,7 @@ scheduler::SchedulerOptions SchedulerOptionsFor(const engine::ExecutorLimits& li
           .window_grain = limits.window_grain,
           .max_step_tokens = step_tokens,
           .max_step_seqs = limits.max_batch_seqs,
+          .pipeline_stages = limits.pipeline_stages,
           .target_step_us = options.target_inter_token_us,
           .max_queue_us = options.max_queue_us,
           .max_draft_tokens = limits.max_draft_tokens,

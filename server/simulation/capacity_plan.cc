@@ -218,6 +218,12 @@ std::string CapacityJson(const CapacityQuestion& question, const CapacityAnswer&
   json["kv_bytes"] = capacity.kv_bytes;
   json["kv_bytes_per_token"] = capacity.kv_bytes_per_token;
   json["kv_bytes_needed"] = answer.kv_bytes_needed;
+  for (const engine::RankMemory& rank : question.ranks) {
+    json["ranks"].push_back({{"weight_bytes", rank.weight_bytes},
+                             {"kv_bytes", rank.kv_bytes},
+                             {"kv_bytes_per_token", rank.kv_bytes_per_token}});
+  }
+  if (!question.ranks.empty()) json["one_rank_is_faster"] = question.one_rank_is_faster;
   if (question.adapter.pages > 0) {
     json["adapters"] = {{"count", question.adapters},
                         {"rank", question.adapter_rank},

@@ -4,6 +4,8 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "engine/model/capacity.h"
@@ -26,6 +28,8 @@ struct CapacityQuestion {
   int32_t adapters = 0;
   int32_t adapter_rank = 0;
   AdapterSize adapter;
+  std::vector<engine::RankMemory> ranks;  // several that share the model; empty: there is one
+  bool one_rank_is_faster = false;        // than several, with the same threads
 };
 
 enum class UserLimit : uint8_t {

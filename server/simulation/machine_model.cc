@@ -57,6 +57,42 @@ StepTimeModel Roofline(const ModelCost& cost, const Hardware& hardware, double b
               AttentionCosts(cost, read_gb_s, AttentionGopPerSecond(hardware) * compute_share)};
 }
 
+// A sum of ranks in one process takes this and, for each KiB of a rank's part, the other. Measured
+// with two ranks (docs/benchmarks/parallel.md).
+constexpr double kSumUs = 0.8;
+constexpr double kSumUsPerKib = 0.12;
+
+// The sums of a step: of the embedding and of the blocks of each layer.
+int64_t NumSums(const engine::ModelSpec& rank) {
+  int64_t sums = 1;
+  for (const engine::LayerSpec& layer : rank.layers) {
+    sums += (layer.attention_is_part ? 1 : 0) + (layer.mlp_is_part ? 1 : 0);
+  }
+  return sums;
+}
+
+// Makes each time of `slowest` that of `other` if that is longer.
+void KeepSlower(const StepTimeModel& other, StepTimeModel* slowest) {
+  for (const auto field :
+       {&StepTimeModel::fixed_us, &StepTimeModel::weights_us, &StepTimeModel::experts_us,
+        &StepTimeModel::row_us, &StepTimeModel::logit_row_us}) {
+    slowest->*field = std::max(slowest->*field, other.*field);
+  }
+  slowest->expert_miss = std::min(slowest->expert_miss, other.expert_miss);
+  for (const AttentionCost& own : other.attention) {
+    std::vector<AttentionCost>& costs = slowest->attention;
+    const auto same = std::find_if(costs.begin(), costs.end(), [&](const AttentionCost& known) {
+      return known.window == own.window;
+    });
+    if (same == costs.end()) {
+      costs.push_back(own);
+      continue;
+    }
+    same->position_us = std::max(same->position_us, own.position_us);
+    same->pair_us = std::max(same->pair_us, own.pair_us);
+  }
+}
+
 // A step of the benchmark without its attention: `sequences` sequences, each with `rows_each` new
 // rows at the end of `context` positions, took `us`.
 MeasuredRows WithoutAttention(const StepTimeModel& model, double sequences, int64_t rows_each,
@@ -78,6 +114,24 @@ StepTimeModel RooflineModel(const ModelCost& cost, const Hardware& hardware) {
   StepTimeModel model = Roofline(cost, hardware, hardware.bandwidth_share, hardware.compute_share);
   model.fixed_us = hardware.step_us;
   return model;
+}
+
+StepTimeModel ModelOfRanks(std::span<const ModelCost> ranks, const Hardware& hardware,
+                           StepTimeModel (*of_one)(const ModelCost&, const Hardware&)) {
+  Hardware part = hardware;
+  const auto world = static_cast<double>(ranks.size());
+  for (const auto rate : {&Hardware::read_gb_s, &Hardware::f32_gflop_s, &Hardware::f16_gflop_s,
+                          &Hardware::int8_gop_s}) {
+    part.*rate /= world;
+  }
+  StepTimeModel slowest = of_one(ranks.front(), part);
+  for (const ModelCost& rank : ranks.subspan(1)) KeepSlower(of_one(rank, part), &slowest);
+  if (ranks.size() == 1) return slowest;
+  const engine::ModelSpec& spec = ranks.front().spec;
+  const auto sums = static_cast<double>(NumSums(spec));
+  slowest.fixed_us += sums * kSumUs;
+  slowest.sum_row_us = sums * kSumUsPerKib * spec.hidden * sizeof(float) / 1024;
+  return slowest;
 }
 
 StepTimeModel MeasuredModel(const ModelCost& cost, std::span<const ProfilePoint> profile,

@@ -27,6 +27,13 @@ scheduler::StepTimeModel PeakModel(const ModelCost& cost, const Hardware& hardwa
 // Times at the shares of the data sheet's rates that real steps reach.
 scheduler::StepTimeModel RooflineModel(const ModelCost& cost, const Hardware& hardware);
 
+// Times where ranks share every layer: each has an equal part of the machine's rates, the slowest
+// decides, and all meet for two sums in each layer. `of_one`: PeakModel or RooflineModel.
+// REQUIRES: ranks is not empty; they are parts of one model.
+scheduler::StepTimeModel ModelOfRanks(std::span<const ModelCost> ranks, const Hardware& hardware,
+                                      scheduler::StepTimeModel (*of_one)(const ModelCost&,
+                                                                         const Hardware&));
+
 // Times from measurements of the same model. The matrices' time for a number of rows is a measured
 // step's, less its attention, which follows from bytes and operations at the rates measured with
 // it.

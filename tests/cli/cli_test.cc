@@ -399,6 +399,23 @@ TEST_CASE("simulate refuses a wrong line of a trace, and names it", "[cli][unit]
   CHECK(Run(simulate + trace + " --rate 3").exit_code == 2);
 }
 
+TEST_CASE("plan divides a model among ranks, and says where one is faster", "[cli][unit]") {
+  const std::string plan =
+      "plan --shape tinyllama-1.1b --weights q4_0 --kv-memory 1GiB --hardware cpu-2core --tp ";
+  const Outcome one = Run(plan + "1");
+  CHECK(one.exit_code == 0);
+  CHECK(one.out.find("ranks ") == std::string::npos);
+  const Outcome two = Run(plan + "2");
+  CHECK(two.out.find("ranks     2, each with 295.0 MiB of weights and 511.8 MiB of KV cache") !=
+        std::string::npos);
+  CHECK(two.out.find("warning   one rank is faster here") != std::string::npos);
+  const Outcome json = Run(plan + "3 --json");
+  CHECK(json.out.find("\"one_rank_is_faster\":true") != std::string::npos);
+  CHECK(json.out.find("\"ranks\":[{\"weight_bytes\":") != std::string::npos);
+  CHECK(Run(plan + "2 --rank-cpus 0").err.find("--rank-cpus has 1 lists for --tp 2") !=
+        std::string::npos);
+}
+
 TEST_CASE("plan says what fits, what limits it, and what would do", "[cli][unit]") {
   const std::string plan = "plan --shape llama-3.1-8b --users 64 --context 8192 --hardware ";
   Outcome large = Run(plan + "h200");
@@ -412,6 +429,8 @@ TEST_CASE("plan says what fits, what limits it, and what would do", "[cli][unit]
   Outcome none = Run(plan + "h200 --device-memory 8GiB");
   CHECK(none.exit_code == 1);
   CHECK(none.err.find("weights need 15.0 GiB") != std::string::npos);
+  CHECK(Run(plan + "h200 --tp 2").err.find("--tp 2 is for processors, and h200 is a GPU") !=
+        std::string::npos);
   CHECK(Run(plan + "h201").err.find("there are host, h200") != std::string::npos);
 }
 

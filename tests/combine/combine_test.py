@@ -2,7 +2,9 @@
 preemption, swaps, shared prefixes, evicted adapters) and drafts with all drafters, half of them streamed. Each answer equals that of the same request
 alone on a server with nothing of this, to the bit of every log-probability.
 
-    combine_test.py [--requests N] [--seed S] [--tp RANKS]
+    combine_test.py [--requests N] [--seed S] [--tp RANKS] [--pp STAGES]
+
+With several stages there are no adapters and no drafters with weights.
 """
 
 import argparse
@@ -16,7 +18,7 @@ import tempfile
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "conformance"))
 
 from adapter_kinds import write_adapters  # noqa: E402
-from features import FEATURES, draw  # noqa: E402
+from features import FEATURES, draw, without_adapters  # noqa: E402
 from heddle_server import DEMO_MODEL, Server  # noqa: E402
 
 ROUTE = "/v1/chat/completions"
@@ -56,16 +58,21 @@ def main():
     parser.add_argument("--requests", type=int, default=300)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--tp", type=int, default=1)
+    parser.add_argument("--pp", type=int, default=1)
     arguments = parser.parse_args()
     source = random.Random(arguments.seed)
-    drawn = [draw(source, FEATURES) for _ in range(arguments.requests)]
+    features = FEATURES if arguments.pp == 1 else without_adapters()
+    drawn = [draw(source, features) for _ in range(arguments.requests)]
+    ranks = [*COMMON, "--tp", str(arguments.tp), "--pp", str(arguments.pp)]
+    if arguments.pp > 1:
+        return compare(drawn, features, ranks, ["ngram,suffix"], arguments.seed)
     with tempfile.TemporaryDirectory() as folder:
         adapters = {**TRAINED, **write_adapters(folder, DEMO_MODEL)}
-        flags = ["--lora", ",".join(f"{name}={path}" for name, path in adapters.items()), *COMMON, "--tp", str(arguments.tp)]
-        return compare(drawn, flags, DRAFTERS, arguments.seed)
+        flags = ["--lora", ",".join(f"{name}={path}" for name, path in adapters.items()), *ranks]
+        return compare(drawn, FEATURES, flags, DRAFTERS, arguments.seed)
 
 
-def compare(drawn, flags, all_drafters, seed):
+def compare(drawn, features, flags, all_drafters, seed):
     with Server(*flags, *ROOMY) as server:
         alone = [whole(server, request) for _, request in drawn]
     refused = [(names, answer) for (names, _), answer in zip(drawn, alone) if isinstance(answer, tuple)]
@@ -83,7 +90,7 @@ def compare(drawn, flags, all_drafters, seed):
     for (names, request), expected, found in zip(drawn, alone, together):
         assert found == expected, f"{names}\n{json.dumps(request)}\nalone    {expected}\ntogether {found}"
     used = {name for names, _ in drawn for name in names}
-    assert used == {feature.name for feature in FEATURES}, f"never drawn: {used}"
+    assert used == {feature.name for feature in features}, f"never drawn: {used}"
     print(f"{len(drawn)} requests equal themselves alone, {preempted:.0f} preemptions, {accepted:.0f} of "
           f"{drafted:.0f} drafted tokens accepted, seed {seed}")
 

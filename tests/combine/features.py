@@ -51,6 +51,11 @@ FEATURES = [
 ]
 
 
+def without_adapters():
+    """The features of a server that runs no adapters."""
+    return [feature for feature in FEATURES if "adapter" not in feature.name]
+
+
 def draw(random, features):
     """(names, request): a random subset of the features, and the request that asks for them."""
     chosen = []

@@ -25,9 +25,11 @@ std::filesystem::path WriteModel(const Golden& golden, const std::filesystem::pa
 }
 
 std::unique_ptr<engine::LocalExecutor> Load(const std::filesystem::path& path,
-                                            const std::string& ops, int32_t tp = 1) {
+                                            const std::string& ops, int32_t tp = 1,
+                                            int32_t pp = 1) {
   engine::LoadOptions options;
   options.layout.tp = tp;
+  options.layout.pp = pp;
   options.reference_ops = ops == "reference";
   if (!options.reference_ops) options.cpu.isa = ops;
   options.cpu.num_threads = 2;
@@ -131,6 +133,25 @@ TEST_CASE("Any number of ranks gives every family's logits", "[golden]") {
             BoundOf(golden, ops));
     }
   }
+}
+
+// Most of these models have two to five layers: some stages have none.
+TEST_CASE("A pipeline gives every family the very bits of one stage", "[golden]") {
+  const std::string name = GENERATE(from_range(test::GoldenNames()));
+  const Golden golden = test::LoadGolden(name);
+  test::TempDir dir;
+  const std::filesystem::path path = WriteModel(golden, dir.path());
+  for (const int32_t tp : {1, 2}) {
+    const std::vector<float> expected =
+        test::AllLogits(*Load(path, "auto", tp), golden.prompt, /*chunk=*/5);
+    for (const int32_t pp : {2, 3, 5}) {
+      if (tp * pp > 6) continue;
+      INFO(name << ", " << tp << " ranks in each of " << pp << " stages");
+      CHECK(test::AllLogits(*Load(path, "auto", tp, pp), golden.prompt, /*chunk=*/5) == expected);
+    }
+  }
+  CHECK(test::AllLogits(*Load(path, "reference", 1, 2), golden.prompt, 64) ==
+        test::AllLogits(*Load(path, "reference"), golden.prompt, 64));
 }
 
 TEST_CASE("Layers in groups of their own windows give transformers' logits too", "[golden]") {

@@ -36,14 +36,39 @@ TEST_CASE("A layout that cannot work is refused by the name of its option", "[un
   options.layout.tp = 2;
   CHECK(Refusal(options).empty());
   options.rank_cpus = {{0}};
-  CHECK(Refusal(options) == "--rank-cpus has 1 lists for --tp 2");
+  CHECK(Refusal(options) == "--rank-cpus has 1 lists for 2 ranks (--tp times --pp)");
   options.rank_cpus = {{0}, {0}};
   CHECK(Refusal(options) == "--rank-cpus names processor 0 twice");
   options.rank_cpus = {{0}, {5000}};
   CHECK(Refusal(options) == "--rank-cpus names processor 5000, which this process may not use");
   options.rank_cpus.clear();
+  options.layout.pp = 0;
+  CHECK(Refusal(options) == "pp is 0; it must be from 1 to 64");
+  options.layout.pp = 33;
+  CHECK(Refusal(options) == "tp times pp is 66; it must be at most 64");
+  options.layout.pp = 2;
+  CHECK(Refusal(options).empty());
+  CHECK(LayoutText(options.layout) == "--tp 2 --pp 2");
+  options.capacity.adapter_max_rank = 8;
+  CHECK(Refusal(options).find("--lora and --lora-dir do not work with --pp 2") == 0);
+  options.layout.pp = 1;
+  CHECK(Refusal(options).empty());
+  options.capacity.adapter_max_rank = 0;
   options.make_device = [] { return kernels::CreateCpuDevice({}); };
   CHECK(Refusal(options).find("--tp 2 is for --device cpu") == 0);
+}
+
+TEST_CASE("Stages have all layers of the model, or are refused", "[unit]") {
+  const auto refusal = [](const Layout& layout) {
+    return std::string(CheckLayoutOf(SmallSpec(), layout).message());
+  };
+  CHECK(refusal({.pp = 3}).empty());
+  CHECK(refusal({.pp = 2, .stage_layers = {2, 0}}).empty());
+  for (const std::vector<int32_t>& counts :
+       {std::vector<int32_t>{1, 2}, std::vector<int32_t>{2}, std::vector<int32_t>{3, -1}}) {
+    CHECK(refusal({.pp = 2, .stage_layers = counts})
+              .find("it must be 2 numbers (--pp) with the sum 2") != std::string::npos);
+  }
 }
 
 TEST_CASE("Threads are divided among ranks, and each has one", "[unit]") {
@@ -63,10 +88,10 @@ TEST_CASE("Threads are divided among ranks, and each has one", "[unit]") {
 }
 
 // The model's description as LoadRanks needs it.
-ModelInfo InfoOf(const ModelSpec& spec, int32_t tp, int32_t adapter_max_rank = 0) {
+ModelInfo InfoOf(const ModelSpec& spec, int32_t tp, int32_t pp = 1, int32_t adapter_max_rank = 0) {
   ModelInfo info;
   info.model.spec = spec;
-  info.shares = DivideModel(spec, {.tp = tp}, {});
+  info.shares = DivideModel(spec, {.tp = tp, .pp = pp}, {});
   CapacityOptions options;
   options.kv_bytes = 1 << 20;
   options.max_batch_tokens = 8;
@@ -84,6 +109,8 @@ TEST_CASE("A page is what all ranks keep of it", "[unit]") {
   CHECK(InfoOf(SmallSpec(), 1).capacity.page_bytes == 2 * head_bytes);
   CHECK(InfoOf(SmallSpec(), 2).capacity.page_bytes == 2 * head_bytes);
   CHECK(InfoOf(SmallSpec(), 4).capacity.page_bytes == 4 * head_bytes);  // each has one of the two
+  CHECK(InfoOf(SmallSpec(), 1, 2).capacity.page_bytes == 2 * head_bytes);
+  CHECK(InfoOf(SmallSpec(), 4, 2).capacity.page_bytes == 4 * head_bytes);
   CHECK(InfoOf(SmallSpec(), 2).capacity.workspace_bytes >
         InfoOf(SmallSpec(), 1).capacity.workspace_bytes);
 }
@@ -94,7 +121,7 @@ TEST_CASE("With adapters a rank that keeps few heads or none has room for them i
   ModelSpec spec = SmallSpec();
   for (LayerSpec& layer : spec.layers) layer.attention.qk_norm = QkNorm::kFullWidth;
   CHECK(InfoOf(spec, 3).capacity.page_bytes == 2 * head_bytes);
-  const Capacity capacity = InfoOf(spec, 3, /*adapter_max_rank=*/8).capacity;
+  const Capacity capacity = InfoOf(spec, 3, /*pp=*/1, /*adapter_max_rank=*/8).capacity;
   std::vector<int64_t> pages = capacity.rank_page_bytes;
   std::sort(pages.begin(), pages.end());
   CHECK(pages == std::vector<int64_t>{head_bytes / 2, head_bytes, head_bytes});
@@ -103,11 +130,13 @@ TEST_CASE("With adapters a rank that keeps few heads or none has room for them i
 }
 
 TEST_CASE("A head that fails wakes the ranks that wait for it", "[unit]") {
-  const int32_t tp = 3;
-  const ModelInfo info = InfoOf(SmallSpec(), tp);
+  const int32_t tp = GENERATE(3, 1, 2);
+  const int32_t pp = tp == 3 ? 1 : 2;
+  const ModelInfo info = InfoOf(SmallSpec(), tp, pp);
   LoadOptions options;
   options.layout.tp = tp;
-  options.cpu.num_threads = tp;
+  options.layout.pp = pp;
+  options.cpu.num_threads = tp * pp;
   auto head = kernels::CreateCpuDevice(CpuOfRank(options, 0));
   REQUIRE(head.ok());
   auto loaded = LoadRanks(
@@ -124,7 +153,7 @@ TEST_CASE("A head that fails wakes the ranks that wait for it", "[unit]") {
   plan.kv_slots = {{PageId{0}, 0}};
   plan.spans = {{PageId{0}, 1}};
   plan.sequences = {{.id = SequenceId{1}, .num_tokens = 1, .num_spans = 1, .context_tokens = 1}};
-  // The others begin and wait for the head's part of the embedding, which never comes.
+  // The others begin and wait for the head's part of the embedding, or its rows: they never come.
   loaded->others->Begin(plan, {});
   CHECK(loaded->others->Join(absl::InternalError("the head is out of luck")).message() ==
         "the head is out of luck");

@@ -4,9 +4,11 @@
 #include <map>
 #include <random>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
+#include "base/in_flight.h"
 #include "catch2/catch.hpp"
 #include "engine/model/load.h"
 #include "nlohmann/json.hpp"
@@ -30,9 +32,11 @@ constexpr int32_t kMaxStepTokens = 64;
 
 std::unique_ptr<engine::LocalExecutor> Load(const std::string& golden_name,
                                             const std::filesystem::path& folder,
-                                            bool one_kv_group = false, int32_t tp = 1) {
+                                            bool one_kv_group = false, int32_t tp = 1,
+                                            int32_t pp = 1) {
   engine::LoadOptions options;
   options.layout.tp = tp;
+  options.layout.pp = pp;
   options.cpu.num_threads = 2;
   options.capacity.kv_bytes = 4 << 20;
   options.capacity.host_kv_bytes = 1 << 20;
@@ -63,6 +67,8 @@ SchedulerOptions OptionsFor(const engine::ExecutorLimits& limits) {
           .window_grain = limits.window_grain,
           .max_step_tokens = limits.max_batch_tokens,
           .max_step_seqs = 16,
+          .pipeline_stages = limits.pipeline_stages,
+          .max_in_flight = limits.pipeline_stages == 1 ? 1 : limits.pipeline_stages + 1,
           .prefix_cache = false};
 }
 
@@ -91,17 +97,20 @@ std::vector<GenerationRequest> Requests(std::mt19937_64* random, int32_t vocab, 
 }
 
 TEST_CASE("Output does not depend on scheduling, bit for bit", "[golden]") {
-  const auto [name, tp] = GENERATE(table<std::string, int32_t>({{"llama", 1},
-                                                                {"mistral_window", 1},
-                                                                {"gemma2", 1},
-                                                                {"gemma3", 1},
-                                                                {"gpt_oss", 1},
-                                                                {"llama_q4_0", 1},
-                                                                {"llama_q4_0", 2},
-                                                                {"mistral_window", 3}}));
-  INFO(name << ", " << tp << " ranks");
+  using Case = std::tuple<std::string, int32_t, int32_t>;
+  const auto [name, tp, pp] = GENERATE(values<Case>({{"llama", 1, 1},
+                                                     {"mistral_window", 1, 1},
+                                                     {"gemma2", 1, 1},
+                                                     {"gemma3", 1, 1},
+                                                     {"gpt_oss", 1, 1},
+                                                     {"llama_q4_0", 1, 1},
+                                                     {"llama_q4_0", 2, 1},
+                                                     {"mistral_window", 3, 1},
+                                                     {"llama_q4_0", 1, 2},
+                                                     {"gemma3", 2, 2}}));
+  INFO(name << ", " << tp << " ranks in each of " << pp << " stages");
   test::TempDir dir;
-  auto executor = Load(name, dir.path(), /*one_kv_group=*/false, tp);
+  auto executor = Load(name, dir.path(), /*one_kv_group=*/false, tp, pp);
   std::mt19937_64 random(7);
   const SchedulerOptions plain = OptionsFor(executor->limits());
   // Windows are cut at multiples of 512 positions, and hold as much more.
@@ -114,7 +123,7 @@ TEST_CASE("Output does not depend on scheduling, bit for bit", "[golden]") {
     load.Run({request}, 0);
     alone.insert(load.answers().begin(), load.answers().end());
   }
-  int64_t preemptions = 0, cached = 0, swapped = 0;
+  int64_t preemptions = 0, cached = 0, swapped = 0, ahead = 0;
   for (int round = 0; round < 20; ++round) {
     SchedulerOptions options = plain;
     // Room for the longest request and little more.
@@ -134,10 +143,12 @@ TEST_CASE("Output does not depend on scheduling, bit for bit", "[golden]") {
     preemptions += load.stats().preemptions;
     cached += load.stats().cached_tokens;
     swapped += load.stats().pages_swapped_in;
+    ahead += load.num_ahead();
   }
   INFO("swapped " << swapped << ", preempted " << preemptions << ", cached " << cached);
   // The load exercises what the test is about.
   CHECK((preemptions > 10 || has_windows));
+  CHECK((ahead > 100) == (pp > 1));
   CHECK(cached > 100);
   CHECK((swapped > 3 || has_windows));
 }

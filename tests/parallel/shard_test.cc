@@ -153,6 +153,45 @@ TEST_CASE("Latent attention is cut by query heads and keeps the latent rows on a
   CHECK(heads == 16);
 }
 
+TEST_CASE("Layers are divided so that no stage has more to do than need be", "[unit]") {
+  const auto divide = [](std::vector<double> costs, double first, int32_t stages) {
+    return DivideLayers(costs, first, stages);
+  };
+  CHECK(divide({1, 1, 1, 1}, 0, 2) == std::vector<int32_t>{2, 2});
+  CHECK(divide({1, 1, 1, 1}, 2, 2) == std::vector<int32_t>{1, 3});
+  CHECK(divide({1, 1, 1, 5}, 0, 2) == std::vector<int32_t>{3, 1});
+  CHECK(divide({5, 1, 1, 1, 1, 1}, 0, 3) == std::vector<int32_t>{1, 5, 0});
+  CHECK(divide({1, 1, 1, 1, 1, 1, 1}, 0, 1) == std::vector<int32_t>{7});
+  const std::vector<int32_t> few = divide({1, 1}, 0, 4);
+  CHECK(few.size() == 4);
+  CHECK(std::accumulate(few.begin(), few.end(), 0) == 2);
+  CHECK(*std::max_element(few.begin(), few.end()) == 1);
+  CHECK(divide({}, 1, 2) == std::vector<int32_t>{0, 0});
+}
+
+TEST_CASE("Each layer is in one stage, shared by that stage's ranks", "[unit]") {
+  ModelSpec spec = SpecOf(LayerOf(8, 4, 16, 64));
+  spec.layers.assign(5, spec.layers.front());
+  const Layout layout{.tp = 2, .pp = 3, .stage_layers = {1, 3, 1}};
+  const std::vector<Share> shares = DivideModel(spec, layout, {});
+  REQUIRE(shares.size() == 6);
+  for (int32_t i = 0; i < 6; ++i) {
+    const ModelSpec own = SpecOfShare(spec, shares, i);
+    INFO("rank " << i);
+    CHECK(own.stage == i / 2);
+    CHECK(own.rank == i % 2);
+    CHECK(own.n_stages == 3);
+    CHECK((own.own_vocab() > 0) == (i < 2));
+    for (int32_t l = 0; l < 5; ++l) {
+      const int32_t stage = l == 0 ? 0 : l < 4 ? 1 : 2;
+      const LayerSpec& layer = own.layers[static_cast<size_t>(l)];
+      CHECK(layer.attention.n_heads == (stage == own.stage ? 4 : 0));
+      CHECK(layer.mlp.inter == (stage == own.stage ? 32 : 0));
+      CHECK(layer.mlp_is_part == (stage == own.stage));
+    }
+  }
+}
+
 TEST_CASE("Inner features and vocabulary are shared out completely", "[unit]") {
   const int32_t inter = GENERATE(1, 32, 96, 100, 768, 5632, 18944);
   const int64_t block = GENERATE(int64_t{1}, int64_t{32}, int64_t{256});

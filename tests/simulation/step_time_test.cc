@@ -3,6 +3,7 @@
 
 #include "catch2/catch.hpp"
 #include "engine/model/random_model.h"
+#include "engine/parallel/shard.h"
 #include "server/simulation/machine_model.h"
 
 namespace heddle::server {
@@ -91,6 +92,42 @@ TEST_CASE("The roofline of Llama 3.1 8B on an H100 is that of its data sheets", 
   const StepTimeModel real = RooflineModel(cost, *h100);
   CHECK(real.weights_us > peak.weights_us);
   CHECK(real.row_us > peak.row_us);
+}
+
+TEST_CASE("Ranks take as long as the slowest of them, and their sums", "[simulation]") {
+  const auto spec = engine::KnownShape("tinyllama-1.1b");
+  REQUIRE(spec.ok());
+  const auto hardware = FindHardware("cpu-2core");
+  REQUIRE(hardware.ok());
+  const auto model_of = [&](int32_t tp) {
+    const auto shares = engine::DivideModel(*spec, {.tp = tp}, {32, 32, 32});
+    std::vector<engine::ModelSpec> parts;
+    for (const auto& share : shares) {
+      parts.push_back(engine::SpecOfShare(*spec, shares, share.rank));
+    }
+    std::vector<ModelCost> costs;
+    for (const auto& part : parts) {
+      costs.push_back({.spec = part,
+                       .weight_bytes = engine::WeightBytes(part, kernels::DType::kBF16),
+                       .weight_format = "bf16",
+                       .kv_bytes_per_token = 22528 / tp});
+    }
+    return ModelOfRanks(costs, *hardware, RooflineModel);
+  };
+  const StepTimeModel one = model_of(1);
+  const StepTimeModel two = model_of(2);
+  // Even halves at half of the rates; 45 sums of 8 KiB a row.
+  CHECK(two.weights_us == Approx(one.weights_us).epsilon(0.001));
+  CHECK(two.row_us == Approx(one.row_us).epsilon(0.001));
+  CHECK(two.attention[0].position_us == Approx(one.attention[0].position_us).epsilon(0.001));
+  CHECK(two.fixed_us == Approx(one.fixed_us + 45 * 0.8));
+  CHECK(two.sum_row_us == Approx(45 * 8 * 0.12));
+  CHECK(one.sum_row_us == 0);
+  engine::StepPlan plan;
+  plan.token_ids = {1, 2, 3};
+  CHECK(StepUs(two, plan) - two.fixed_us - MatricesUs(two, 3, 0) == Approx(3 * two.sum_row_us));
+  // 8 pieces of 4 KV heads for 5 ranks: some have two, and a quarter of the heads.
+  CHECK(model_of(5).weights_us > 1.05 * one.weights_us);
 }
 
 TEST_CASE("A profile's own steps take as long as they were measured", "[simulation]") {

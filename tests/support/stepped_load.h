@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/in_flight.h"
 #include "catch2/catch.hpp"
 #include "engine/model/local_executor.h"
 #include "scheduler/scheduler.h"
@@ -21,7 +22,7 @@ using Answers = std::map<std::pair<scheduler::RequestId, int32_t>,
 class SteppedLoad {
  public:
   SteppedLoad(engine::LocalExecutor* executor, const scheduler::SchedulerOptions& options)
-      : executor_(*executor), scheduler_(options) {}
+      : executor_(*executor), scheduler_(options), flights_(executor->max_in_flight()) {}
 
   void Run(const std::vector<scheduler::GenerationRequest>& requests, int gap) {
     for (const scheduler::GenerationRequest& request : requests) {
@@ -34,14 +35,22 @@ class SteppedLoad {
   const Answers& answers() const { return answers_; }
   scheduler::SchedulerStats stats() const { return scheduler_.stats(); }
   int32_t most_pages_used() const { return most_pages_used_; }
+  int64_t num_ahead() const { return num_ahead_; }
 
  private:
   bool Step() {
-    scheduler_.Plan(++now_us_, &plan_);
-    if (plan_.empty()) return false;
-    most_pages_used_ = std::max(most_pages_used_, scheduler_.stats().pages_used);
-    REQUIRE(executor_.Submit(plan_, scheduler_.locals()).ok());
+    ++now_us_;
+    if (flights_.empty()) {
+      scheduler_.Plan(now_us_, &flights_.next());
+      if (flights_.next().empty()) return false;
+      Submit();
+    }
+    while (!flights_.full() && scheduler_.PlanAhead(now_us_, &flights_.next())) {
+      Submit();
+      ++num_ahead_;
+    }
     REQUIRE(executor_.Wait(&result_).ok());
+    flights_.Pop();
     result_.timing.swap_ns = 0;  // steps take no time here: swaps must not seem to
     std::vector<scheduler::SequenceEvent> events;
     scheduler_.Commit(result_, now_us_, &events);
@@ -54,13 +63,20 @@ class SteppedLoad {
     return true;
   }
 
+  void Submit() {
+    most_pages_used_ = std::max(most_pages_used_, scheduler_.stats().pages_used);
+    REQUIRE(executor_.Submit(flights_.next(), scheduler_.locals()).ok());
+    flights_.Push();
+  }
+
   engine::LocalExecutor& executor_;
   scheduler::Scheduler scheduler_;
-  engine::StepPlan plan_;
+  base::InFlight<engine::StepPlan> flights_;
   engine::StepResult result_;
   Answers answers_;
   int64_t now_us_ = 0;
   int32_t most_pages_used_ = 0;
+  int64_t num_ahead_ = 0;  // steps that were planned behind others
 };
 
 }  // namespace heddle::test

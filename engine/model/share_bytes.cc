@@ -1,0 +1,191 @@
+#include "engine/model/share_bytes.h"
+
+#include <initializer_list>
+#include <string>
+
+#include "engine/files/quantized/quantized_matrix.h"
+
+namespace heddle::engine {
+namespace {
+
+using kernels::DType;
+
+class ShareCounter {
+ public:
+  ShareCounter(const Checkpoint& checkpoint, const NameMap& names, const WeightPolicy& policy,
+               const kernels::Device* device)
+      : checkpoint_(checkpoint),
+        experts_are_mxfp4_(names.expert_layout == ExpertLayout::kMxfp4),
+        policy_(policy),
+        device_(device) {}
+
+  int64_t bytes() const { return bytes_; }
+
+  void Matrix(const std::string& name, int64_t rows, int64_t cols,
+              WeightRole role = WeightRole::kMatrix, bool is_cut = false) {
+    const CheckpointTensor* tensor = Find(name);
+    if (tensor == nullptr) return;
+    // Input features in an order of their own are decoded where they are cut (CutSources).
+    const bool by_feature =
+        tensor->quantized != nullptr && !tensor->quantized->column_order.empty();
+    const DType stored = is_cut && by_feature ? DType::kF16 : *tensor->dtype;
+    Rows(KeptAs(policy_, role, stored, cols), rows, cols);
+  }
+
+  // A matrix of which `cols` columns of `all` are kept.
+  void Columns(const std::string& name, int64_t rows, int64_t cols, int64_t all) {
+    Matrix(name, rows, cols, WeightRole::kMatrix, cols != all);
+  }
+
+  // Vectors are kept in F32.
+  void Vectors(std::initializer_list<const std::string*> names) {
+    for (const std::string* name : names) {
+      if (const CheckpointTensor* tensor = Find(*name)) Values(tensor->shape.back());
+    }
+  }
+  void Values(const std::string& name, int64_t count) {
+    if (Find(name) != nullptr) Values(count);
+  }
+
+  // Embedding and positions, final norm and head.
+  void Ends(const NameMap& names, const ModelSpec& spec, int64_t vocab) {
+    Matrix(names.embed, vocab, spec.hidden, WeightRole::kTable);
+    Matrix(names.lm_head, vocab, spec.hidden, WeightRole::kTable);
+    Matrix(names.positions, spec.max_context, spec.hidden, WeightRole::kTable);
+    Vectors({&names.final_norm, &names.final_norm_bias});
+  }
+
+  void Layer(const LayerNames& names, const LayerSpec& layer, int64_t hidden,
+             const LayerShare& share) {
+    Vectors({&names.attn_norm, &names.attn_norm_bias, &names.attn_post_norm, &names.q_norm,
+             &names.k_norm, &names.mlp_norm, &names.mlp_norm_bias, &names.mlp_post_norm});
+    Attention(names, layer.attention, hidden, share.attention);
+    const int64_t inner = layer.mlp.inter > 0 ? share.inner.count : 0;
+    if (layer.mlp.inter > 0) {
+      Matrix(names.gate_up, 2 * inner, hidden);
+      Matrix(names.gate, inner, hidden);
+      Matrix(names.up, inner, hidden);
+      Values(names.gate_bias, inner);
+      Values(names.up_bias, inner);
+      Columns(names.down, hidden, inner, layer.mlp.inter);
+      Values(names.down_bias, hidden);
+    }
+    if (layer.mlp.row_gate && inner > 0) Matrix(names.row_gate, 1, hidden, WeightRole::kExact);
+    if (layer.moe.n_experts > 0 && share.expert_inner.count > 0) {
+      Experts(names, layer.moe, hidden, share.expert_inner);
+    }
+  }
+
+ private:
+  const CheckpointTensor* Find(const std::string& name) const {
+    const CheckpointTensor* tensor = name.empty() ? nullptr : checkpoint_.Find(name);
+    return tensor != nullptr && tensor->dtype.has_value() ? tensor : nullptr;
+  }
+
+  void Rows(DType dtype, int64_t rows, int64_t cols) {
+    if (cols == 0) return;
+    const int64_t row =
+        device_ == nullptr ? kernels::RowBytes(dtype, cols) : device_->PackedRowBytes(dtype, cols);
+    bytes_ += rows * row;
+  }
+
+  void Values(int64_t count) { bytes_ += count * int64_t{sizeof(float)}; }
+
+  void Attention(const LayerNames& names, const AttentionSpec& attention, int64_t hidden,
+                 const HeadShare& share) {
+    const int64_t heads = share.heads.count;
+    if (attention.linear) Matrix(names.o, hidden, hidden);
+    if (attention.n_heads > 0) {
+      const bool is_latent = attention.mla.kv_rank > 0;
+      const int64_t value_dim = is_latent ? attention.mla.v_dim : attention.head_dim;
+      Columns(names.o, hidden, heads * value_dim, attention.n_heads * value_dim);
+      Values(names.sinks, heads);
+      if (is_latent && heads > 0) Latent(names, attention.mla, hidden, heads);
+      if (!is_latent && heads > 0) Heads(names, attention, hidden, share);
+    }
+    if (attention.linear || attention.n_heads > 0) Values(names.o_bias, hidden);
+  }
+
+  void Heads(const LayerNames& names, const AttentionSpec& attention, int64_t hidden,
+             const HeadShare& share) {
+    const int64_t q = share.heads.count * attention.head_dim;
+    const int64_t kv = static_cast<int64_t>(share.kv_heads.size()) * attention.head_dim;
+    Matrix(names.q, q, hidden);
+    Matrix(names.k, kv, hidden);
+    Matrix(names.v, kv, hidden);
+    Matrix(names.qkv, q + 2 * kv, hidden);
+    Values(names.q_bias, q);
+    Values(names.k_bias, kv);
+    Values(names.v_bias, kv);
+    Values(names.qkv_bias, q + 2 * kv);
+  }
+
+  void Latent(const LayerNames& names, const MlaSpec& mla, int64_t hidden, int64_t heads) {
+    Matrix(names.q_a, mla.q_rank, hidden);
+    Vectors({&names.q_a_norm, &names.kv_a_norm});
+    Matrix(names.q, heads * mla.q_dim(), mla.q_rank > 0 ? mla.q_rank : hidden);
+    Matrix(names.kv_a, mla.rope_dim + mla.kv_rank, hidden);
+    // HeadProjections transposes the keys' half of kv_b; stacks are kept as they are.
+    if (const CheckpointTensor* both = Find(names.kv_b)) {
+      const bool is_wide = *both->dtype == DType::kF32 || *both->dtype == DType::kBF16;
+      Rows(is_wide ? *both->dtype : DType::kF16, heads * mla.kv_rank, mla.nope_dim);
+      Rows(*both->dtype, heads * mla.v_dim, mla.kv_rank);
+    }
+    if (const CheckpointTensor* keys = Find(names.k_b)) {
+      Rows(*keys->dtype, heads * mla.kv_rank, mla.nope_dim);
+    }
+    if (const CheckpointTensor* values = Find(names.v_b)) {
+      Rows(*values->dtype, heads * mla.v_dim, mla.kv_rank);
+    }
+  }
+
+  void Experts(const LayerNames& names, const MoeSpec& moe, int64_t hidden, Range inner) {
+    Matrix(names.router, moe.n_experts, hidden, WeightRole::kExact);
+    Vectors({&names.router_bias, &names.choice_bias});
+    const int64_t n = inner.count;
+    ExpertMatrices(names.expert_gate_up, moe.n_experts, 2 * n, hidden, /*is_cut=*/false);
+    if (names.expert_gate_up.empty()) {
+      ExpertMatrices(names.expert_gate, moe.n_experts, n, hidden, /*is_cut=*/false);
+      ExpertMatrices(names.expert_up, moe.n_experts, n, hidden, /*is_cut=*/false);
+    }
+    ExpertMatrices(names.expert_down, moe.n_experts, hidden, n, n != moe.inter);
+    Values(names.expert_gate_up_bias, moe.n_experts * 2 * n);
+    Values(names.expert_gate_bias, moe.n_experts * n);
+    Values(names.expert_up_bias, moe.n_experts * n);
+    if (inner.first == 0) Values(names.expert_down_bias, moe.n_experts * hidden);
+  }
+
+  // Matrices [rows, cols] of all experts, whichever tensors they lie in.
+  void ExpertMatrices(const std::string& name, int32_t n_experts, int64_t rows, int64_t cols,
+                      bool is_cut) {
+    if (name.empty()) return;
+    if (experts_are_mxfp4_) return Rows(DType::kMXFP4, n_experts * rows, cols);
+    for (int32_t e = 0; e < n_experts; ++e) {
+      Matrix(ExpertName(name, e), rows, cols, WeightRole::kMatrix, is_cut);
+    }
+  }
+
+  const Checkpoint& checkpoint_;
+  const bool experts_are_mxfp4_;
+  const WeightPolicy& policy_;
+  const kernels::Device* device_;
+  int64_t bytes_ = 0;
+};
+
+}  // namespace
+
+int64_t ShareBytes(const Checkpoint& checkpoint, const ModelDescription& model,
+                   const WeightPolicy& policy, const Share& share, const kernels::Device* device) {
+  const NameMap& names = model.names;
+  const ModelSpec& spec = model.spec;
+  ShareCounter counter(checkpoint, names, policy, device);
+  if (share.stage == 0) counter.Ends(names, spec, share.vocab.count);
+  for (int32_t i = 0; i < spec.n_layers(); ++i) {
+    if (!share.has_layer(i)) continue;
+    const LayerSpec& layer = spec.layers[static_cast<size_t>(i)];
+    counter.Layer(names.Layer(i, layer), layer, spec.hidden, share.layers[static_cast<size_t>(i)]);
+  }
+  return counter.bytes();
+}
+
+}  // namespace heddle::engine
