@@ -2,6 +2,7 @@
 
 #include "base/status.h"
 #include "engine/adapter/load_adapter.h"
+#include "engine/model/load_ranks.h"
 #include "server/cli/command.h"
 #include "server/cli/inspect.h"
 #include "server/cli/inspect_adapter.h"
@@ -15,6 +16,7 @@ namespace {
 absl::StatusOr<AdapterOnBase> CheckOnBase(const config::Config& config) {
   HEDDLE_ASSIGN_OR_RETURN(engine::LoadOptions options, ToLoadOptions(config));
   options.capacity.adapter_max_rank = kernels::kMaxAdapterRank;
+  HEDDLE_RETURN_IF_ERROR(engine::CheckLayout(options));
   HEDDLE_RETURN_IF_ERROR(DescribeForThisCpu(&options));
   HEDDLE_ASSIGN_OR_RETURN(const engine::ModelInfo model,
                           engine::DescribeModel(config.base, options));
