@@ -57,8 +57,8 @@ struct KvLayout {
 inline constexpr int32_t kMaxKvGroups = 8;
 
 // The same places for layers of other shapes: a rank's heads in pages that all ranks have alike.
-// REQUIRES: layers that share a place in `layout` have the same shape in `layers`, or none: those of
-// a pipeline's other stages.
+// REQUIRES: layers that share a place in `layout` have the same shape in `layers`, or none: those
+// of a pipeline's other stages.
 KvLayout WithShapes(KvLayout layout, std::span<const KvLayer> layers);
 
 // Puts all layers in one group, which sees as far as any of them.

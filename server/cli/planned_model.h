@@ -41,7 +41,8 @@ void PrepareForAdapters(PlannedModel* planned);
 AdapterSize PlanAdapters(const config::Config& config, PlannedModel* planned);
 int32_t AdapterRank(const config::Config& config);
 
-// Lines for people: "model ...", "machine ...", "memory ..."; and "ranks ..." where several share the model.
+// Lines for people: "model ...", "machine ...", "memory ..."; and "ranks ..." where several share
+// the model.
 std::string DescribePlanned(const PlannedModel& planned);
 
 }  // namespace heddle::server

@@ -412,7 +412,7 @@ TEST_CASE("plan divides a model among ranks, and says where one is faster", "[cl
   const Outcome json = Run(plan + "3 --json");
   CHECK(json.out.find("\"one_rank_is_faster\":true") != std::string::npos);
   CHECK(json.out.find("\"ranks\":[{\"weight_bytes\":") != std::string::npos);
-  CHECK(Run(plan + "2 --rank-cpus 0").err.find("--rank-cpus has 1 lists for --tp 2") !=
+  CHECK(Run(plan + "2 --rank-cpus 0").err.find("--rank-cpus has 1 lists for 2 ranks") !=
         std::string::npos);
 }
 
