@@ -200,6 +200,39 @@ const NameMap& Glm4MoeStackedNames() {
   return names;
 }
 
+const NameMap& ErnieMoeNames() {
+  static const NameMap names = [] {
+    NameMap ernie = Glm4MoeNames();
+    ernie.layer.choice_bias = "layers.{}.mlp.moe_statics.e_score_correction_bias";
+    return ernie;
+  }();
+  return names;
+}
+
+const NameMap& ErnieMoeStackedNames() {
+  static const NameMap names = [] {
+    NameMap ernie = Glm4MoeStackedNames();
+    ernie.layer.choice_bias = ErnieMoeNames().layer.choice_bias;
+    return ernie;
+  }();
+  return names;
+}
+
+const NameMap& GraniteMoeNames() {
+  static const NameMap names = [] {
+    NameMap granite = LlamaNames();
+    LayerNames& layer = granite.layer;
+    layer.gate = layer.up = "";
+    layer.gate_up = "layers.{}.shared_mlp.input_linear.weight";
+    layer.down = layer.shared_down = "layers.{}.shared_mlp.output_linear.weight";
+    layer.router = "layers.{}.block_sparse_moe.router.layer.weight";
+    layer.expert_gate_up = "layers.{}.block_sparse_moe.input_linear.weight";
+    layer.expert_down = "layers.{}.block_sparse_moe.output_linear.weight";
+    return granite;
+  }();
+  return names;
+}
+
 const NameMap& MiniMaxM2Names() {
   static const NameMap names = [] {
     NameMap minimax = MixtralNames();

@@ -455,6 +455,7 @@ std::span<const Family> FamilyTable() {
                                                    .mixtral = Mixtral(),
                                                    .olmo2 = Olmo2(),
                                                    .gemma2 = Gemma2(),
+                                                   .granite = Granite(),
                                                    .qwen3_moe = Qwen3Moe()});
     rows.insert(rows.end(), recent.begin(), recent.end());
     return rows;

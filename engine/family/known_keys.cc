@@ -25,7 +25,8 @@ constexpr std::string_view kHarmless[] = {
     "keys_to_ignore_at_inference", "max_length", "min_length", "vocab_file", "data_type",
     "ignore_index", "pad_vocab_size_multiple",
     // Training.
-    "aux_loss_alpha", "ep_size", "initializer_factor", "initializer_range", "init_std",
+    "aux_loss_alpha", "ep_size", "init_method", "moe_capacity", "moe_norm_min",
+    "initializer_factor", "initializer_range", "init_std",
 
     "num_nextn_predict_layers", "mtp_num_hidden_layers", "mtp_use_dedicated_embeddings",
     "num_mtp_modules", "num_mtp_layers", "mtp_transformer_layers", "use_mtp", "output_attentions",
@@ -95,7 +96,11 @@ constexpr OnlyValue kHarmlessValues[] = {{"attention_bias", "false"},
                                          {"rope_percent", "0.5"},
                                          {"scoring_func", "\"sigmoid\""},
                                          {"scoring_func", "\"softmax\""},
+                                         {"scoring_func", "\"noaux_tc\""},
                                          {"topk_method", "\"noaux_tc\""},
+                                         {"moe_gate", "\"topk\""},
+                                         {"moe_use_aux_free", "true"},
+                                         {"normalization_function", "\"rmsnorm\""},
                                          {"moe_layer_freq", "1"},
                                          {"shared_expert_intermediate_size", "0"},
                                          {"shared_intermediate_size", "0"},
@@ -148,6 +153,7 @@ constexpr std::string_view kHarmlessGguf[] = {
     // Read where they apply: without experts, windows, scaling or latent attention they say
     // nothing.
     "expert_count", "expert_used_count", "expert_shared_count", "expert_feed_forward_length",
+    "interleave_moe_layer_step",  // a layer has experts where the file has their tensors
     "expert_shared_feed_forward_length", "expert_group_count", "expert_group_used_count",
     "expert_gating_func", "expert_weights_norm", "expert_weights_scale", "feed_forward_length",
     "attention.layer_norm_epsilon", "attention.layer_norm_rms_epsilon", "attention.sliding_window",
@@ -172,7 +178,6 @@ constexpr OnlyNumber kHarmlessGgufValues[] = {{"attention.causal", 1},
                                               {"use_parallel_residual", 1},
                                               {"final_logit_softcapping", 0},
                                               {"attention.temperature_scale", 0},
-                                              {"interleave_moe_layer_step", 1},
                                               {"moe_every_n_layers", 1},
                                               {"rope.scaling.yarn_log_multiplier", 0}};
 

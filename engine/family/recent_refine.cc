@@ -2,10 +2,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <string>
 
 #include "base/message.h"
 #include "base/status.h"
 #include "engine/family/describe.h"
+#include "engine/family/family_refine.h"
+#include "nlohmann/json.hpp"
 
 namespace heddle::engine {
 namespace {
@@ -36,23 +39,74 @@ void ScaleEmbeddings(ModelSpec* spec) {
   spec->embedding_scale = std::sqrt(static_cast<float>(spec->hidden));
 }
 
+// Replaces the layer's MLP by experts, beside an MLP of `shared` rows.
+void AddExpertsAt(const MoeSpec& moe, int32_t shared, LayerSpec* layer) {
+  layer->moe = moe;
+  layer->moe.activation = layer->mlp.activation;
+  layer->mlp.inter = shared;
+}
+
 // Replaces the MLP of all layers from `first` on by experts, beside an MLP of `shared` rows.
 void AddExperts(const MoeSpec& moe, int64_t first, int32_t shared, ModelSpec* spec) {
   for (int64_t i = first; i < spec->n_layers(); ++i) {
-    LayerSpec& layer = spec->layers[static_cast<size_t>(i)];
-    layer.moe = moe;
-    layer.moe.activation = layer.mlp.activation;
-    layer.mlp.inter = shared;
+    AddExpertsAt(moe, shared, &spec->layers[static_cast<size_t>(i)]);
   }
 }
 
+// An integer in [0, max] that may be absent.
+absl::StatusOr<int64_t> CountOr(const JsonSource& config, std::string_view key, int64_t max,
+                                int64_t absent) {
+  if (!config.Has(key)) return absent;
+  HEDDLE_ASSIGN_OR_RETURN(const int64_t count, config.Int(key));
+  if (count >= 0 && count <= max) return count;
+  return config.Error(key, base::StrCat(count), base::StrCat("a number from 0 to ", max));
+}
+
+struct CountDefaults {
+  int32_t experts = 0;
+  int32_t top_k = 8;
+};
 absl::Status ReadCounts(const JsonSource& config, std::string_view experts_key,
-                        int32_t absent_experts, MoeSpec* moe) {
+                        const CountDefaults& absent, MoeSpec* moe) {
   constexpr std::string_view kTopK = "num_experts_per_tok";
   HEDDLE_ASSIGN_OR_RETURN(moe->n_experts,
-                          config.DimOr(experts_key, kernels::kMaxExperts, absent_experts));
-  HEDDLE_ASSIGN_OR_RETURN(moe->rule.top_k, config.DimOr(kTopK, kernels::kMaxExperts, 8));
+                          config.DimOr(experts_key, kernels::kMaxExperts, absent.experts));
+  HEDDLE_ASSIGN_OR_RETURN(moe->rule.top_k, config.DimOr(kTopK, kernels::kMaxExperts, absent.top_k));
   return CheckTopK(config, kTopK, *moe);
+}
+
+// Experts that are chosen by sigmoid scores with a bias, as in DeepSeek-V3, in the layers from
+// "first_k_dense_replace" on. `absent`: what the family's class says where config.json does not.
+struct SigmoidDefaults {
+  bool renormalise = true;
+  int32_t shared = 0;
+  int64_t first = 0;
+};
+absl::Status AddSigmoidExperts(const JsonSource& config, const SigmoidDefaults& absent,
+                               ModelSpec* spec) {
+  MoeSpec moe;
+  HEDDLE_RETURN_IF_ERROR(
+      ReadCounts(config, config.Has("n_routed_experts") ? "n_routed_experts" : "num_local_experts",
+                 {.experts = 128, .top_k = 8}, &moe));
+  HEDDLE_ASSIGN_OR_RETURN(moe.inter, config.DimOr("moe_intermediate_size", kMaxInter, 1408));
+  RouteRule& rule = moe.rule;
+  rule.score = RouteScore::kSigmoid;
+  rule.group_best = 2;
+  moe.choice_bias = true;
+  HEDDLE_ASSIGN_OR_RETURN(double scale,
+                          config.PositiveOr("routed_scaling_factor", kMaxFactor, 1.0));
+  rule.scale = static_cast<float>(scale);
+  HEDDLE_ASSIGN_OR_RETURN(rule.renormalise, config.BoolOr("norm_topk_prob", absent.renormalise));
+  HEDDLE_ASSIGN_OR_RETURN(rule.n_groups, config.DimOr("n_group", kernels::kMaxExpertGroups, 1));
+  HEDDLE_ASSIGN_OR_RETURN(rule.top_groups,
+                          config.DimOr("topk_group", kernels::kMaxExpertGroups, 1));
+  HEDDLE_RETURN_IF_ERROR(CheckGroups(config, "n_group", "topk_group", moe));
+  HEDDLE_ASSIGN_OR_RETURN(const int64_t shared, CountOr(config, "n_shared_experts",
+                                                        kMaxInter / moe.inter, absent.shared));
+  HEDDLE_ASSIGN_OR_RETURN(const int64_t first,
+                          CountOr(config, "first_k_dense_replace", kMaxLayers, absent.first));
+  AddExperts(moe, first, static_cast<int32_t>(shared) * moe.inter, spec);
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -123,8 +177,9 @@ absl::Status RefineOlmoe(const JsonSource& config, ModelSpec* spec, NameMap*) {
     return config.Unsupported("clip_qkv", "set", "expected null");
   }
   MoeSpec moe;
-  HEDDLE_RETURN_IF_ERROR(ReadCounts(
-      config, config.Has("num_experts") ? "num_experts" : "num_local_experts", 64, &moe));
+  HEDDLE_RETURN_IF_ERROR(ReadCounts(config,
+                                    config.Has("num_experts") ? "num_experts" : "num_local_experts",
+                                    {.experts = 64}, &moe));
   moe.inter = spec->layers.front().mlp.inter;
   HEDDLE_ASSIGN_OR_RETURN(moe.rule.renormalise, config.BoolOr("norm_topk_prob", false));
   AddExperts(moe, 0, /*shared=*/0, spec);
@@ -144,33 +199,113 @@ absl::Status RefineGlm4Moe(const JsonSource& config, ModelSpec* spec, NameMap*) 
   if (!qk_norm) {
     for (LayerSpec& layer : spec->layers) layer.attention.qk_norm = QkNorm::kNone;
   }
-  MoeSpec moe;
-  HEDDLE_RETURN_IF_ERROR(
-      ReadCounts(config, config.Has("n_routed_experts") ? "n_routed_experts" : "num_local_experts",
-                 128, &moe));
-  HEDDLE_ASSIGN_OR_RETURN(moe.inter, config.DimOr("moe_intermediate_size", kMaxInter, 1408));
-  RouteRule& rule = moe.rule;
-  rule.score = RouteScore::kSigmoid;
-  rule.group_best = 2;
-  moe.choice_bias = true;
-  HEDDLE_ASSIGN_OR_RETURN(double scale,
-                          config.PositiveOr("routed_scaling_factor", kMaxFactor, 1.0));
-  rule.scale = static_cast<float>(scale);
-  HEDDLE_ASSIGN_OR_RETURN(rule.renormalise, config.BoolOr("norm_topk_prob", true));
-  HEDDLE_ASSIGN_OR_RETURN(rule.n_groups, config.DimOr("n_group", kernels::kMaxExpertGroups, 1));
-  HEDDLE_ASSIGN_OR_RETURN(rule.top_groups,
-                          config.DimOr("topk_group", kernels::kMaxExpertGroups, 1));
-  HEDDLE_RETURN_IF_ERROR(CheckGroups(config, "n_group", "topk_group", moe));
-  HEDDLE_ASSIGN_OR_RETURN(int32_t shared,
-                          config.DimOr("n_shared_experts", kMaxInter / moe.inter, 1));
-  int64_t first = 1;
-  if (config.Has("first_k_dense_replace")) {
-    HEDDLE_ASSIGN_OR_RETURN(first, config.Int("first_k_dense_replace"));
-    if (first < 0) {
-      return config.Error("first_k_dense_replace", base::StrCat(first), "a number of layers");
+  return AddSigmoidExperts(config, {.renormalise = true, .shared = 1, .first = 1}, spec);
+}
+
+// Layers see a window where layer_types says so, and without it those from max_window_layers on,
+// which the class puts behind the last layer.
+absl::Status RefineDots1(const JsonSource& config, ModelSpec* spec, NameMap*) {
+  if (!config.Has("layer_types")) {
+    constexpr std::string_view kFirstWindow = "max_window_layers";
+    int64_t first = 62;
+    if (config.Has(kFirstWindow)) {
+      HEDDLE_ASSIGN_OR_RETURN(first, config.Int(kFirstWindow));
+    }
+    for (int64_t i = 0; i < std::min<int64_t>(first, spec->n_layers()); ++i) {
+      spec->layers[static_cast<size_t>(i)].attention.window = 0;
     }
   }
-  AddExperts(moe, first, shared * moe.inter, spec);
+  return AddSigmoidExperts(config, {.renormalise = false, .shared = 0, .first = 0}, spec);
+}
+
+absl::Status RefineErnie45Moe(const JsonSource& config, ModelSpec* spec, NameMap*) {
+  constexpr std::string_view kTopK = "moe_k";
+  MoeSpec moe;
+  HEDDLE_ASSIGN_OR_RETURN(moe.n_experts, config.DimOr("moe_num_experts", kernels::kMaxExperts, 64));
+  HEDDLE_ASSIGN_OR_RETURN(moe.rule.top_k, config.DimOr(kTopK, kernels::kMaxExperts, 6));
+  HEDDLE_RETURN_IF_ERROR(CheckTopK(config, kTopK, moe));
+  HEDDLE_ASSIGN_OR_RETURN(moe.inter, config.DimOr("moe_intermediate_size", kMaxInter, 1536));
+  moe.rule.renormalise = true;
+  moe.choice_bias = true;
+  HEDDLE_ASSIGN_OR_RETURN(const int64_t shared,
+                          CountOr(config, "moe_num_shared_experts", kMaxInter / moe.inter, 2));
+  HEDDLE_ASSIGN_OR_RETURN(const int64_t first,
+                          CountOr(config, "moe_layer_start_index", kMaxLayers, 1));
+  HEDDLE_ASSIGN_OR_RETURN(const int32_t interval,
+                          config.DimOr("moe_layer_interval", kMaxLayers, 1));
+  int64_t last = spec->n_layers() - 1;  // also said as -1
+  if (config.Has("moe_layer_end_index")) {
+    HEDDLE_ASSIGN_OR_RETURN(const int64_t index, config.Int("moe_layer_end_index"));
+    if (index >= 0) last = std::min(index, last);
+  }
+  for (int64_t i = first; i <= last; ++i) {
+    if ((i + 1) % interval == 0) {
+      AddExpertsAt(moe, static_cast<int32_t>(shared * moe.inter),
+                   &spec->layers[static_cast<size_t>(i)]);
+    }
+  }
+  return absl::OkStatus();
+}
+
+namespace {
+
+// Granite's experts, the weights of which are a softmax over those that are chosen.
+absl::Status AddGraniteExperts(const JsonSource& config, int32_t shared, ModelSpec* spec) {
+  MoeSpec moe;
+  HEDDLE_RETURN_IF_ERROR(ReadCounts(config, "num_local_experts", {.experts = 8, .top_k = 2}, &moe));
+  moe.inter = spec->layers.front().mlp.inter;
+  moe.rule.renormalise = true;
+  AddExperts(moe, 0, shared, spec);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status RefineGraniteMoe(const JsonSource& config, ModelSpec* spec, NameMap* names) {
+  HEDDLE_RETURN_IF_ERROR(RefineGranite(config, spec, names));
+  return AddGraniteExperts(config, /*shared=*/0, spec);
+}
+
+absl::Status RefineGraniteMoeShared(const JsonSource& config, ModelSpec* spec, NameMap* names) {
+  HEDDLE_RETURN_IF_ERROR(RefineGranite(config, spec, names));
+  HEDDLE_ASSIGN_OR_RETURN(const int64_t shared,
+                          CountOr(config, "shared_intermediate_size", kMaxInter, 0));
+  return AddGraniteExperts(config, static_cast<int32_t>(shared), spec);
+}
+
+absl::Status RefineGraniteMoeHybrid(const JsonSource& config, ModelSpec* spec, NameMap* names) {
+  for (const std::string_view key : {"layer_types", "layers_block_type"}) {
+    const nlohmann::json* types = config.Find(key);
+    const bool attends = types != nullptr && types->is_array() &&
+                         static_cast<int64_t>(types->size()) == spec->n_layers() &&
+                         std::all_of(types->begin(), types->end(), [](const nlohmann::json& type) {
+                           return type == "attention" || type == "full_attention";
+                         });
+    if (types == nullptr && key == "layer_types" && config.Has("layers_block_type")) continue;
+    if (attends) break;
+    return config.Unsupported(key, types == nullptr ? "absent" : JsonSource::Show(*types),
+                              "expected attention in all layers: recurrent ones do not run here");
+  }
+  // The sizes of recurrent layers, of which there is none.
+  for (const std::string_view key :
+       {"mamba_chunk_size", "mamba_conv_bias", "mamba_d_conv", "mamba_d_head", "mamba_d_state",
+        "mamba_expand", "mamba_n_groups", "mamba_n_heads", "mamba_proj_bias", "time_step_limit",
+        "time_step_max", "time_step_min"}) {
+    static_cast<void>(config.Has(key));
+  }
+  HEDDLE_ASSIGN_OR_RETURN(const std::string position,
+                          config.StringOr("position_embedding_type", ""));
+  if (position != "rope") {
+    for (LayerSpec& layer : spec->layers) layer.attention.rope = RopeSpec{};
+  }
+  HEDDLE_RETURN_IF_ERROR(RefineGranite(config, spec, names));
+  HEDDLE_ASSIGN_OR_RETURN(const int64_t shared,
+                          CountOr(config, "shared_intermediate_size", kMaxInter, 1024));
+  HEDDLE_ASSIGN_OR_RETURN(const int64_t experts,
+                          CountOr(config, "num_local_experts", kernels::kMaxExperts, 8));
+  if (experts > 0) return AddGraniteExperts(config, static_cast<int32_t>(shared), spec);
+  static_cast<void>(config.Has("num_experts_per_tok"));
+  for (LayerSpec& layer : spec->layers) layer.mlp.inter = static_cast<int32_t>(shared);
   return absl::OkStatus();
 }
 
@@ -191,7 +326,7 @@ absl::Status RefineGgufGlm4Moe(const GgufSource& source, const TensorFinder& fin
 
 absl::Status RefineMiniMaxM2(const JsonSource& config, ModelSpec* spec, NameMap*) {
   MoeSpec moe;
-  HEDDLE_RETURN_IF_ERROR(ReadCounts(config, "num_local_experts", 256, &moe));
+  HEDDLE_RETURN_IF_ERROR(ReadCounts(config, "num_local_experts", {.experts = 256}, &moe));
   moe.inter = spec->layers.front().mlp.inter;
   moe.rule.score = RouteScore::kSigmoid;
   moe.rule.renormalise = true;

@@ -18,6 +18,11 @@ absl::Status RefineCohere2(const JsonSource& config, ModelSpec* spec, NameMap* n
 absl::Status RefineExaone4(const JsonSource& config, ModelSpec* spec, NameMap* names);
 absl::Status RefineOlmoe(const JsonSource& config, ModelSpec* spec, NameMap* names);
 absl::Status RefineGlm4Moe(const JsonSource& config, ModelSpec* spec, NameMap* names);
+absl::Status RefineDots1(const JsonSource& config, ModelSpec* spec, NameMap* names);
+absl::Status RefineErnie45Moe(const JsonSource& config, ModelSpec* spec, NameMap* names);
+absl::Status RefineGraniteMoe(const JsonSource& config, ModelSpec* spec, NameMap* names);
+absl::Status RefineGraniteMoeShared(const JsonSource& config, ModelSpec* spec, NameMap* names);
+absl::Status RefineGraniteMoeHybrid(const JsonSource& config, ModelSpec* spec, NameMap* names);
 absl::Status RefineMiniMaxM2(const JsonSource& config, ModelSpec* spec, NameMap* names);
 absl::Status RefineMinistral3(const JsonSource& config, ModelSpec* spec, NameMap* names);
 

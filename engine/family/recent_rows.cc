@@ -25,6 +25,14 @@ constexpr std::string_view kOlmoeArchitectures[] = {"OlmoeForCausalLM"};
 constexpr std::string_view kOlmoeGguf[] = {"olmoe"};
 constexpr std::string_view kGlmMoeArchitectures[] = {"Glm4MoeForCausalLM"};
 constexpr std::string_view kGlmMoeGguf[] = {"glm4moe"};
+constexpr std::string_view kDots1Architectures[] = {"Dots1ForCausalLM"};
+constexpr std::string_view kDots1Gguf[] = {"dots1"};
+constexpr std::string_view kErnieMoeArchitectures[] = {"Ernie4_5_MoeForCausalLM"};
+constexpr std::string_view kErnieMoeGguf[] = {"ernie4_5-moe"};
+constexpr std::string_view kGraniteMoeArchitectures[] = {"GraniteMoeForCausalLM"};
+constexpr std::string_view kGraniteMoeGguf[] = {"granitemoe"};
+constexpr std::string_view kGraniteSharedArchitectures[] = {"GraniteMoeSharedForCausalLM"};
+constexpr std::string_view kGraniteHybridArchitectures[] = {"GraniteMoeHybridForCausalLM"};
 constexpr std::string_view kMiniMaxArchitectures[] = {"MiniMaxM2ForCausalLM"};
 constexpr std::string_view kMiniMaxGguf[] = {"minimax-m2"};
 constexpr std::string_view kMinistral3Architectures[] = {"Ministral3ForCausalLM"};
@@ -159,6 +167,51 @@ Family Glm4Moe(const BaseRows& base) {
   return glm;
 }
 
+Family Dots1(const BaseRows& base) {
+  Family dots = Named(Glm4Moe(base), "dots1", kDots1Architectures, kDots1Gguf);
+  dots.norm_eps = 1e-6;
+  dots.rotary_part = 1.0;
+  dots.out_bias = Flag::Key("attention_bias", false);
+  dots.window = WindowRule::kPattern;  // by layer_types alone
+  dots.refine = RefineDots1;
+  dots.refine_gguf = nullptr;
+  return dots;
+}
+
+Family Ernie45Moe(const BaseRows& base) {
+  Family ernie = Named(Ernie45(base), "ernie4_5_moe", kErnieMoeArchitectures, kErnieMoeGguf);
+  ernie.n_kv_heads = 4;
+  ernie.head_dim = 0;
+  ernie.gguf_renormalise = true;
+  ernie.names = &ErnieMoeNames();
+  ernie.stacked_names = &ErnieMoeStackedNames();
+  ernie.refine = RefineErnie45Moe;
+  return ernie;
+}
+
+Family GraniteMoe(const BaseRows& base) {
+  Family granite = Named(base.granite, "granitemoe", kGraniteMoeArchitectures, kGraniteMoeGguf);
+  granite.mlp_bias = Flag::Never();
+  granite.gguf_renormalise = true;
+  granite.names = &GraniteMoeNames();
+  granite.refine = RefineGraniteMoe;
+  return granite;
+}
+
+// Files in GGUF are of architecture "granitemoe".
+Family GraniteMoeShared(const BaseRows& base) {
+  Family granite = Named(GraniteMoe(base), "granitemoeshared", kGraniteSharedArchitectures, {});
+  granite.refine = RefineGraniteMoeShared;
+  return granite;
+}
+
+// Those without recurrent layers. Dense files in GGUF are of architecture "granite".
+Family GraniteMoeHybrid(const BaseRows& base) {
+  Family granite = Named(GraniteMoe(base), "granitemoehybrid", kGraniteHybridArchitectures, {});
+  granite.refine = RefineGraniteMoeHybrid;
+  return granite;
+}
+
 Family MiniMaxM2(const BaseRows& base) {
   Family minimax = Named(base.llama, "minimax_m2", kMiniMaxArchitectures, kMiniMaxGguf);
   minimax.n_kv_heads = 8;
@@ -189,9 +242,23 @@ Family Ministral3(const BaseRows& base) {
 }  // namespace
 
 std::vector<Family> RecentRows(const BaseRows& base) {
-  return {Gemma(base), Olmo3(base),   SeedOss(base),   Ernie45(base),
-          Arcee(base), Cohere(base),  Cohere2(base),   Exaone4(base),
-          Olmoe(base), Glm4Moe(base), MiniMaxM2(base), Ministral3(base)};
+  return {Gemma(base),
+          Olmo3(base),
+          SeedOss(base),
+          Ernie45(base),
+          Arcee(base),
+          Cohere(base),
+          Cohere2(base),
+          Exaone4(base),
+          Olmoe(base),
+          Glm4Moe(base),
+          Dots1(base),
+          Ernie45Moe(base),
+          GraniteMoe(base),
+          GraniteMoeShared(base),
+          GraniteMoeHybrid(base),
+          MiniMaxM2(base),
+          Ministral3(base)};
 }
 
 }  // namespace heddle::engine

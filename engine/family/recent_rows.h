@@ -16,6 +16,7 @@ struct BaseRows {
   Family mixtral;
   Family olmo2;
   Family gemma2;
+  Family granite;
   Family qwen3_moe;
 };
 

@@ -175,6 +175,7 @@ class Demands {
 // A matrix with one row may be stored as a vector.
 bool SameShape(std::span<const int64_t> found, std::span<const int64_t> wanted) {
   if (wanted.size() == 2 && wanted[0] == 1 && found.size() == 1) wanted = wanted.subspan(1);
+  if (found.size() == 2 && found[0] == 1 && wanted.size() == 1) found = found.subspan(1);
   return std::ranges::equal(found, wanted);
 }
 

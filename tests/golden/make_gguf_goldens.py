@@ -28,6 +28,8 @@ def gemma(config):
 
 
 SMALL = models.SMALL
+GRANITE_SCALES = [(KEYS.LLM.EMBEDDING_SCALE, 6.0), (KEYS.LLM.RESIDUAL_SCALE, 0.25),
+                  (KEYS.Attention.SCALE, 0.125), (KEYS.LLM.LOGIT_SCALE, 2.0)]
 # name -> config, GGUF architecture, and further metadata: (key, value) with the key as in gguf.Keys.
 CASES = {
     "mixtral": (dict(models.MIXTRAL, num_hidden_layers=2), ARCH.LLAMA, []),
@@ -49,9 +51,7 @@ CASES = {
     "olmo2": (models.OLMO2, ARCH.OLMO2, []),
     "smollm3": (dict(models.SMOLLM3, num_hidden_layers=5, no_rope_layer_interval=4),
                 ARCH.SMOLLM3, []),
-    "granite": (models.GRANITE, ARCH.GRANITE, [
-        (KEYS.LLM.EMBEDDING_SCALE, 6.0), (KEYS.LLM.RESIDUAL_SCALE, 0.25),
-        (KEYS.Attention.SCALE, 0.125), (KEYS.LLM.LOGIT_SCALE, 2.0)]),
+    "granite": (models.GRANITE, ARCH.GRANITE, GRANITE_SCALES),
     "starcoder2": (dict(models.STARCODER2, sliding_window=None), ARCH.STARCODER2, []),
     "gpt_neox": (models.GPT_NEOX, ARCH.GPTNEOX, [(KEYS.LLM.USE_PARALLEL_RESIDUAL, True)]),
     "gpt_neox_sequential": (dict(models.GPT_NEOX, use_parallel_residual=False),
@@ -99,18 +99,30 @@ CASES = {
     "glm4_moe": (models.GLM4_MOE, ARCH.GLM4_MOE, [
         (KEYS.LLM.EXPERT_GATING_FUNC, 2), (KEYS.LLM.EXPERT_WEIGHTS_NORM, True),
         (KEYS.LLM.EXPERT_WEIGHTS_SCALE, 2.5)]),
+    "dots1": (dict(models.DOTS1, sliding_window=None), ARCH.DOTS1, [
+        (KEYS.LLM.EXPERT_GATING_FUNC, 2), (KEYS.LLM.EXPERT_WEIGHTS_NORM, True),
+        (KEYS.LLM.EXPERT_WEIGHTS_SCALE, 2.5)]),
+    "ernie4_5_moe": (models.ERNIE4_5_MOE, ARCH.ERNIE4_5_MOE, [
+        (KEYS.LLM.EXPERT_COUNT, 8), (KEYS.LLM.EXPERT_USED_COUNT, 3),
+        (KEYS.LLM.INTERLEAVE_MOE_LAYER_STEP, 2), (KEYS.LLM.LEADING_DENSE_BLOCK_COUNT, 1),
+        (KEYS.LLM.EXPERT_SHARED_COUNT, 2), (KEYS.LLM.EXPERT_SHARED_FEED_FORWARD_LENGTH, 128)]),
+    "granitemoe": (models.GRANITE_MOE, ARCH.GRANITE_MOE, GRANITE_SCALES),
+    "granitemoeshared": (dict(models.GRANITE_MOE, architectures=["GraniteMoeSharedForCausalLM"],
+                              model_type="granitemoeshared", shared_intermediate_size=80),
+                         ARCH.GRANITE_MOE, GRANITE_SCALES + [
+        (KEYS.LLM.EXPERT_SHARED_FEED_FORWARD_LENGTH, 80)]),
     "minimax_m2": (models.MINIMAX_M2, ARCH.MINIMAXM2, [
         (KEYS.LLM.EXPERT_GATING_FUNC, 2), (KEYS.LLM.EXPERT_FEED_FORWARD_LENGTH, 96)]),
     # A variant that reads images, for which the converter reorders q and k for pairs of halves.
     "glm4_sections": (dict(models.GLM, architectures=["Glm4ForCausalLM"], model_type="glm4"),
                       ARCH.GLM4, [(KEYS.Rope.DIMENSION_SECTIONS, [2, 3, 3, 0])]),
-    "granite_no_experts": (models.GRANITE, ARCH.GRANITE, [
-        (KEYS.LLM.EMBEDDING_SCALE, 6.0), (KEYS.LLM.RESIDUAL_SCALE, 0.25),
-        (KEYS.Attention.SCALE, 0.125), (KEYS.LLM.LOGIT_SCALE, 2.0), (KEYS.LLM.EXPERT_COUNT, 0)]),
+    "granite_no_experts": (models.GRANITE, ARCH.GRANITE, GRANITE_SCALES + [
+        (KEYS.LLM.EXPERT_COUNT, 0)]),
     "gpt2": (models.GPT2, ARCH.GPT2, []),
 }
 # Families whose q and k the converter permutes for interleaved pairs.
-PERMUTED = {"llama", "mixtral", "smollm3", "granite", "nemotron-nas", "arcee"}
+PERMUTED = {"llama", "mixtral", "smollm3", "granite", "granitemoe", "granitemoeshared",
+            "nemotron-nas", "arcee"}
 
 
 def first(config, *keys):
@@ -194,6 +206,15 @@ def deepseek_parts(config, name):
             (name.replace("kv_b", "v_b"), ["head_values", *sizes])]
 
 
+def granite_parts(name):
+    """The tensors that the converter makes of gate over up: (name, operation)."""
+    is_shared = "shared_mlp" in name
+    layer = name[:name.index("shared_mlp" if is_shared else "block_sparse_moe")]
+    own = "mlp.shared_experts." if is_shared else "mlp.experts."
+    return [(f"{layer}{own}{part}_proj.weight", ["part", i, 2])
+            for i, part in enumerate(("gate", "up"))]
+
+
 def transform(config, name, sections=False):
     """What the converter does to a tensor: an operation of tests/support/gguf_model.cc."""
     kind = config["model_type"]
@@ -261,6 +282,8 @@ def make_case(name):
             made = gpt_oss_parts(source)
         elif name == "deepseek_v3":
             made = deepseek_parts(config, source)
+        elif source.endswith("input_linear.weight"):
+            made = granite_parts(source)
         elif source.endswith("_correction_bias"):
             made = [(source.replace("_correction_bias", "_correction.bias"), [])]
         for made_name, operation in made:

@@ -190,6 +190,29 @@ GLM4_MOE = dict(
     n_routed_experts=8, num_experts_per_tok=3, n_shared_experts=1, routed_scaling_factor=2.5,
     n_group=1, topk_group=1, first_k_dense_replace=1, norm_topk_prob=True,
     num_nextn_predict_layers=1)
+DOTS1 = dict(
+    SMALL, architectures=["Dots1ForCausalLM"], model_type="dots1", head_dim=32,
+    moe_intermediate_size=64, n_routed_experts=8, num_experts_per_tok=3, n_shared_experts=2,
+    routed_scaling_factor=2.5, n_group=4, topk_group=2, first_k_dense_replace=1,
+    norm_topk_prob=True, sliding_window=8, max_window_layers=2, num_hidden_layers=3,
+    scoring_func="noaux_tc", rms_norm_eps=1e-5)
+ERNIE4_5_MOE = dict(
+    SMALL, architectures=["Ernie4_5_MoeForCausalLM"], model_type="ernie4_5_moe", use_bias=False,
+    moe_intermediate_size=64, moe_num_experts=8, moe_k=3, moe_num_shared_experts=2,
+    moe_layer_start_index=1, moe_layer_end_index=3, moe_layer_interval=2, moe_norm_min=1e-12,
+    moe_capacity=[8, 8, 8], moe_gate="topk", moe_use_aux_free=True, num_hidden_layers=4,
+    tie_word_embeddings=True)
+GRANITE_MOE = dict(
+    SMALL, architectures=["GraniteMoeForCausalLM"], model_type="granitemoe", num_local_experts=6,
+    num_experts_per_tok=3, num_hidden_layers=2, embedding_multiplier=6.0, residual_multiplier=0.25,
+    attention_multiplier=0.125, logits_scaling=2.0, tie_word_embeddings=True)
+GRANITE_HYBRID = dict(
+    GRANITE_MOE, architectures=["GraniteMoeHybridForCausalLM"], model_type="granitemoehybrid",
+    shared_intermediate_size=80, layer_types=["attention"] * 2, num_local_experts=0,
+    num_experts_per_tok=0, intermediate_size=80, position_embedding_type="rope", mamba_n_heads=4,
+    mamba_d_head=32, mamba_expand=2, mamba_d_state=16, mamba_d_conv=4, mamba_n_groups=1,
+    mamba_chunk_size=256, mamba_conv_bias=True, mamba_proj_bias=False,
+    normalization_function="rmsnorm", init_method="mup")
 MINIMAX_M2 = dict(
     SMALL, architectures=["MiniMaxM2ForCausalLM"], model_type="minimax_m2", head_dim=32,
     rotary_dim=16, num_local_experts=6, num_experts_per_tok=3, num_hidden_layers=2,
@@ -213,6 +236,10 @@ SEPARATE_EXPERTS = [["mlp.experts.{e}.gate_proj.weight", "mlp.experts.{e}.up_pro
 MIXTRAL_RENAME = {".mlp.gate.": ".block_sparse_moe.gate."}
 MINIMAX_RENAME = {".mlp.gate.": ".block_sparse_moe.gate.",
                   ".mlp.e_score_correction_bias": ".block_sparse_moe.e_score_correction_bias"}
+ERNIE_RENAME = {".mlp.gate.moe_statics.": ".mlp.moe_statics."}
+GRANITE_RENAME = {".experts.gate_up_proj": ".input_linear.weight",
+                  ".experts.down_proj": ".output_linear.weight",
+                  ".router.weight": ".router.layer.weight"}
 MIXTRAL_EXPERTS = [["block_sparse_moe.experts.{e}.w1.weight",
                     "block_sparse_moe.experts.{e}.w3.weight"],
                    ["block_sparse_moe.experts.{e}.w2.weight"]]
@@ -319,6 +346,16 @@ CASES = {
     "exaone4": dict(config=EXAONE4),
     "olmoe": dict(config=OLMOE, experts=SEPARATE_EXPERTS),
     "glm4_moe": dict(config=GLM4_MOE, experts=SEPARATE_EXPERTS),
+    "dots1": dict(config=DOTS1, experts=SEPARATE_EXPERTS),
+    "ernie4_5_moe": dict(config=ERNIE4_5_MOE, rename=ERNIE_RENAME, experts=SEPARATE_EXPERTS),
+    "granitemoe": dict(config=GRANITE_MOE, rename=GRANITE_RENAME),
+    "granitemoeshared": dict(config=dict(
+        GRANITE_MOE, architectures=["GraniteMoeSharedForCausalLM"], model_type="granitemoeshared",
+        shared_intermediate_size=80), rename=GRANITE_RENAME),
+    "granitemoehybrid": dict(config=GRANITE_HYBRID, rename=GRANITE_RENAME),
+    "granitemoehybrid_experts": dict(config=dict(
+        GRANITE_HYBRID, num_local_experts=6, num_experts_per_tok=3, intermediate_size=64,
+        position_embedding_type="nope"), rename=GRANITE_RENAME),
     "minimax_m2": dict(config=MINIMAX_M2, rename=MINIMAX_RENAME, experts=MIXTRAL_EXPERTS),
     "ministral3": dict(config=MINISTRAL3),
     "qwen3_moe_local": dict(config=dict(QWEN3_MOE_LOCAL, num_hidden_layers=2),
@@ -338,7 +375,7 @@ def scale_and_offset(name: str, shape) -> tuple[float, float]:
     """Activations stay near unit size, and no term of the forward is negligible."""
     if "norm" in name or "ln_" in name:
         return 0.25, (0.0 if name.endswith("bias") else 1.0)
-    if len(shape) == 1:
+    if len(shape) == 1 or name.endswith("e_score_correction_bias"):
         return 0.25, 0.0
     if "embed" in name or "wte" in name:
         return 0.5, 0.0

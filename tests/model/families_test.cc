@@ -312,6 +312,40 @@ TEST_CASE("Experts that cannot be are refused by key and value", "[model][unit]"
              StatusCode::kUnimplemented, {"\"use_sliding_window\" is true"});
 }
 
+TEST_CASE("Granite 4 runs without recurrent layers and is refused with them", "[model][unit]") {
+  const json attends = *test::LoadGolden("granitemoehybrid").config;
+  REQUIRE(DescribeJson(attends).ok());
+  for (const json& types : {json{"mamba", "attention"}, json{"attention"}, json("attention")}) {
+    CheckError(DescribeJson(With(attends, "layer_types", types)).status(),
+               StatusCode::kUnimplemented, {"layer_types", "attention in all layers"});
+  }
+  json absent = attends;
+  absent.erase("layer_types");  // then all of them are recurrent
+  CheckError(DescribeJson(absent).status(), StatusCode::kUnimplemented, {"layer_types", "absent"});
+  json old = absent;
+  old["layers_block_type"] = {"attention", "attention"};
+  CHECK(DescribeJson(old).ok());
+}
+
+TEST_CASE("Layers of ERNIE 4.5 have experts at their interval", "[model][unit]") {
+  const json config = *test::LoadGolden("ernie4_5_moe").config;
+  const auto experts = [](const json& changed) {
+    std::vector<int32_t> counts;
+    for (const LayerSpec& layer : DescribeJson(changed)->spec.layers) {
+      counts.push_back(layer.moe.n_experts);
+    }
+    return counts;
+  };
+  CHECK(experts(config) == std::vector<int32_t>{0, 8, 0, 8});
+  CHECK(experts(With(config, "moe_layer_end_index", -1)) == std::vector<int32_t>{0, 8, 0, 8});
+  CHECK(experts(With(config, "moe_layer_end_index", 2)) == std::vector<int32_t>{0, 8, 0, 0});
+  CHECK(experts(With(config, "moe_layer_interval", 1)) == std::vector<int32_t>{0, 8, 8, 8});
+  CheckError(DescribeJson(With(config, "moe_layer_start_index", -2)).status(),
+             StatusCode::kInvalidArgument, {"moe_layer_start_index", "-2"});
+  CheckError(DescribeJson(With(config, "moe_k", 9)).status(), StatusCode::kInvalidArgument,
+             {"moe_k", "9"});
+}
+
 TEST_CASE("Latent attention caches one row of latent and rotated key", "[model][unit]") {
   const json config = *test::LoadGolden("deepseek_v3").config;
   auto description = DescribeJson(config);

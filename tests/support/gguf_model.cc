@@ -89,6 +89,20 @@ Matrix Slice(const Matrix& from, int64_t first, int64_t step) {
   return to;
 }
 
+// Part `index` of `count` equal ones of each matrix's rows.
+Matrix Part(const Matrix& from, int64_t index, int64_t count) {
+  Matrix to{from.shape, {}};
+  const int64_t rows = from.rows() / count;
+  to.shape[to.shape.size() - 2] = rows;
+  const int64_t cols = from.shape.back();
+  const auto size = static_cast<int64_t>(from.values.size());
+  for (int64_t at = 0; at < size; at += from.rows() * cols) {
+    const auto begin = from.values.begin() + at + index * rows * cols;
+    to.values.insert(to.values.end(), begin, begin + rows * cols);
+  }
+  return to;
+}
+
 // Such columns of each [rows, cols] of three dimensions as rows.
 Matrix Columns(const Matrix& from, int64_t first, int64_t step) {
   const Matrix slice = Slice(from, first, step);
@@ -125,6 +139,7 @@ Matrix Apply(Matrix matrix, const json& operation) {
   if (name == "head_keys" || name == "head_values") {
     return HeadPart(matrix, name == "head_keys", operation.at(1), operation.at(2), operation.at(3));
   }
+  if (name == "part") return Part(matrix, operation.at(1), operation.at(2));
   if (name == "slice") return Slice(matrix, operation.at(1), operation.at(2));
   if (name == "columns") return Columns(matrix, operation.at(1), operation.at(2));
   if (name == "transpose") return Transpose(matrix);
