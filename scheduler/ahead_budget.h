@@ -78,7 +78,7 @@ class AheadBudget {
   double loan_us_ = 0;                  // of passes that caught up, not yet on the account
   int64_t since_asked_ = 0;             // steps since guesses were asked for
   int64_t next_trial_ = 0;              // the steps after which they are asked for in any case
-  RegretAccount account_{{.first_steps = 4, .most_steps = 48, .recovered_steps = 8}};
+  RegretAccount account_{{.first_steps = 1.5, .most_steps = 48, .recovered_steps = 8}};
   AheadStats stats_;
 };
 

@@ -36,6 +36,25 @@ const json* FindList(const json& config, std::string_view key) {
   return list == config.end() || !list->is_array() || list->empty() ? nullptr : &*list;
 }
 
+// The name of a network that guesses a block at once, by its own attention to the model's states.
+// Its tensors resemble EAGLE's, and would be run wrongly.
+std::string_view BlockNetwork(const json& config) {
+  constexpr std::pair<std::string_view, std::string_view> kMembers[] = {
+      {"dflash_config", "DFlash"}, {"dspark_config", "DSpark"}};
+  for (const auto& [member, name] : kMembers) {
+    if (config.contains(std::string(member))) return name;
+  }
+  const auto classes = config.find("architectures");
+  if (classes == config.end() || !classes->is_array()) return {};
+  for (const json& name : *classes) {
+    if (!name.is_string()) continue;
+    for (const std::string_view kind : {"DFlash", "DSpark"}) {
+      if (name.get_ref<const std::string&>().find(kind) != std::string::npos) return kind;
+    }
+  }
+  return {};
+}
+
 json GgufConfig(const GgufFile& gguf) {
   json flat = json::object();
   for (const char* key : {"norm_before_residual", "norm_before_fc", "fc_norm", "norm_output"}) {
@@ -72,6 +91,12 @@ absl::StatusOr<EagleConfig> EagleConfig::Read(const Checkpoint& file) {
         base::StrCat(file.path().string(), ": \"speculators_model_type\" is ",
                      base::Quote(type->dump(-1, ' ', true, json::error_handler_t::replace)),
                      ", supported are eagle and eagle3"));
+  }
+  if (const std::string_view name = BlockNetwork(*config.json_); !name.empty()) {
+    return absl::UnimplementedError(base::StrCat(
+        file.path().string(), ": is a ", name,
+        " network, which guesses a block of tokens at once; this version runs EAGLE-1, 2, 3 and "
+        "3.1, Medusa and MTP (docs/speculation.md says what is missing)"));
   }
   return config;
 }

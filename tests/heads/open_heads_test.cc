@@ -114,6 +114,16 @@ TEST_CASE("Files of draft networks that do not fit are refused by name", "[golde
        }},
       {"eagle3_speculators", "\"speculators_model_type\" is",
        [](auto& g) { SetConfig(g, "speculators_model_type", "dflash"); }},
+      {"eagle1", "is a DFlash network, which guesses a block of tokens at once",
+       [](auto& g) {
+         SetConfig(g, "dflash_config", {{"mask_token_id", 3}});
+       }},
+      {"eagle3", "is a DFlash network",
+       [](auto& g) { SetConfig(g, "architectures", json::array({"DFlashDraftModel"})); }},
+      {"eagle3", "is a DSpark network",
+       [](auto& g) {
+         SetConfig(g, "architectures", json::array({7, "Qwen3DSparkModel"}));
+       }},
       {"eagle1", "has no layer of an EAGLE network",
        [](auto& g) { Remove(g.files, "layers.0.mlp.down_proj.weight"); }},
       {"eagle1", "tensor \"fc.weight\" has shape [96, 96], expected [96, 192]",

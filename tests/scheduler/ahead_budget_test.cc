@@ -116,6 +116,30 @@ TEST_CASE("A drafter whose guesses are wrong costs two percent at most", "[unit]
   CHECK(run.Tokens(tokens) < 1.02 * run.PlainUs(tokens));
 }
 
+// The mean over many starts: each is settled by a few guesses.
+TEST_CASE("Behind a start, guesses that are wrong cost two percent of the first hundred tokens",
+          "[unit]") {
+  const int32_t streams = GENERATE(1, 4);
+  const Network network{.cost = 0.2, .right = GENERATE(0.05, 0.2), .claimed = 0.5};
+  double us = 0;
+  constexpr uint32_t kStarts = 200;
+  for (uint32_t seed = 0; seed < kStarts; ++seed) {
+    us += AheadRun(streams, network, seed).Tokens(int64_t{100} * streams);
+  }
+  const double plain_us = AheadRun(streams, network, 0).PlainUs(int64_t{100} * streams);
+  INFO(streams << " streams, right " << network.right << ": " << us / kStarts / plain_us);
+  CHECK(us / kStarts < 1.02 * plain_us);
+}
+
+TEST_CASE("Behind a start, guesses that are right pay within fifty tokens", "[unit]") {
+  double us = 0;
+  constexpr uint32_t kStarts = 50;
+  for (uint32_t seed = 0; seed < kStarts; ++seed) {
+    us += AheadRun(1, {.cost = 0.1, .right = 0.8, .claimed = 0.7}, seed).Tokens(50);
+  }
+  CHECK(us / kStarts < 0.65 * AheadRun(1, {}, 0).PlainUs(50));
+}
+
 TEST_CASE("A drafter that takes as long as the model is not asked for more than trials", "[unit]") {
   AheadRun run(1, {.cost = 1.0, .right = 0.95, .claimed = 0.95}, 2);
   run.Tokens(500);
