@@ -185,13 +185,16 @@ void PreparePool::Stop() {
   }
   short_.posted.notify_all();
   long_.posted.notify_all();
+  {
+    std::lock_guard lock(rest_mutex_);  // whoever is about to rest has seen that, or waits already
+  }
   stopped_.notify_all();
   for (std::thread& thread : threads_) thread.join();
   threads_.clear();
 }
 
 void PreparePool::Rest(Clock::duration duration) const {
-  std::unique_lock lock(mutex_);
+  std::unique_lock lock(rest_mutex_);
   stopped_.wait_for(lock, duration, [this] { return stopping_.load(); });
 }
 

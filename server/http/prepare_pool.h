@@ -167,12 +167,14 @@ class PreparePool {
   std::vector<std::thread> threads_;  // used by the owner only
   std::atomic<bool> stopping_ = false;
   std::atomic<size_t> num_waiting_long_ = 0;  // equals the size of long_.entries
+  // Of threads that rest. It is not mutex_, since they may lose their core while they hold it.
+  mutable std::mutex rest_mutex_;
+  mutable std::condition_variable stopped_;
   mutable std::mutex mutex_;
   // All of the following are GUARDED_BY(mutex_).
   Queue short_;
   Queue long_;
-  mutable std::condition_variable stopped_;  // tells those that rest
-  std::vector<Thread> states_;               // of threads_
+  std::vector<Thread> states_;  // of threads_
   absl::flat_hash_map<uint64_t, Use> use_;
   size_t waiting_bytes_ = 0;
 };
