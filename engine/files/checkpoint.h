@@ -83,8 +83,8 @@ class Checkpoint {
   void DontNeed(const CheckpointTensor& tensor) const;
 
   // From now on the tensor is read from `rows`, or from `data`, instead of its file. REQUIRES: it
-  // is there, and nothing reads it meanwhile; the type and the shape are the same, but that a matrix
-  // may get another number of rows.
+  // is there, and nothing reads it meanwhile; the type and the shape are the same, but that a
+  // matrix may get another number of rows.
   void ReplaceRows(std::string_view name, std::unique_ptr<QuantizedMatrix> rows);
   void ReplaceData(std::string_view name, std::vector<std::byte> data);
 
