@@ -50,7 +50,7 @@ std::vector<RouteDoc> DocsOfOthers() {
        {"content", "stop", "stop_type", "tokens_predicted", "tokens_evaluated", "timings"},
        true},
       {RouteId::kLlamaProps, {}, {"default_generation_settings", "total_slots", "chat_template"}},
-      {RouteId::kLlamaSlots, {}, {}, false, "", fields::kSlotsQuery},
+      {.id = RouteId::kLlamaSlots, .query = fields::kSlotsQuery, .items = fields::kSlot},
       {RouteId::kApplyTemplate, fields::kApplyTemplate, {"prompt"}},
       {RouteId::kTokenizerInfo, {}, {"vocab_size", "model_max_length", "eos_token"}},
       {.id = RouteId::kOllamaChat,

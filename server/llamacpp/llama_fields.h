@@ -61,6 +61,13 @@ inline constexpr Field kApplyTemplate[] = {
     {"enable_thinking", kBoolean, 0, 0, "(of the template)", "passed to the chat template"},
 };
 
+// Members of what /slots lists.
+inline constexpr Field kSlot[] = {
+    {"id", kInteger, 0, kMaxInt32, "", "number of the slot", true},
+    {"n_ctx", kInteger, 1, kMaxInt32, "", "positions that a sequence may have", true},
+    {"is_processing", kBoolean, 0, 0, "", "whether a sequence runs in it", true},
+};
+
 inline constexpr Field kSlotsQuery[] = {
     {"fail_on_no_slot", kInteger, 0, 1, "0", "1: status 503 where every place is taken"},
 };

@@ -273,6 +273,29 @@ class HealthCommandTest(unittest.TestCase):
         self.assertIn("no answer from 127.0.0.1", result.stderr)
 
 
+class DocumentTest(unittest.TestCase):
+    def test_what_is_read_is_what_the_document_says(self):
+        kinds = {"array": list, "object": dict}
+        read = []
+        with Server() as server:
+            document = json.loads(server.request("GET", "/openapi.json")[2])
+            for path, operations in document["paths"].items():
+                answers = operations.get("get", {}).get("responses", {}).get("200", {}).get("content", {})
+                schema = answers.get("application/json", {}).get("schema")
+                if schema is None or "{" in path:
+                    continue
+                status, _, text = server.request("GET", path)
+                if status == 501:
+                    continue  # the route needs an option
+                self.assertEqual(status, 200, path)
+                answer = json.loads(text)
+                self.assertIsInstance(answer, kinds[schema["type"]], path)
+                for part in answer if schema["type"] == "array" else [answer]:
+                    self.assertLessEqual(set(schema.get("items", schema).get("required", [])), set(part), path)
+                read.append(path)
+        self.assertLessEqual({"/slots", "/props", "/v1/models", "/api/tags", "/v2"}, set(read))
+
+
 class LogTest(unittest.TestCase):
     def test_probes_are_not_in_the_log_unless_they_fail(self):
         with Server() as server:
