@@ -99,7 +99,7 @@ class AdapterImage {
   int32_t num_pages = 0;
   std::vector<ImageFactors> factors;
   std::shared_ptr<std::byte[]> content;  // [num_pages, page_bytes]
-  // Of the ranks beside the head, in order; their ids are not set.
+  // The images of the ranks beside the head, in order; their ids are not set.
   std::vector<std::shared_ptr<const AdapterImage>> others;
 
   const AdapterImage& OfRank(int32_t rank) const {

@@ -7,6 +7,7 @@
 // so is what a gain adds; a bias is added by the first rank with a share. Tokens of an embedding
 // are cut like its rows. Everything else is on every rank.
 // Gains of DoRA and differences to the base are made of uncut weights before any of this.
+// Thread-safety: pure functions; one thread per adapter.
 #pragma once
 
 #include <memory>

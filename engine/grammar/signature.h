@@ -2,7 +2,7 @@
 // place of their edges. Equal data give equal signatures; different data do not collide by chance,
 // and nobody who chooses the data knows the seed of this process.
 // Source of the mixing step: wyhash (Wang Yi), a product of 64 by 64 bits folded to 64.
-// Plain value.
+// Plain value; the seed is set once, by whichever thread comes first.
 #pragma once
 
 #include <algorithm>

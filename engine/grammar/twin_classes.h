@@ -35,7 +35,7 @@ class TwinClasses {
     int32_t new_id = -1;  // -1: keeps the class's
   };
 
-  // What a round saw of one class.
+  // The state of one class in a round.
   struct Seen {
     int32_t states = 0;
     int32_t largest = -1;  // part that keeps the class's id; -1: none

@@ -76,7 +76,7 @@ struct Capacity {
   }
 };
 
-// What one rank holds; a model that nobody shares has one rank.
+// Holdings of one rank; a model that nobody shares has one rank.
 struct RankMemory {
   int64_t weight_bytes = 0;
   int64_t kv_bytes_per_token = 0;

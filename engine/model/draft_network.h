@@ -51,7 +51,7 @@ struct DraftTraits {
   std::vector<TokenId> target_ids;
   // Bit mask [ceil(vocab / 32)] of the tokens that it can guess. Empty: all of them.
   std::vector<uint32_t> guessable;
-  // What it reads of the model's weights.
+  // Whether it reads the model's embedding and head.
   bool shares_embedding = false;
   bool shares_head = false;
 };

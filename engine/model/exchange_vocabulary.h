@@ -1,6 +1,7 @@
 // Gives a model the token ids of another one: its embedding and its head get a row for each of the
 // other's tokens, copied from its own. A draft model of another tokenizer (common_tokens.h) is then
 // a model of the target's vocabulary, and nothing that runs it needs to know.
+// Thread-safety: pure function; used by the thread that loads.
 #pragma once
 
 #include <vector>

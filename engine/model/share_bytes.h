@@ -1,4 +1,4 @@
-// What a rank's share of a checkpoint takes, without reading the weights: LoadWeights
+// The bytes that a rank's share of a checkpoint takes, without reading the weights: LoadWeights
 // (engine/model/weights.h) packs exactly these matrices and vectors.
 //
 // Thread-safety: pure function.

@@ -1,5 +1,5 @@
-// What /metrics says of batches at a moment. Counters of lines and batches are ServerMetrics' own.
-// Plain data.
+// The state of batches at a moment, as /metrics shows it. Counters of lines and batches are
+// ServerMetrics' own. Plain data: no state is shared between threads.
 #pragma once
 
 #include <array>

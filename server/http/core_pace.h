@@ -21,7 +21,8 @@ class CorePace {
  public:
   // The part of a core below which somebody else wants it, too.
   static constexpr double kMostOfCore = 0.75;
-  // What a thread of nice 10 gets of a core that others compute on, such as those beside it.
+  // The share that a thread of nice 10 gets of a core that others compute on, such as those beside
+  // it.
   static constexpr double kPart = 0.1;
   // CPU time between rests: long beside the time of the waking, and short for somebody who waits
   // for the core meanwhile.
@@ -54,7 +55,7 @@ class CorePace {
  private:
   Clock::time_point at_;
   int64_t cpu_at_us_ = 0;
-  // Of work since the last rest.
+  // Work since the last rest.
   double seconds_ = 0;
   int64_t spent_us_ = 0;
 };

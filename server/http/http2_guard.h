@@ -54,8 +54,8 @@ class Http2Guard {
     // Streams that a client may reset: all of its streams at once, then a usual rate.
     double resets = 512;
     double resets_per_second = 50;
-    // Of these the burst of a connection that begins while its client owes resets (peer_resets.h):
-    // those that nobody means badly.
+    // The burst of a connection that begins while its client owes resets (peer_resets.h): as many
+    // as a client takes back that means nobody ill.
     double debtor_resets = 16;
     // Frames without content. Each frame of the server allows some more, because clients answer
     // frames.

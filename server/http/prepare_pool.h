@@ -8,8 +8,8 @@
 // them are free threads, which get only what nobody else wants of the cores (SCHED_IDLE), and rest
 // where others want them (core_pace.h). What a client asks for beyond kFloorUseSeconds runs on
 // those; so heavy requests of one client queue behind its own, and cost the engine next to nothing.
-// What finds no free core for kPatienceSeconds or longer, in proportion to the client's use, comes
-// back to the other threads.
+// A task that finds no free core for kPatienceSeconds or longer, in proportion to the client's use,
+// comes back to the other threads.
 //
 // Turns. The next task in a lane is that of the client for which the pool has worked least lately;
 // among those, the one that has had fewer turns, then the one that came first. Long tasks ask
@@ -167,7 +167,8 @@ class PreparePool {
   std::vector<std::thread> threads_;  // used by the owner only
   std::atomic<bool> stopping_ = false;
   std::atomic<size_t> num_waiting_long_ = 0;  // equals the size of long_.entries
-  // Of threads that rest. It is not mutex_, since they may lose their core while they hold it.
+  // Guards the threads that rest. It is not mutex_, since they may lose their core while they hold
+  // it.
   mutable std::mutex rest_mutex_;
   mutable std::condition_variable stopped_;
   mutable std::mutex mutex_;

@@ -1,4 +1,4 @@
-// What is counted of a rank's share is what the loader packs of it.
+// The bytes that are counted of a rank's share are those that the loader packs of it.
 #include "engine/model/share_bytes.h"
 
 #include <memory>

@@ -56,7 +56,7 @@ std::optional<Named> FindName(std::string_view name) {
   return Named{name, static_cast<char32_t>(160 + (latin - std::begin(kLatin1))), false};
 }
 
-// What the numbers from 128 to 159 stand for: the characters of Windows-1252. 0: themselves.
+// The numbers from 128 to 159 stand for the characters of Windows-1252. 0: for themselves.
 constexpr char32_t kWindows1252[32] = {
     0x20AC, 0,      0x201A, 0x0192, 0x201E, 0x2026, 0x2020, 0x2021, 0x02C6, 0x2030, 0x0160,
     0x2039, 0x0152, 0,      0x017D, 0,      0,      0x2018, 0x2019, 0x201C, 0x201D, 0x2022,

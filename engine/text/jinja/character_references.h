@@ -1,6 +1,7 @@
 // HTML's character references ("&amp;", "&#65;"), as Python's html.unescape reads them. Of the
 // names it knows those of Latin-1, of punctuation and of arrows that texts contain; others are an
 // error. Source: HTML Living Standard, 13.2.5.72 to 13.2.5.80.
+// Thread-safety: pure function.
 #pragma once
 
 #include <string>

@@ -31,7 +31,7 @@ absl::StatusOr<std::string> WithoutComments(Heap& heap, std::string value) {
     if (end == value.npos) return out + value.substr(pos);
     out.append(value, pos, begin - pos);
     pos = end + kCommentEnd.size();
-    // What stands before the comment may, with what stands behind it, begin another.
+    // Text before the comment may, with text behind it, begin another.
     for (size_t kept = std::min(kCommentBegin.size() - 1, out.size()); kept > 0; --kept) {
       const bool begins =
           std::string_view(out).ends_with(kCommentBegin.substr(0, kept)) &&

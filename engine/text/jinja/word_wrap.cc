@@ -15,7 +15,7 @@ using Characters = std::vector<char32_t>;
 bool IsWrapSpace(char32_t c) { return (c >= '\t' && c <= '\r') || c == ' '; }
 bool IsWordCharacter(char32_t c) { return IsAlpha(c) || IsDigit(c) || c == '_'; }
 bool IsLetter(char32_t c) { return IsAlpha(c) || c == '_'; }
-// What may stand before an em-dash.
+// Characters that may stand before an em-dash.
 bool IsWordPunctuation(char32_t c) {
   return IsWordCharacter(c) ||
          std::u32string_view(U"!\"'&.,?").find(c) != std::u32string_view::npos;

@@ -1,4 +1,5 @@
 // Python's textwrap: a text in lines of at most some width, as Jinja2's wordwrap filter calls it.
+// Thread-safety: pure function.
 #pragma once
 
 #include <cstdint>

@@ -306,7 +306,7 @@ TEST_CASE("A thread whose core others want gets a tenth of it", "[prepare][unit]
   CHECK(pace.Rest(At(20), 5000) == milliseconds(30));        // 5 ms of 50
   pace.Begin(At(50), 5000);
   CHECK(pace.Rest(At(150), 10'000) == Clock::duration::zero());  // had less than that
-  // What was not interrupted for half a second is not paid for by five.
+  // Half a second without an interruption is not paid for by five.
   pace.Begin(At(200), 10'000);
   CHECK(pace.Rest(At(1200), 510'000) == milliseconds(250));
   // Time between two tasks is no time in which somebody had the core.
