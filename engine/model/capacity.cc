@@ -166,7 +166,13 @@ std::vector<KvLayer> KvLayers(const ModelSpec& spec) {
 
 KvLayout KvLayoutOfRank(const KvLayout& layout, const ModelSpec& rank, bool is_head) {
   std::vector<KvLayer> layers = KvLayers(rank);
-  if (!is_head) layers.resize(layout.layers.size());
+  // The drafter's layers are behind the model's.
+  for (size_t i = layers.size(); is_head && i < layout.layers.size(); ++i) {
+    const int32_t place = layout.layers[i].place;
+    const bool has_place = place != KvLayout::kNowhere;
+    layers.push_back(
+        {.shape = has_place ? layout.places[static_cast<size_t>(place)] : KvLayerShape{}});
+  }
   return WithShapes(layout, layers);
 }
 
