@@ -174,7 +174,7 @@ absl::Status PlanWithDrafter(const Checkpoint& checkpoint, const WeightPolicy& p
   const kernels::DType weights = MainType(checkpoint, loaded->model, policy);
   const CapacityOptions without = options->capacity;
   CountDrafter(*drafter, checkpoint, loaded->model, policy, device, &options->capacity);
-  const absl::Status planned = PlanMemory(weights, *options, device, loaded);
+  absl::Status planned = PlanMemory(weights, *options, device, loaded);
   const bool yields = drafter->source != nullptr && options->drafter_yields;
   if (!yields || !absl::IsResourceExhausted(planned)) return planned;
   options->capacity = without;
@@ -291,7 +291,7 @@ absl::Status MakeExecutor(const LoadOptions& options, std::unique_ptr<kernels::D
   parts.host_kv_directory = options.host_kv_directory;
   parts.device = std::move(device);
   parts.spec =
-      std::make_unique<ModelSpec>(SpecOfShare(loaded->model.spec, loaded->shares, /*rank=*/0));
+      std::make_unique<ModelSpec>(SpecOfShare(loaded->model.spec, loaded->shares, /*index=*/0));
   parts.weights = std::make_unique<ModelWeights>(std::move(ranks.head));
   parts.ranks = std::move(ranks.others);
   parts.kv_dtype = loaded->kv_dtype;
