@@ -52,21 +52,11 @@ void CheckCase(const json& golden, int bits, const Golden& base,
 const std::vector<std::pair<int32_t, std::string>> kLayouts = {
     {2, "reference"}, {2, "portable"}, {3, "portable"}, {5, "portable"}, {7, "portable"}};
 
-TEST_CASE("Adapters of every family give PEFT's logits on several ranks", "[golden]") {
-  const json goldens = test::LoadGoldenJson("adapters.json");
+TEST_CASE("Adapters of every family and kind give PEFT's logits on several ranks", "[golden]") {
+  const std::string file = GENERATE("adapters.json", "adapter_kinds.json");
+  const json goldens = test::LoadGoldenJson(file);
   const std::string name = GENERATE_COPY(from_range(test::CaseNames(goldens)));
-  INFO(name);
-  const json& golden = goldens[name];
-  const Golden base = test::LoadGolden(golden["base"].get<std::string>());
-  test::TempDir dir;
-  CheckCase(golden, goldens["bits"], base, test::WriteSyntheticModel(base, dir / "model"),
-            dir.path(), kLayouts);
-}
-
-TEST_CASE("Adapters of all kinds give PEFT's logits on several ranks", "[golden]") {
-  const json goldens = test::LoadGoldenJson("adapter_kinds.json");
-  const std::string name = GENERATE_COPY(from_range(test::CaseNames(goldens)));
-  INFO(name);
+  INFO(file << " " << name);
   const json& golden = goldens[name];
   const Golden base = test::LoadGolden(golden["base"].get<std::string>());
   test::TempDir dir;
