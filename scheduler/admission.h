@@ -13,6 +13,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 
 #include "absl/status/status.h"
 #include "scheduler/planned_step.h"
@@ -61,6 +62,8 @@ class Admission {
   // Takes a waiting sequence out of the queue, or puts another branch of its request in its place.
   void Erase(Sequence* sequence) { waiting_.Erase(sequence); }
   void Replace(Sequence* sequence, Sequence* heir) { waiting_.Replace(sequence, heir); }
+  // The flows that have sequences without a place, in no order.
+  std::span<const int32_t> waiting_flows() const { return waiting_.busy(); }
   // The sequence that has waited longest, or null; Sequence::waits_before links to the next.
   Sequence* oldest() const { return waiting_.oldest(); }
 

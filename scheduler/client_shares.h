@@ -1,18 +1,19 @@
 // Keeps the time of steps even between clients, under every policy: it says whose sequences get
 // rows in the next step.
 //
-// A client's virtual time is the time that its rows would have taken in steps of their own, divided
-// by the client's weight. A client that is further ahead of the one that had least than the lead is
-// held, which means that it gets no rows until the others have caught up. Only clients with rows to
-// run are compared: what one client alone wants, it gets. A step that several clients share takes
-// less time than their steps alone, so each client goes at least as fast as on a machine of its own
-// with its share of the speed. That includes what a client cancels: rows are charged when they are
-// planned.
+// A client's virtual time is the time that its rows have added to steps, divided by the client's
+// weight. What a step costs however many rows it has (reading the weights) is charged to nobody,
+// because it would have been spent for the others. The clock is the time of all steps, divided by
+// the weights of those that want the machine. So a client that is ahead of the clock has added more
+// to the time of others than its share. One that is further ahead than half of the lead is held,
+// which means that it gets no rows until the clock has caught up. What one client alone wants, it
+// gets. Of n clients with equal weights, each slows the others down by no more than one n-th, and
+// goes at least as fast as on a machine of its own with one n-th of the speed. That includes what a
+// client cancels: rows are charged when they are planned.
 //
-// The clock is the mean virtual time of those that want the machine, and never goes back. A client
-// that comes back is as far behind the clock as when it left, so that nobody saves idle time up,
-// and nobody is held because somebody comes. A client that left ahead of the clock is ahead when it
-// comes back, until the clock has passed it.
+// Nobody saves time up: who asks for less than its share is one lead behind the clock at most, and
+// so is a new client; that holds nobody else. A client that left ahead of the clock is ahead
+// when it comes back, and until the clock has passed it, its share goes to those that have stayed.
 //
 // Unit: microseconds. Thread-safety: none; owned by the scheduler.
 // Sources:
@@ -53,22 +54,24 @@ class ClientShares {
   void Pause(int32_t number);
   void Resume(int32_t number);
 
-  // The choice of a step: BeginStep, Want for each sequence that has rows to run, Choose. `cost` is
-  // that of a token of its answer; of prompts it is zero.
+  // The choice of a step: BeginStep, Want for each sequence that has rows to run, Await for each
+  // client that has a sequence without a place, Choose. `cost` is that of a token of its answer; of
+  // prompts it is zero.
   void BeginStep();
   void Want(int32_t number, const StepCost& cost);
+  void Await(int32_t number) { awaiting_.push_back(number); }
   void Choose(int64_t now_us);
   // Holds nobody until the next choice.
-  void Release() { least_ = kNobody; }
+  void Release() { even_ = kNobody; }
 
   // Whether the client's sequences get no rows in this step.
   bool IsHeld(int32_t number) const {
     const Account& account = accounts_[number];
-    return account.time - least_ > lead_ && !account.is_starving;
+    return account.time - even_ > lead_ / 2 && !account.is_starving;
   }
-  // Whether `number` is more than the lead ahead of `other`.
+  // Whether `number` is more than half of the lead ahead of `other`.
   bool IsAhead(int32_t number, int32_t other) const { return IsAheadOf(number, TimeOf(other)); }
-  bool IsAheadOf(int32_t number, double time) const { return TimeOf(number) - time > lead_; }
+  bool IsAheadOf(int32_t number, double time) const { return TimeOf(number) - time > lead_ / 2; }
   double TimeOf(int32_t number) const { return accounts_[number].time; }  // virtual
 
   // The step would have rows for the client if there were pages for them.
@@ -80,6 +83,8 @@ class ClientShares {
   int32_t num_live() const { return num_live_; }
 
  private:
+  static constexpr double kNobody = 1e300;
+
   struct Account {
     uint64_t client = 0;
     int32_t weight = 1;
@@ -90,13 +95,23 @@ class ClientShares {
     bool wants = false;           // has rows to run in this step
     bool is_offered = false;
     bool is_stuck = false;     // had no pages for the rows that the last step offered it
+    bool is_debtor = false;    // is among debtors_
     bool is_starving = false;  // has been held for the starvation limit
     int64_t held_since_us = -1;
     StepCost wanted;  // its answers' tokens
     StepCost planned;
   };
 
+  // What those owe that are ahead of the clock and have no rows to run: they have left, or wait
+  // for a place.
+  struct Debts {
+    double weights = 0;
+    double least = kNobody;  // virtual time
+  };
+
   void List(int32_t number);
+  int64_t AwaitingWeights() const;
+  Debts CheckDebts();
   void Forget(bool with_debts);
 
   const SchedulerOptions& options_;
@@ -104,13 +119,13 @@ class ClientShares {
   std::vector<Account> accounts_;
   std::vector<int32_t> free_;  // numbers of forgotten clients
   absl::flat_hash_map<uint64_t, int32_t> number_of_client_;
-  std::vector<int32_t> wanting_;  // in this step
+  std::vector<int32_t> wanting_;   // in this step
+  std::vector<int32_t> awaiting_;  // in this step; some of them are among wanting_
+  std::vector<int32_t> debtors_;   // all that are ahead of the clock, and some that were
   double clock_ = 0;
-  double least_ = kNobody;  // the least virtual time among those that want the machine
+  double even_ = kNobody;  // the virtual time beyond which a client is ahead in this step
   double lead_ = 0;
   int32_t num_live_ = 0;
-
-  static constexpr double kNobody = 1e300;
 };
 
 }  // namespace heddle::scheduler

@@ -43,6 +43,9 @@ class CostModel {
   // Never negative. Meaningless before is_ready().
   double PredictUs(const StepCost& cost) const;
 
+  // The same without what a step costs however many rows it has.
+  double AddedUs(const StepCost& cost) const { return PredictUs(cost) - PredictUs({}); }
+
   // Rows of one chunk that fit beside `base` into `target_us`. The chunk's first row attends to
   // `context` positions, each later row to one more.
   int32_t RowsWithin(double target_us, const StepCost& base, int64_t context) const;

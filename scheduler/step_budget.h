@@ -42,6 +42,10 @@ class StepBudget {
   double PredictUs(const StepCost& cost) const {
     return cost.rows > 0 && cost_model_.is_ready() ? cost_model_.PredictUs(cost) : 0;
   }
+  // The part of it that these rows add to a step that others have rows in, too.
+  double AddedUs(const StepCost& cost) const {
+    return cost.rows > 0 && cost_model_.is_ready() ? cost_model_.AddedUs(cost) : 0;
+  }
 
   // Notes the cost of a planned step that has rows.
   void CountPlan(const StepCost& cost) { last_cost_ = cost; }

@@ -86,6 +86,7 @@ void StepPlanner::ChooseClients() {
     if (remaining == 1) cost = {.rows = 1, .attended = sequence->num_tokens(), .sequences = 1};
     shares.Want(sequence->request->flow, cost);
   }
+  for (const int32_t flow : admission_.waiting_flows()) shares.Await(flow);
   shares.Choose(step_.now_us);
 }
 

@@ -136,8 +136,22 @@ TEST_CASE("Rows that cost next to nothing beside a step's fixed time are not hel
   machine.RunFor(1'000'000);
   machine.RunFor(10'000'000);
   CHECK(machine.tokens[1] >= 10'000'000 / 14'100 - 1);
-  // A half of the machine would bring 40 tokens in 28 ms; sharing steps brings more.
-  CHECK(machine.tokens[2] >= 1.3 * 40 * 10'000'000 / 28'000);
+  CHECK(machine.tokens[2] >= 40 * (10'000'000 / 14'100 - 1));
+}
+
+TEST_CASE("Eight clients keep eight ninths of their speed beside a ninth", "[scheduler][unit]") {
+  // A step of the eight takes 0.3 + 8 * 0.1 = 1.1 ms, and they are due 0.978 of a token for it.
+  SharedMachine machine(Options(), {.fixed_us = 300, .row_us = 100});
+  for (uint64_t client = 1; client <= 8; ++client) machine.AddStreams(client, 1);
+  machine.AddStreams(9, 40);
+  machine.RunFor(1'000'000);
+  machine.RunFor(3'000'000);
+  const double due = 3'000'000 / 1100.0 * 8 / 9;
+  for (uint64_t client = 1; client <= 8; ++client) {
+    CHECK(machine.tokens[client] == Approx(due).epsilon(0.03));
+  }
+  // The ninth gets a ninth of the time for its rows; their fixed part is there for the others.
+  CHECK(machine.tokens[9] == Approx(3'000'000 / 9 / 100.0).epsilon(0.06));
 }
 
 TEST_CASE("Shares are in proportion to weights", "[scheduler][unit]") {
