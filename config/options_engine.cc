@@ -261,7 +261,8 @@ constexpr Option kEngineOptions[] = {
          "pays; answers are the same. off; ngram: what followed the same tokens in prompt and "
          "answer; suffix: and in finished answers of the same client; auto: both, and a drafter in "
          "the model's folder; draft:PATH: a smaller model; medusa:PATH, "
-         "eagle:PATH: such heads; mtp: the model's own. Several with commas, one of them with "
+         "eagle:PATH, dflash:PATH: such heads; mtp: the model's own. Several with commas, one of "
+         "them with "
          "weights. Predicted outputs are "
          "followed with each of them (docs/speculation.md).",
      .commands = kEngineCommands | kBench,

@@ -70,7 +70,7 @@ struct DraftNetworkName {
   bool has_path;
 };
 constexpr DraftNetworkName kDraftNetworks[] = {
-    {"draft", true}, {"medusa", true}, {"eagle", true}, {"mtp", false}};
+    {"draft", true}, {"medusa", true}, {"eagle", true}, {"dflash", true}, {"mtp", false}};
 
 // A value of --speculate.
 absl::Status CheckDrafter(std::string_view value) {
@@ -86,7 +86,7 @@ absl::Status CheckDrafter(std::string_view value) {
   if (network == std::end(kDraftNetworks)) {
     return Contradiction(StrCat("--speculate: ", Quote(value),
                                 " is unknown; there are off, auto, ngram, suffix, draft:PATH, ",
-                                "medusa:PATH, eagle:PATH and mtp"));
+                                "medusa:PATH, eagle:PATH, dflash:PATH and mtp"));
   }
   const bool has_path = colon != std::string_view::npos && colon + 1 < value.size();
   if (has_path == network->has_path) return absl::OkStatus();
@@ -106,7 +106,8 @@ absl::Status ValidateSpeculation(const Config& config) {
   }
   if (networks > 1) {
     return Contradiction(
-        "--speculate names several drafters with weights; one of draft, medusa, eagle and mtp can "
+        "--speculate names several drafters with weights; one of draft, medusa, eagle, dflash and "
+        "mtp can "
         "run beside the model");
   }
   const bool off =

@@ -35,6 +35,8 @@ struct ExecutorLimits {
   // Tokens that the drafter beside the model guesses at most (StepPlan::drafts_ahead); 0: there is
   // none.
   int32_t max_ahead_tokens = 0;
+  // Rows that it runs for a sequence beside one for each of these tokens (DraftAhead::num_slots).
+  int32_t rows_beyond_guesses = 0;
   bool drafter_reads_features = false;  // StepPlan::feeds_drafter matters to it
   // Stages of a pipeline. With more than one, plans in flight have no undrawn rows, and steps that
   // share out the sequences let all stages work at a time.

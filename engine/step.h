@@ -88,13 +88,15 @@ struct SampleRow {
 
 // Asks the drafter that runs beside the model (engine/model/draft_network.h) to guess, when the
 // sample is drawn, up to `num_tokens` tokens behind it. Its keys and values of these positions go
-// to the rows of the slice that are dropped, and then to slots [slot_begin, slot_begin +
-// num_tokens) of StepPlan::ahead_slots, which are free again when the step is done.
-// REQUIRES: no other sequence has the last page of the slice.
+// to the rows of the slice that are dropped, and then to slots [slot_begin, slot_begin + num_slots)
+// of StepPlan::ahead_slots, which are free again when the step is done.
+// REQUIRES: no other sequence has the last page of the slice; num_slots is num_tokens +
+// ExecutorLimits::rows_beyond_guesses.
 struct DraftAhead {
   int32_t sample;  // index into the plan's samples
   int32_t num_tokens;
   int32_t slot_begin;
+  int32_t num_slots;
   float min_survival;  // guessing ends when all guesses so far are right with less probability
   // A drafter that has not computed more positions of the sequence than this leaves it out.
   int32_t max_catch_up;
@@ -160,7 +162,7 @@ struct StepPlan {
   std::vector<ScoreRow> scores;          // [n_scores]
   std::vector<PoolRows> pools;           // [n_pools]
   std::vector<DraftAhead> drafts_ahead;  // at most one for each sample, in any order
-  std::vector<KvSlot> ahead_slots;       // [sum of num_tokens of drafts_ahead]
+  std::vector<KvSlot> ahead_slots;       // [sum of num_slots of drafts_ahead]
   std::vector<SequenceId> ended;         // forget these, after the forward
   std::vector<GroupSpans> more_groups;   // [groups - 1]
   // The drafter beside the model sees all rows of this step, if it reads the model's hidden states.

@@ -234,7 +234,8 @@ int32_t StepPlanner::MaxAhead(const Sequence& sequence) const {
   if (!draws || (!request.forked && request.live_branches > 1)) return 0;
   const int32_t left =
       std::min(request.request.max_tokens - static_cast<int32_t>(sequence.generated.size()) - 2,
-               request.max_context - sequence.num_computed() - sequence.num_planned);
+               request.max_context - sequence.num_computed() - sequence.num_planned -
+                   parts_.limits.options.rows_beyond_guesses);
   const int32_t most = request.request.draft.max_tokens;
   const int32_t wanted = std::min({left, step_.ahead.tokens, sequence.max_ahead});
   return std::max(0, most < 0 ? wanted : std::min(wanted, most));
@@ -244,6 +245,7 @@ int32_t StepPlanner::MaxAhead(const Sequence& sequence) const {
 // step: of `pages` free ones, and in the sequences' own.
 void StepPlanner::FitAhead(int32_t pages) {
   const PageAllocator& pool = parts_.pool;
+  const int32_t beyond = parts_.limits.options.rows_beyond_guesses;
   for (Sequence* sequence : parts_.running) {
     sequence->num_ahead = 0;
     if (step_.ahead.tokens == 0) continue;
@@ -252,7 +254,7 @@ void StepPlanner::FitAhead(int32_t pages) {
     const KvTables& tables = sequence->tables;
     const int32_t own = tables.PagesNeeded(sequence->num_planned, pool);
     const int32_t fitting = tables.Capacity(own + std::max(0, pages), pool) - sequence->num_planned;
-    sequence->num_ahead = std::clamp(fitting, 0, wanted);
+    if (fitting > beyond) sequence->num_ahead = std::min(fitting, wanted + beyond);
     pages -= tables.PagesNeeded(sequence->num_planned + sequence->num_ahead, pool) - own;
   }
 }
@@ -415,11 +417,13 @@ void StepPlanner::WriteDraw(Sequence* sequence, int32_t row, StepPlan* plan, Fli
   flight->samples.push_back({sequence, sample.position, sample.num_rows});
   if (sequence->num_ahead == 0) return;
   ++parts_.totals.ahead_requests;
-  plan->drafts_ahead.push_back({.sample = static_cast<int32_t>(plan->samples.size()) - 1,
-                                .num_tokens = sequence->num_ahead,
-                                .slot_begin = sequence->ahead_slot,
-                                .min_survival = step_.ahead.min_survival,
-                                .max_catch_up = step_.ahead.max_catch_up});
+  plan->drafts_ahead.push_back(
+      {.sample = static_cast<int32_t>(plan->samples.size()) - 1,
+       .num_tokens = sequence->num_ahead - parts_.limits.options.rows_beyond_guesses,
+       .slot_begin = sequence->ahead_slot,
+       .num_slots = sequence->num_ahead,
+       .min_survival = step_.ahead.min_survival,
+       .max_catch_up = step_.ahead.max_catch_up});
 }
 
 }  // namespace heddle::scheduler

@@ -5,7 +5,6 @@
 #include <initializer_list>
 #include <optional>
 #include <string>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -14,43 +13,22 @@
 #include "base/status.h"
 #include "engine/heads/describe_heads.h"
 #include "engine/heads/eagle_config.h"
+#include "engine/heads/feature_files.h"
 #include "engine/heads/head_tensors.h"
-#include "engine/heads/token_map.h"
 #include "engine/model/draft_network.h"
 
 namespace heddle::engine {
 namespace {
 
-// Where the parts of a network are in its file.
-struct Layout {
-  std::string layers;  // prefix of layer {}
-  std::string top;     // prefix of everything else
-  bool is_gguf = false;
-
-  std::string Layer0(const std::string& name) const {
-    std::string prefix = layers;
-    if (const size_t at = prefix.find("{}"); at != std::string::npos) prefix.replace(at, 2, "0");
-    return prefix + name;
-  }
-};
-
-std::optional<Layout> FindLayout(const Checkpoint& file) {
-  if (file.gguf() != nullptr) return Layout{"blk.{}.", "", /*is_gguf=*/true};
+std::optional<FeatureLayout> FindLayout(const Checkpoint& file) {
+  if (file.gguf() != nullptr) return FeatureLayout{"blk.{}.", "", /*is_gguf=*/true};
   for (const char* layers : {"midlayer.", "layers.{}.", "model.layers.{}.", "model.midlayer."}) {
-    Layout layout{layers, "", false};
+    FeatureLayout layout{layers, "", false};
     if (file.Find(layout.Layer0("mlp.down_proj.weight")) == nullptr) continue;
     if (file.Find("model.fc.weight") != nullptr) layout.top = "model.";
     return layout;
   }
   return std::nullopt;
-}
-
-// The first of the names that the file has; empty: none.
-std::string FirstOf(const Checkpoint& file, std::initializer_list<std::string> names) {
-  for (const std::string& name : names) {
-    if (file.Find(name) != nullptr) return name;
-  }
-  return "";
 }
 
 // Reads one network's files.
@@ -60,27 +38,28 @@ class EagleReader {
       : file_(file), target_(target), model_(model) {}
 
   absl::StatusOr<FeatureDraft> Read() {
-    const std::optional<Layout> layout = FindLayout(file_);
+    HEDDLE_ASSIGN_OR_RETURN(config_, EagleConfig::Read(file_));
+    HEDDLE_RETURN_IF_ERROR(config_.CheckVerifier(file_, target_));
+    if (config_.is_block()) return DescribeDflash(file_, config_, model_);
+    const std::optional<FeatureLayout> layout = FindLayout(file_);
     if (!layout.has_value()) {
       return HeadError(file_,
                        "has no layer of an EAGLE network: expected tensors midlayer.*, layers.0.* "
                        "or model.layers.0.*");
     }
     layout_ = *layout;
-    HEDDLE_ASSIGN_OR_RETURN(config_, EagleConfig::Read(file_));
-    HEDDLE_RETURN_IF_ERROR(config_.CheckVerifier(file_, target_));
     HEDDLE_RETURN_IF_ERROR(ReadLayers());
-    HEDDLE_RETURN_IF_ERROR(CheckSizes());
+    HEDDLE_RETURN_IF_ERROR(CheckFeatureSizes(file_, config_, model_, &draft_));
     HEDDLE_RETURN_IF_ERROR(is_eagle3_ ? ReadEagle3() : ReadEagle1());
-    HEDDLE_RETURN_IF_ERROR(ReadTables());
+    HEDDLE_RETURN_IF_ERROR(ReadFeatureTables(file_, config_, layout_, model_, &draft_));
     HEDDLE_RETURN_IF_ERROR(CheckUsedTensors(file_, draft_.model));
-    HEDDLE_RETURN_IF_ERROR(CheckAllUsed());
+    HEDDLE_RETURN_IF_ERROR(CheckAllUsed(file_, draft_, "EAGLE-1, 2, 3 and 3.1"));
     return std::move(draft_);
   }
 
  private:
   const ModelSpec& spec() const { return draft_.model.spec; }
-  std::string Top(const std::string& name) const { return layout_.top + name; }
+  std::string Top(const std::string& name) const { return layout_.Top(name); }
 
   // The layers as those of an ordinary decoder, with this file's names.
   absl::Status ReadLayers() {
@@ -90,14 +69,7 @@ class EagleReader {
     if (layout_.is_gguf) {
       HEDDLE_ASSIGN_OR_RETURN(draft_.model, DescribeGgufAs(file_, "llama"));
     } else {
-      const bool qkv_bias = file_.Find(layout_.Layer0("self_attn.q_proj.bias")) != nullptr;
-      const bool mlp_bias = file_.Find(layout_.Layer0("mlp.down_proj.bias")) != nullptr;
-      HEDDLE_ASSIGN_OR_RETURN(draft_.model, config_.DescribeLayers(file_, qkv_bias, mlp_bias));
-      Rename();
-      const std::string out_bias = layout_.Layer0("self_attn.o_proj.bias");
-      const bool has_out_bias = file_.Find(out_bias) != nullptr;
-      for (LayerSpec& layer : draft_.model.spec.layers) layer.attention.out_bias = has_out_bias;
-      if (!has_out_bias) draft_.model.names.layer.o_bias.clear();
+      HEDDLE_ASSIGN_OR_RETURN(draft_.model, ReadFeatureLayers(file_, config_, layout_, "llama"));
     }
     LayerSpec& first = draft_.model.spec.layers.front();
     if (first.attention.mla.kv_rank > 0 || first.moe.n_experts > 0) {
@@ -113,30 +85,6 @@ class EagleReader {
     draft_.kind = "eagle";
     const LayerNames names = draft_.model.names.Layer(0, first);
     if (file_.Find(names.attn_norm) == nullptr) first.attention_input = AttentionInput::kRawStream;
-    return absl::OkStatus();
-  }
-
-  // From the names of transformers' decoder to those of the file.
-  void Rename() {
-    constexpr std::string_view kPattern = "model.layers.{}.";
-    NameMap& names = draft_.model.names;
-    names.layer.ForEach([&](std::string* name) {
-      if (name->starts_with(kPattern)) name->replace(0, kPattern.size(), layout_.layers);
-    });
-    names.final_norm = Top("norm.weight");
-  }
-
-  absl::Status CheckSizes() {
-    draft_.feature_width = model_.spec.hidden;
-    HEDDLE_ASSIGN_OR_RETURN(const int32_t width, config_.TargetHidden(file_, model_.spec.hidden));
-    if (width != model_.spec.hidden) {
-      return HeadError(file_, base::StrCat("reads hidden states of ", width,
-                                           ", and those of the model are ", model_.spec.hidden));
-    }
-    if (spec().vocab != model_.spec.vocab) {
-      return HeadError(file_, base::StrCat("is for a vocabulary of ", spec().vocab,
-                                           " tokens, and the model's has ", model_.spec.vocab));
-    }
     return absl::OkStatus();
   }
 
@@ -217,79 +165,12 @@ class EagleReader {
     return absl::OkStatus();
   }
 
-  // Embedding, head and the map of the draft vocabulary.
-  absl::Status ReadTables() {
-    const int64_t hidden = spec().hidden;
-    draft_.own_embedding =
-        FirstOf(file_, {layout_.is_gguf ? "token_embd.weight" : Top("embed_tokens.weight"),
-                        "embed_tokens.weight"});
-    draft_.own_head = FirstOf(
-        file_, {layout_.is_gguf ? "output.weight" : "lm_head.weight", Top("lm_head.weight")});
-    draft_.model.names.embed.clear();
-    draft_.model.names.lm_head.clear();
-    if ((draft_.own_embedding.empty() || draft_.own_head.empty()) && hidden != model_.spec.hidden) {
-      return HeadError(
-          file_, base::StrCat("has no ", draft_.own_head.empty() ? "output head" : "embedding",
-                              " of its own, and its hidden size of ", hidden,
-                              " is not the model's, ", model_.spec.hidden));
-    }
-    if (!draft_.own_embedding.empty()) {
-      HEDDLE_RETURN_IF_ERROR(CheckTensor(file_, draft_.own_embedding, {spec().vocab, hidden},
-                                         "the model's vocabulary, hidden"));
-    }
-    HEDDLE_RETURN_IF_ERROR(ReadMap());
-    if (draft_.own_head.empty()) return absl::OkStatus();
-    return CheckTensor(file_, draft_.own_head, {draft_.draft_vocab(), hidden},
-                       "draft vocabulary, hidden");
-  }
-
-  absl::Status ReadMap() {
-    const std::string name = FirstOf(file_, {"d2t", Top("d2t")});
-    const CheckpointTensor* head = draft_.own_head.empty() ? nullptr : file_.Find(draft_.own_head);
-    const CheckpointTensor* map = file_.Find(name);
-    const int64_t rows = head != nullptr && !head->shape.empty() ? head->shape[0] : spec().vocab;
-    HEDDLE_ASSIGN_OR_RETURN(const int32_t draft_vocab,
-                            config_.DraftVocab(file_, rows, spec().vocab));
-    if (map == nullptr && draft_vocab == spec().vocab) return absl::OkStatus();
-    if (head == nullptr) {
-      return HeadError(file_, base::StrCat("has a vocabulary of its own, ", draft_vocab,
-                                           " tokens, but no lm_head.weight for it"));
-    }
-    const TokenMapKind kind = layout_.is_gguf ? TokenMapKind::kIds : TokenMapKind::kOffsets;
-    HEDDLE_ASSIGN_OR_RETURN(draft_.target_ids, ReadTokenMap(file_, name.empty() ? "d2t" : name,
-                                                            kind, draft_vocab, spec().vocab));
-    return absl::OkStatus();
-  }
-
-  // Every tensor has to have a place: others belong to a variant that would be run wrongly.
-  absl::Status CheckAllUsed() const {
-    std::unordered_set<std::string> used = UsedTensors(draft_.model);
-    for (const std::string* name :
-         {&draft_.fuse, &draft_.project, &draft_.project_bias, &draft_.embedding_norm,
-          &draft_.state_norm, &draft_.own_embedding, &draft_.own_head}) {
-      used.insert(*name);
-    }
-    used.insert(draft_.feature_norms.begin(), draft_.feature_norms.end());
-    for (const CheckpointTensor& tensor : file_.tensors()) {
-      const std::string_view name = tensor.name;
-      // t2d is d2t's inverse; others are buffers, and parts of the model that training kept.
-      const bool harmless = name.ends_with("d2t") || name.ends_with("t2d") ||
-                            name.ends_with("rotary_emb.inv_freq") || name == "rope_freqs.weight" ||
-                            name.starts_with("verifier_");
-      if (harmless || used.contains(std::string(name))) continue;
-      return absl::UnimplementedError(
-          base::StrCat(file_.path().string(), ": tensor ", base::Quote(name),
-                       " belongs to no network that this version knows (EAGLE-1, 2, 3 and 3.1)"));
-    }
-    return absl::OkStatus();
-  }
-
   static constexpr int64_t kMaxFeatures = 16;  // published networks have 3 to 5
 
   const Checkpoint& file_;
   const Checkpoint& target_;
   const ModelDescription& model_;
-  Layout layout_;
+  FeatureLayout layout_;
   EagleConfig config_;
   bool is_eagle3_ = false;
   FeatureDraft draft_;

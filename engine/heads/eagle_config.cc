@@ -1,6 +1,8 @@
 #include "engine/heads/eagle_config.h"
 #include "engine/family/describe_draft.h"
 
+#include <algorithm>
+#include <cmath>
 #include <string>
 #include <utility>
 
@@ -36,19 +38,24 @@ const json* FindList(const json& config, std::string_view key) {
   return list == config.end() || !list->is_array() || list->empty() ? nullptr : &*list;
 }
 
-// The name of a network that guesses a block at once, by its own attention to the model's states.
-// Its tensors resemble EAGLE's, and would be run wrongly.
+constexpr std::string_view kDflash = "DFlash";
+
+// The name of a network that guesses a block at once, by its own attention to the model's states;
+// empty: it is another one.
 std::string_view BlockNetwork(const json& config) {
   constexpr std::pair<std::string_view, std::string_view> kMembers[] = {
-      {"dflash_config", "DFlash"}, {"dspark_config", "DSpark"}};
+      {"dflash_config", kDflash}, {"dspark_config", "DSpark"}};
   for (const auto& [member, name] : kMembers) {
     if (config.contains(std::string(member))) return name;
   }
+  if (config.value("speculators_model_type", json()) == "dflash") return kDflash;
   const auto classes = config.find("architectures");
   if (classes == config.end() || !classes->is_array()) return {};
   for (const json& name : *classes) {
     if (!name.is_string()) continue;
-    for (const std::string_view kind : {"DFlash", "DSpark"}) {
+    // "DFlash2..." is another network.
+    for (const std::string_view kind :
+         {std::string_view("DFlash2"), kDflash, std::string_view("DSpark")}) {
       if (name.get_ref<const std::string&>().find(kind) != std::string::npos) return kind;
     }
   }
@@ -86,17 +93,18 @@ absl::StatusOr<EagleConfig> EagleConfig::Read(const Checkpoint& file) {
   }
   config.json_ = std::make_shared<const json>(FlattenConfig(file.config()));
   if (const auto type = config.json_->find("speculators_model_type");
-      type != config.json_->end() && *type != "eagle3" && *type != "eagle") {
+      type != config.json_->end() && *type != "eagle3" && *type != "eagle" && *type != "dflash") {
     return absl::UnimplementedError(
         base::StrCat(file.path().string(), ": \"speculators_model_type\" is ",
                      base::Quote(type->dump(-1, ' ', true, json::error_handler_t::replace)),
-                     ", supported are eagle and eagle3"));
+                     ", supported are eagle, eagle3 and dflash"));
   }
-  if (const std::string_view name = BlockNetwork(*config.json_); !name.empty()) {
-    return absl::UnimplementedError(base::StrCat(
-        file.path().string(), ": is a ", name,
-        " network, which guesses a block of tokens at once; this version runs EAGLE-1, 2, 3 and "
-        "3.1, Medusa and MTP (docs/speculation.md says what is missing)"));
+  const std::string_view block = BlockNetwork(*config.json_);
+  config.is_block_ = block == kDflash;
+  if (!block.empty() && !config.is_block_) {
+    return absl::UnimplementedError(
+        base::StrCat(file.path().string(), ": is a ", block,
+                     " network; this version runs DFlash, EAGLE-1, 2, 3 and 3.1, Medusa and MTP"));
   }
   return config;
 }
@@ -124,15 +132,16 @@ absl::Status EagleConfig::CheckVerifier(const Checkpoint& file, const Checkpoint
                                       show(found.front())));
 }
 
-absl::StatusOr<ModelDescription> EagleConfig::DescribeLayers(const Checkpoint& file, bool qkv_bias,
+absl::StatusOr<ModelDescription> EagleConfig::DescribeLayers(const Checkpoint& file,
+                                                             std::string_view family, bool qkv_bias,
                                                              bool mlp_bias) const {
   json config = *json_;
   // Classes have many names, and all layers are those of a known family.
   config.erase("architectures");
   const auto type = config.find("model_type");
   const bool is_family = type != config.end() && type->is_string() && *type != "speculators" &&
-                         *type != "eagle" && *type != "eagle3";
-  if (!is_family) config["model_type"] = "llama";
+                         *type != "eagle" && *type != "eagle3" && *type != "dflash";
+  if (!is_family) config["model_type"] = family;
   config["attention_bias"] = qkv_bias;
   config["mlp_bias"] = mlp_bias;
   config["tie_word_embeddings"] = false;
@@ -184,6 +193,93 @@ absl::StatusOr<int32_t> EagleConfig::DraftVocab(const Checkpoint& file, int64_t 
                                         " tokens, expected from 1 to the model's ", vocab));
   }
   return Dim(file, *json_, "draft_vocab_size", absent, vocab);
+}
+
+namespace {
+
+// Layers are counted by their outputs in `key`, and by their inputs here.
+absl::StatusOr<std::vector<int32_t>> OutputsOf(const Checkpoint& file, const json& list,
+                                               std::string_view key, int32_t n_layers) {
+  std::vector<int32_t> features;
+  for (const json& id : list) {
+    if (!id.is_number_integer() || id.get<int64_t>() < 0 || id.get<int64_t>() >= n_layers) {
+      return HeadError(
+          file, base::StrCat("reads a layer that a model of ", n_layers, " layers does not have (",
+                             base::Quote(key), "): it is for another model"));
+    }
+    features.push_back(static_cast<int32_t>(id.get<int64_t>()) + 1);
+  }
+  return features;
+}
+
+// The layers that the authors' code reads where none are listed: evenly from the second to the
+// third from the end.
+json DefaultOutputs(int32_t n_model_layers, int32_t n_layers) {
+  if (n_layers == 1) return {n_model_layers / 2};
+  json ids = json::array();
+  for (int32_t i = 0; i < n_layers; ++i) {
+    const double at = 1.0 + static_cast<double>(i) * (n_model_layers - 4) / (n_layers - 1);
+    ids.push_back(static_cast<int64_t>(std::nearbyint(at)));
+  }
+  return ids;
+}
+
+// Members that make another network of it, and the only value that is DFlash's.
+absl::Status CheckVariant(const Checkpoint& file, const json& config, const json& nested) {
+  const std::pair<const char*, json> kPlain[] = {
+      {"sample_from_anchor", false}, {"shift_label", false}, {"projector_type", "dflash"}};
+  const auto refuse = [&](const std::string& key) {
+    return absl::UnimplementedError(
+        base::StrCat(file.path().string(), ": has ", base::Quote(key),
+                     ", which makes another network of DFlash than this version runs"));
+  };
+  for (const auto& [key, plain] : kPlain) {
+    const auto value = config.find(key);
+    if (value != config.end() && !value->is_null() && *value != plain) return refuse(key);
+  }
+  for (const auto& [key, value] : nested.items()) {
+    if (key != "mask_token_id" && key != "target_layer_ids" && key != "block_size") {
+      return refuse("dflash_config." + key);
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<EagleConfig::Block> EagleConfig::ReadBlock(const Checkpoint& file,
+                                                          const ModelSpec& model,
+                                                          int32_t n_layers) const {
+  constexpr int64_t kMaxRows = 64;
+  const auto found = json_->find("dflash_config");
+  const json nested = found != json_->end() && found->is_object() ? *found : json::object();
+  HEDDLE_RETURN_IF_ERROR(CheckVariant(file, *json_, nested));
+  json both = *json_;
+  Merge(nested, &both);
+  Block block;
+  HEDDLE_ASSIGN_OR_RETURN(block.rows, Dim(file, both, "block_size", 0, kMaxRows));
+  if (block.rows < 2) {
+    return HeadError(file, base::StrCat("\"block_size\" is not an integer from 2 to ", kMaxRows));
+  }
+  const json mask = both.value("mask_token_id", json());
+  if (!mask.is_number_integer() || mask.get<int64_t>() < 0 || mask.get<int64_t>() >= model.vocab) {
+    return HeadError(file, base::StrCat("\"mask_token_id\" is not a token of the model, from 0 to ",
+                                        model.vocab - 1));
+  }
+  block.mask = static_cast<TokenId>(mask.get<int64_t>());
+  constexpr std::string_view kOutputs = "target_layer_ids";
+  const json* list = FindList(nested, kOutputs);
+  const json* inputs = FindList(*json_, "aux_hidden_state_layer_ids");
+  if (list == nullptr && inputs != nullptr) {
+    const auto count = static_cast<int32_t>(std::min<size_t>(inputs->size(), kMaxRows));
+    HEDDLE_ASSIGN_OR_RETURN(block.features, Features(file, count, model.n_layers()));
+    return block;
+  }
+  HEDDLE_ASSIGN_OR_RETURN(
+      block.features,
+      OutputsOf(file, list == nullptr ? DefaultOutputs(model.n_layers(), n_layers) : *list,
+                kOutputs, model.n_layers()));
+  return block;
 }
 
 absl::StatusOr<std::vector<int32_t>> EagleConfig::Features(const Checkpoint& file, int32_t count,

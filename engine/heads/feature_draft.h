@@ -9,6 +9,8 @@
 //            state, normed if `stream_is_normed`
 //   the layers; then logits = head(final_norm(stream)), and what is kept is the stream, normed if
 //   `keeps_normed`.
+// DFlash guesses a block at once (DraftTraits::mask): keys and values of the step's rows are those
+// of state_norm(state), in every layer; rows of a block begin with their embedding alone.
 #pragma once
 
 #include <cstdint>
@@ -37,6 +39,9 @@ struct FeatureDraft {
   std::string state_norm;                  // [hidden]
   std::string own_embedding;               // [vocab, hidden]; empty: the model's
   std::string own_head;                    // [draft vocab, hidden]; empty: the model's
+
+  int32_t block = 0;        // rows of a block: the last token and masks; 0: one guess at a time
+  TokenId mask = kNoToken;  // DraftTraits::mask
 
   bool stream_is_normed = false;    // EAGLE-3's norm_before_residual
   bool keeps_normed = false;        // EAGLE-3.1's norm_output; Qwen's MTP

@@ -92,13 +92,15 @@ Tensor FeatureNetwork::Fuse(kernels::Ops& ops, Tensor features) {
   return fused;
 }
 
+const kernels::PackedWeight& FeatureNetwork::EmbeddingTable() const {
+  return weights_.own_embedding == nullptr ? *model_.embedding : *weights_.own_embedding;
+}
+
 void FeatureNetwork::WritePair(kernels::Ops& ops, Tensor state, Tensor pair) {
   const ModelSpec& spec = draft_.model.spec;
   const Tensor embedding = Columns(pair, 0, spec.hidden);
   const Tensor right = Columns(pair, spec.hidden, spec.hidden);
-  const kernels::PackedWeight& table =
-      weights_.own_embedding == nullptr ? *model_.embedding : *weights_.own_embedding;
-  ops.Embed(table, spec.embedding_scale, embedding);
+  ops.Embed(EmbeddingTable(), spec.embedding_scale, embedding);
   if (weights_.embedding_norm.data() != nullptr) {
     ops.Norm(NormOf(weights_.embedding_norm, embedding, embedding));
   }
@@ -122,34 +124,52 @@ void FeatureNetwork::WriteStream(kernels::Ops& ops, Tensor state, Tensor pair) {
   }
 }
 
+void FeatureNetwork::WriteKeys(kernels::Ops& ops, const DraftPass& pass) {
+  const Tensor state = Fuse(ops, pass.features);
+  const Tensor normed = View(*normed_, state.rows, state.cols);
+  ops.Norm(NormOf(weights_.state_norm, state, normed));
+  decoder_->WriteKeys(ops, normed, *pass.cache);
+}
+
+void FeatureNetwork::RunBlocks(kernels::Ops& ops, const DraftPass& pass) {
+  guess_rows_.assign(pass.guess_rows.begin(), pass.guess_rows.end());
+  ops.Embed(EmbeddingTable(), draft_.model.spec.embedding_scale, decoder_->Stream(pass.n_rows));
+  decoder_->RunLayers(ops, pass.n_rows, *pass.cache, {});
+  KeepStates(ops, pass, guess_rows_.back());
+}
+
+void FeatureNetwork::KeepStates(kernels::Ops& ops, const DraftPass& pass, int32_t n_rows) {
+  const int64_t hidden = draft_.model.spec.hidden;
+  const Tensor kept = View(*kept_, n_rows, hidden);
+  ops.GatherLogitRows(decoder_->Stream(pass.n_rows), kept);
+  const DeviceVector& norm = weights_.layers.final_norm.weight;
+  if (norm.data() != nullptr) ops.Norm(NormOf(norm, kept, View(*normed_, n_rows, hidden)));
+}
+
 void FeatureNetwork::Forward(kernels::Ops& ops, const DraftPass& pass) {
+  decoder_->SetFirstKvLayer(pass.first_kv_layer);
+  if (draft_.block > 0) return pass.number == 0 ? WriteKeys(ops, pass) : RunBlocks(ops, pass);
   const int64_t hidden = draft_.model.spec.hidden;
   const Tensor pair = View(*pair_, pass.n_rows, 2 * hidden);
-  const bool has_norm = weights_.layers.final_norm.weight.data() != nullptr;
   kernels::Buffer& states = draft_.keeps_normed ? *normed_ : *kept_;
   const Tensor state =
       pass.number == 0 ? Fuse(ops, pass.features) : View(states, pass.n_rows, hidden);
   WritePair(ops, state, pair);
   WriteStream(ops, state, pair);
-  decoder_->SetFirstKvLayer(pass.first_kv_layer);
   decoder_->RunLayers(ops, pass.n_rows, *pass.cache, pair);
-  if (pass.n_chains == 0) return;
-  const Tensor kept = View(*kept_, pass.n_chains, hidden);
-  ops.GatherLogitRows(decoder_->Stream(pass.n_rows), kept);
-  if (has_norm) {
-    ops.Norm(
-        NormOf(weights_.layers.final_norm.weight, kept, View(*normed_, pass.n_chains, hidden)));
-  }
+  if (pass.n_chains > 0) KeepStates(ops, pass, pass.n_chains);
 }
 
 void FeatureNetwork::Logits(kernels::Ops& ops, const DraftLogits& logits) {
-  HEDDLE_CHECK(logits.first_guess == 0 && logits.n_guesses == 1,
-               "a network with layers makes one guess per pass");
+  HEDDLE_CHECK(draft_.block > 0 || (logits.first_guess == 0 && logits.n_guesses == 1),
+               "the network makes one guess per pass");
   const ModelSpec& spec = draft_.model.spec;
   const bool has_norm = weights_.layers.final_norm.weight.data() != nullptr;
-  Tensor rows = View(has_norm ? *normed_ : *kept_, logits.n_chains, spec.hidden);
-  rows.data =
-      static_cast<char*>(rows.data) + logits.first_chain * kernels::RowBytes(dtype_, spec.hidden);
+  const int32_t guess_begin =
+      draft_.block > 0 ? guess_rows_[static_cast<size_t>(logits.first_guess)] : 0;
+  Tensor rows = View(has_norm ? *normed_ : *kept_, logits.n_chains * logits.n_guesses, spec.hidden);
+  rows.data = static_cast<char*>(rows.data) +
+              (guess_begin + logits.first_chain) * kernels::RowBytes(dtype_, spec.hidden);
   const kernels::PackedWeight& head =
       weights_.own_head == nullptr ? *model_.head() : *weights_.own_head;
   ops.Linear({.x = rows, .weight = &head, .out = logits.out, .out_f32 = true});

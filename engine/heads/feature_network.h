@@ -48,6 +48,12 @@ class FeatureNetwork final : public DraftNetwork {
       : draft_(std::move(draft)), weights_(std::move(weights)), model_(model) {}
 
   absl::Status Allocate(kernels::Device& device, int32_t max_batch_tokens);
+  // The passes of a network that guesses a block at once.
+  void WriteKeys(kernels::Ops& ops, const DraftPass& pass);
+  void RunBlocks(kernels::Ops& ops, const DraftPass& pass);
+  // Keeps the states of the batch's logit rows.
+  void KeepStates(kernels::Ops& ops, const DraftPass& pass, int32_t n_rows);
+  const kernels::PackedWeight& EmbeddingTable() const;
   // The states of a first pass's rows, [n, hidden].
   kernels::Tensor Fuse(kernels::Ops& ops, kernels::Tensor features);
   void WritePair(kernels::Ops& ops, kernels::Tensor state, kernels::Tensor pair);
@@ -62,6 +68,7 @@ class FeatureNetwork final : public DraftNetwork {
   const ModelWeights& model_;
   kernels::DType dtype_ = kernels::DType::kF32;  // of activations
   std::unique_ptr<Decoder> decoder_;
+  std::vector<int32_t> guess_rows_;                   // of the last pass, if it was over blocks
   std::unique_ptr<kernels::Buffer> normed_features_;  // [max_batch_tokens, features * width]
   std::unique_ptr<kernels::Buffer> fused_;            // [max_batch_tokens, hidden]
   std::unique_ptr<kernels::Buffer> pair_;             // [max_batch_tokens, 2 hidden]

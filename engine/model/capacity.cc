@@ -237,6 +237,7 @@ absl::StatusOr<Capacity> PlanCapacity(const ModelSpec& spec, int64_t weight_byte
                      .window_grain = rule.window_grain,
                      .max_draft_tokens = LocalExecutor::kMaxDraftTokens,
                      .max_ahead_tokens = options.max_ahead_tokens,
+                     .rows_beyond_guesses = options.rows_beyond_guesses,
                      .drafter_reads_features = options.drafter_reads_features,
                      .pipeline_stages = PartsOf(spec, options).front().n_stages,
                      .page_bytes = page_bytes,

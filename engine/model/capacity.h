@@ -43,7 +43,8 @@ struct CapacityOptions {
   std::vector<KvLayer> draft_kv_layers;
   int64_t draft_weight_bytes = 0;
   int64_t draft_workspace_bytes = 0;
-  int32_t max_ahead_tokens = 0;  // ExecutorLimits::max_ahead_tokens; 0: no drafter
+  int32_t max_ahead_tokens = 0;     // ExecutorLimits::max_ahead_tokens; 0: no drafter
+  int32_t rows_beyond_guesses = 0;  // ExecutorLimits::rows_beyond_guesses
   bool drafter_reads_features = false;
   // The parts of ranks of this machine that share the model, the head's first; empty: one has all.
   // All of them hold each page.

@@ -42,6 +42,7 @@ void ChainBatch::Begin(const StepPlan& plan, int32_t page_tokens) {
   page_tokens_ = page_tokens;
   token_ids_.clear();
   positions_.clear();
+  masks_.clear();
   q_begin_.assign(1, 0);
   groups_.resize(plan.more_groups.size() + 1);
   for (Group& group : groups_) {
@@ -89,8 +90,8 @@ void ChainBatch::Add(const StepPlan& plan, const Chain& chain, int32_t begin,
   q_begin_.push_back(n_rows());
   for (size_t g = 0; g < groups_.size(); ++g) {
     Group& group = groups_[g];
-    const SlicePages pages = PagesOfSlice(plan, chain.slice, chain.slot_begin, chain.num_wanted,
-                                          static_cast<int32_t>(g));
+    const SlicePages pages =
+        PagesOfSlice(plan, chain.slice, chain.slot_begin, chain.num_slots, static_cast<int32_t>(g));
     const int32_t context = end - pages.missing;
     HEDDLE_CHECK(begin >= pages.missing, "a drafter runs positions that are given back");
     AddSpans(pages, context, &group);
@@ -100,6 +101,14 @@ void ChainBatch::Add(const StepPlan& plan, const Chain& chain, int32_t begin,
     group.span_begin.push_back(static_cast<int32_t>(group.span_page.size()));
     group.context_len.push_back(context);
   }
+}
+
+void ChainBatch::AddBlock(const StepPlan& plan, const Chain& chain, int32_t begin,
+                          std::span<const TokenId> tokens) {
+  HEDDLE_CHECK(tokens.size() <= kernels::kMaxTreeRows,
+               "a block has more rows than a mask has bits");
+  Add(plan, chain, begin, tokens);
+  masks_.resize(token_ids_.size(), ~uint64_t{0} >> (kernels::kMaxTreeRows - tokens.size()));
 }
 
 kernels::HostBatch ChainBatch::View(std::span<const int32_t> logit_rows) {
@@ -122,6 +131,7 @@ kernels::HostBatch ChainBatch::View(std::span<const int32_t> logit_rows) {
           .span_tokens = first.span_tokens,
           .context_len = first.context_len,
           .logit_rows = logit_rows,
+          .tree_mask = masks_,
           .more_groups = more_groups_};
 }
 

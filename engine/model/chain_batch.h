@@ -20,6 +20,7 @@ struct Chain {
   int32_t slice = 0;  // of the plan
   SampleRow next{};   // where the model draws next: the sequence, and the position of guess 0
   int32_t slot_begin = 0;
+  int32_t num_slots = 0;
   int32_t num_wanted = 0;
   float min_survival = 0;
   int32_t max_catch_up = 0;
@@ -54,6 +55,10 @@ class ChainBatch {
   // Adds the rows of indices [begin, begin + tokens.size()) of a chain.
   void Add(const StepPlan& plan, const Chain& chain, int32_t begin,
            std::span<const TokenId> tokens);
+  // The same rows, which attend to each other, later ones included. A batch has either these or
+  // those of Add. REQUIRES: tokens.size() <= kernels::kMaxTreeRows.
+  void AddBlock(const StepPlan& plan, const Chain& chain, int32_t begin,
+                std::span<const TokenId> tokens);
 
   int32_t n_rows() const { return static_cast<int32_t>(token_ids_.size()); }
   // Views this object and `logit_rows`.
@@ -70,6 +75,7 @@ class ChainBatch {
   int32_t page_tokens_ = 0;
   std::vector<TokenId> token_ids_;
   std::vector<Position> positions_;
+  std::vector<uint64_t> masks_;  // [rows] of blocks
   std::vector<int32_t> q_begin_;
   std::vector<Group> groups_;
   std::vector<kernels::BatchSpans> more_groups_;

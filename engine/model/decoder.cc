@@ -160,20 +160,35 @@ void Decoder::Attention(kernels::Ops& ops, int32_t layer, int32_t n_tokens,
     return AddToStream(ops, layer, AdapterSite::kOut, Normed(ops, in));
   }
   if (attention.n_heads == 0) return AttendWithoutHeads(ops, layer, n_tokens);
-  const int64_t q_cols = int64_t{attention.n_heads} * attention.head_dim;
-  const int64_t kv_cols = int64_t{attention.n_kv_heads} * attention.head_dim;
+  const int32_t q_cols = attention.n_heads * attention.head_dim;
   const Tensor qkv = View(*qkv_, n_tokens, static_cast<int32_t>(attention.qkv_dim()));
-  const Tensor q = Columns(qkv, 0, q_cols);
-  const Tensor k = Columns(qkv, q_cols, kv_cols);
-  const Tensor attended = View(*attended_, n_tokens, static_cast<int32_t>(q_cols));
-  const int32_t rotation = rotation_of_layer_[layer];
-
+  const Tensor attended = View(*attended_, n_tokens, q_cols);
   ops.Linear({.x = in.x,
               .weight = weights.qkv.matrix.get(),
               .bias = weights.qkv.bias.data(),
               .out = qkv,
               .adapters = Adapters(layer, AdapterSite::kQkv),
               .norm = in.norm});
+  const Tensor q = WriteHeads(ops, layer, qkv, cache);
+  ops.Attention({.q = q,
+                 .n_heads = attention.n_heads,
+                 .cache = cache.layer(first_kv_layer_ + layer),
+                 .scale = attention.scale,
+                 .window = attention.window,
+                 .softcap = attention.softcap,
+                 .sinks = weights.sinks.data(),
+                 .out = attended});
+  AddToStream(ops, layer, AdapterSite::kOut, attended);
+}
+
+Tensor Decoder::WriteHeads(kernels::Ops& ops, int32_t layer, Tensor qkv, const KvStorage& cache) {
+  const AttentionSpec& attention = spec_.layers[layer].attention;
+  const LayerWeights& weights = weights_.layers[layer];
+  const int64_t q_cols = int64_t{attention.n_heads} * attention.head_dim;
+  const int64_t kv_cols = int64_t{attention.n_kv_heads} * attention.head_dim;
+  const Tensor q = Columns(qkv, 0, q_cols);
+  const Tensor k = Columns(qkv, q_cols, kv_cols);
+  const int32_t rotation = rotation_of_layer_[layer];
   const bool norm_heads = attention.qk_norm == QkNorm::kPerHead;
   if (attention.qk_norm == QkNorm::kFullWidth) NormQk(ops, layer, q, k);
   ops.RopeKvWrite({.q = q,
@@ -190,15 +205,21 @@ void Decoder::Attention(kernels::Ops& ops, int32_t layer, int32_t n_tokens,
                    .rotary_dim = attention.rope.rotary_dim,
                    .layout = attention.rope.layout,
                    .cache = cache.layer(first_kv_layer_ + layer)});
-  ops.Attention({.q = q,
-                 .n_heads = attention.n_heads,
-                 .cache = cache.layer(first_kv_layer_ + layer),
-                 .scale = attention.scale,
-                 .window = attention.window,
-                 .softcap = attention.softcap,
-                 .sinks = weights.sinks.data(),
-                 .out = attended});
-  AddToStream(ops, layer, AdapterSite::kOut, attended);
+  return q;
+}
+
+void Decoder::WriteKeys(kernels::Ops& ops, Tensor states, const KvStorage& cache) {
+  ComputeAngles(ops);
+  for (int32_t layer = 0; layer < spec_.n_layers(); ++layer) {
+    const LayerWeights& weights = weights_.layers[layer];
+    const int64_t cols = spec_.layers[layer].attention.qkv_dim();
+    const Tensor qkv = View(*qkv_, static_cast<int32_t>(states.rows), static_cast<int32_t>(cols));
+    ops.Linear({.x = states,
+                .weight = weights.qkv.matrix.get(),
+                .bias = weights.qkv.bias.data(),
+                .out = qkv});
+    WriteHeads(ops, layer, qkv, cache);
+  }
 }
 
 void Decoder::LatentQuery(kernels::Ops& ops, int32_t layer, Tensor in, Tensor q, Tensor row) {
@@ -354,13 +375,17 @@ void Decoder::MlpOut(kernels::Ops& ops, int32_t layer, int32_t n_tokens) {
 
 Tensor Decoder::Stream(int32_t n_tokens) const { return View(*x_, n_tokens, spec_.hidden); }
 
-void Decoder::RunLayers(kernels::Ops& ops, int32_t n_tokens, const KvStorage& cache, Tensor pair) {
-  pair_ = pair;
+void Decoder::ComputeAngles(kernels::Ops& ops) {
   for (Rotation& rotation : rotations_) {
     ops.RopeAngles({.inv_freq = rotation.inv_freq,
                     .scale = rotation.spec.attention_factor,
                     .cos_sin = static_cast<float*>(rotation.cos_sin->data())});
   }
+}
+
+void Decoder::RunLayers(kernels::Ops& ops, int32_t n_tokens, const KvStorage& cache, Tensor pair) {
+  pair_ = pair;
+  ComputeAngles(ops);
   for (int32_t layer = 0; layer < spec_.n_layers(); ++layer) {
     KeepStream(ops, layer, Stream(n_tokens));
     const bool parallel = spec_.layers[layer].parallel_residual;

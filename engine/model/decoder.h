@@ -48,6 +48,10 @@ class Decoder {
   // the last layer. `pair` [n_tokens, 2 hidden]: for layers with AttentionInput::kPair.
   void RunLayers(kernels::Ops& ops, int32_t n_tokens, const KvStorage& cache, kernels::Tensor pair);
   kernels::Tensor Stream(int32_t n_tokens) const;  // [n_tokens, hidden]
+  // Writes each layer's keys and values of the batch's rows, whose attention inputs are `states`
+  // [n_tokens, hidden] in all layers, and runs nothing else. REQUIRES: no layer has latent
+  // attention or norms over all heads.
+  void WriteKeys(kernels::Ops& ops, kernels::Tensor states, const KvStorage& cache);
 
   // Keeps, from the next Forward on, hidden states of all rows side by side
   // (DraftTraits::features). RESOURCE_EXHAUSTED if the device lacks the memory.
@@ -92,7 +96,11 @@ class Decoder {
 
   absl::Status AllocateBuffers(kernels::Device& device, int32_t max_batch_tokens);
   absl::Status PrepareRotations(kernels::Device& device, int32_t max_batch_tokens);
+  void ComputeAngles(kernels::Ops& ops);
   void Attention(kernels::Ops& ops, int32_t layer, int32_t n_tokens, const KvStorage& cache);
+  // Rotates q and k of `qkv` and writes the keys and values. Returns q.
+  kernels::Tensor WriteHeads(kernels::Ops& ops, int32_t layer, kernels::Tensor qkv,
+                             const KvStorage& cache);
   void AttendWithoutHeads(kernels::Ops& ops, int32_t layer, int32_t n_tokens);
   void LatentAttention(kernels::Ops& ops, int32_t layer, int32_t n_tokens, const KvStorage& cache);
   // Copies the stream that enters `layer` to the features that want it.

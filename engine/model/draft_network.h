@@ -9,13 +9,21 @@
 // A step has passes. Pass 0 is over the rows of the step, so that the network sees every position
 // that the model sees. Each pass, the first one included, gives the next guess of each chain, one
 // chain for each sequence that is drafted; a pass behind the first is over one row per chain.
+//
+// A network that guesses a block at once (DFlash) has two passes. Pass 0 writes the keys and values
+// of the step's rows, from the model's hidden states, and has no chains. Pass 1 is over a block of
+// rows for each chain: the token that was drawn last, and a mask for each guess. Rows of a block
+// attend to the context and to each other, later rows included, and the row of a mask gives the
+// guess of its place.
 // Sources: Leviathan et al. 2023 (draft models); Li et al., "EAGLE", 2024 to 2025; Cai et al.,
-// "Medusa", 2024; DeepSeek-AI, "DeepSeek-V3", 2024 (multi-token prediction).
+// "Medusa", 2024; DeepSeek-AI, "DeepSeek-V3", 2024 (multi-token prediction); Chen et al.,
+// "DFlash: Block Diffusion for Flash Speculative Decoding", 2026.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -44,8 +52,12 @@ struct DraftTraits {
   // do; otherwise the token at its position. REQUIRES, if true: features.
   bool reads_next_token = false;
   int32_t guesses_per_pass = 1;  // Medusa: its heads; then there is a pass 0 only
-  int32_t vocab = 0;             // columns of its logits
-  int32_t max_context = 0;       // positions that it cannot go beyond; 0: it has no such limit
+  // Stands for a token that is to be guessed, in a network that guesses a block at once (below);
+  // kNoToken: it does not. REQUIRES, if there is one: features and not reads_next_token.
+  TokenId mask = kNoToken;
+  bool is_block() const { return mask != kNoToken; }
+  int32_t vocab = 0;        // columns of its logits
+  int32_t max_context = 0;  // positions that it cannot go beyond; 0: it has no such limit
   // [vocab] the model's id of each of its own (EAGLE-3's d2t, as absolute ids), each once and below
   // the model's vocabulary. Empty: they are the same.
   std::vector<TokenId> target_ids;
@@ -68,6 +80,9 @@ struct DraftPass {
   // Pass 0: [n_rows, features * hidden] of the model's rows. Later: no data; a network that reads
   // features takes its own hidden state at the end of the chain, which it has kept.
   kernels::Tensor features;
+  // [guesses + 1] of a pass over blocks: the batch's logit rows [guess_rows[g], guess_rows[g + 1])
+  // are those of guess g, of the first so many chains. Empty for other passes.
+  std::span<const int32_t> guess_rows;
   const KvStorage* cache = nullptr;
   int32_t first_kv_layer = 0;  // kv_layers[i] is layer first_kv_layer + i of the cache
 };

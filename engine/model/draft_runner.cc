@@ -95,6 +95,7 @@ void DraftRunner::AddChain(const StepPlan& plan, const DraftAhead& ask, const St
   const SequenceSlice& slice = plan.sequences[static_cast<size_t>(chain.slice)];
   chain.next = {.id = sample.id, .row = 0, .position = sample.position + gain.num_tokens};
   chain.slot_begin = ask.slot_begin;
+  chain.num_slots = ask.num_slots;
   chain.num_wanted = std::min(ask.num_tokens, kMaxGuesses);
   chain.min_survival = ask.min_survival;
   chain.max_catch_up = ask.max_catch_up;
@@ -105,7 +106,7 @@ void DraftRunner::AddChain(const StepPlan& plan, const DraftAhead& ask, const St
   if (const int32_t most = traits().max_context; most > 0) {
     chain.num_wanted = std::min(chain.num_wanted, most - 1 - chain.next.position);
   }
-  if (traits().guesses_per_pass > 1) {
+  if (traits().guesses_per_pass > 1 || traits().is_block()) {
     chain.num_wanted = std::min(chain.num_wanted, traits().guesses_per_pass);
   }
   if (chain.num_wanted < 1) return;
@@ -117,7 +118,7 @@ void DraftRunner::AddChain(const StepPlan& plan, const DraftAhead& ask, const St
 
 // The index of the first position that the drafter has not computed and can compute.
 int32_t DraftRunner::FirstUnknown(const StepPlan& plan, const Chain& chain) const {
-  const SlicePages pages = PagesOfSlice(plan, chain.slice, chain.slot_begin, chain.num_wanted, 0);
+  const SlicePages pages = PagesOfSlice(plan, chain.slice, chain.slot_begin, chain.num_slots, 0);
   int32_t index = 0;
   for (const KvSpan& span : pages.spans) {
     const int32_t known = std::min(span.num_tokens, pages_.known(span.page));
@@ -129,6 +130,7 @@ int32_t DraftRunner::FirstUnknown(const StepPlan& plan, const Chain& chain) cons
 
 absl::Status DraftRunner::RunPasses(kernels::Device& device, const Step& step, StepResult* result) {
   ListChains(step.plan, *result);
+  if (traits().is_block()) return RunBlocks(device, step, result);
   const bool reads_features = !traits().features.empty();
   const bool sees_step = reads_features && step.plan.feeds_drafter && !step.plan.token_ids.empty();
   if (chains_.empty() && (!sees_step || traits().kv_layers.empty())) return absl::OkStatus();
@@ -144,6 +146,11 @@ absl::Status DraftRunner::RunPasses(kernels::Device& device, const Step& step, S
   HEDDLE_RETURN_IF_ERROR(device.Plan(first));
   HEDDLE_RETURN_IF_ERROR(RunPass(device, step, pass, /*guess=*/0, result));
   if (reads_features) CountSeen(step.plan);
+  return RunLaterGuesses(device, step, pass, result);
+}
+
+absl::Status DraftRunner::RunLaterGuesses(kernels::Device& device, const Step& step, DraftPass pass,
+                                          StepResult* result) {
   for (int32_t guess = 1; NumGoingOn(guess) > 0; ++guess) {
     const bool is_other_head = guess < traits().guesses_per_pass;
     pass.n_chains = NumGoingOn(guess);
@@ -156,6 +163,84 @@ absl::Status DraftRunner::RunPasses(kernels::Device& device, const Step& step, S
     HEDDLE_RETURN_IF_ERROR(RunPass(device, step, pass, guess, result));
   }
   return absl::OkStatus();
+}
+
+// The passes of a network that guesses a block at once. Their times count as one.
+absl::Status DraftRunner::RunBlocks(kernels::Device& device, const Step& step, StepResult* result) {
+  if (step.plan.token_ids.empty() || (chains_.empty() && !step.plan.feeds_drafter)) {
+    return absl::OkStatus();
+  }
+  const int64_t start_ns = DraftNowNs();
+  logit_rows_.clear();
+  const kernels::HostBatch rows = StepBatch(step, *result);
+  DraftPass pass{.number = 0,
+                 .n_rows = rows.n_tokens(),
+                 .features = step.features,
+                 .cache = &step.cache,
+                 .first_kv_layer = parts_.first_kv_layer};
+  HEDDLE_RETURN_IF_ERROR(device.Plan(rows));
+  HEDDLE_RETURN_IF_ERROR(
+      device.Run([&](kernels::Ops& ops) { parts_.network->Forward(ops, pass); }));
+  CountSeen(step.plan);
+  const int64_t keys_ns = DraftNowNs() - start_ns;
+  const int32_t keys_rows = pass.n_rows;
+  FitBlocks();
+  if (chains_.empty()) {
+    result->draft_times.push_back({.rows = keys_rows, .is_first = true, .ns = keys_ns});
+    return absl::OkStatus();
+  }
+  const kernels::HostBatch blocks = BlockBatch(step.plan);
+  pass.number = 1;
+  pass.n_rows = blocks.n_tokens();
+  pass.n_chains = static_cast<int32_t>(chains_.size());
+  pass.features = {};
+  pass.guess_rows = guess_rows_;
+  HEDDLE_RETURN_IF_ERROR(device.Plan(blocks));
+  HEDDLE_RETURN_IF_ERROR(RunPass(device, step, pass, /*guess=*/0, result));
+  DraftPassTime& time = result->draft_times.back();
+  time.rows = std::max(time.rows, keys_rows);
+  time.ns += keys_ns;
+  return RunLaterGuesses(device, step, pass, result);
+}
+
+// Leaves blocks out, and makes blocks shorter, until all of them are no more than a batch.
+void DraftRunner::FitBlocks() {
+  constexpr int32_t kLeastRows = 2;
+  const int32_t most_chains = limits_.max_batch_tokens / kLeastRows;
+  if (static_cast<int32_t>(chains_.size()) > most_chains) {
+    chains_.resize(static_cast<size_t>(most_chains));
+  }
+  if (chains_.empty()) return;
+  const int32_t most = limits_.max_batch_tokens / static_cast<int32_t>(chains_.size()) - 1;
+  for (Chain& chain : chains_) chain.num_wanted = std::min(chain.num_wanted, most);
+}
+
+// A block of rows for each chain. Where the logits of all guesses are computed at once, each guess
+// has rows of all chains, also of those that want fewer guesses; their last one stands in.
+kernels::HostBatch DraftRunner::BlockBatch(const StepPlan& plan) {
+  chain_batch_.Begin(plan, limits_.page_tokens);
+  logit_rows_.clear();
+  const auto n_chains = static_cast<int32_t>(chains_.size());
+  const int32_t n_guesses = chains_.front().num_wanted;
+  std::vector<int32_t>& first_rows = rows_kept_;  // no longer needed
+  first_rows.clear();
+  for (const Chain& chain : chains_) {
+    first_rows.push_back(chain_batch_.n_rows());
+    next_tokens_.assign(1, chain.pending);
+    next_tokens_.resize(static_cast<size_t>(chain.num_wanted) + 1, traits().mask);
+    chain_batch_.AddBlock(plan, chain, chain.end + 1, next_tokens_);
+  }
+  const bool at_once = n_guesses * n_chains <= DraftLogits::kMaxRows;
+  guess_rows_.assign(1, 0);
+  for (int32_t guess = 0; guess < n_guesses; ++guess) {
+    for (int32_t c = 0; c < n_chains; ++c) {
+      const int32_t wanted = chains_[static_cast<size_t>(c)].num_wanted;
+      if (wanted <= guess && !at_once) break;  // as all later ones
+      logit_rows_.push_back(first_rows[static_cast<size_t>(c)] + std::min(guess + 1, wanted));
+    }
+    guess_rows_.push_back(static_cast<int32_t>(logit_rows_.size()));
+  }
+  return chain_batch_.View(logit_rows_);
 }
 
 // The rows of the step itself, for a drafter that reads the model's hidden states: each with the
@@ -189,6 +274,7 @@ kernels::HostBatch DraftRunner::StepBatch(const Step& step, const StepResult& re
     next_tokens_[static_cast<size_t>(sample.row + gain.rows_kept) - 1] = token;
   }
   for (const Chain& chain : chains_) {
+    if (traits().is_block()) break;
     const SequenceSlice& slice = plan.sequences[static_cast<size_t>(chain.slice)];
     logit_rows_.push_back(slice.token_begin + chain.end - FirstIndex(slice));
   }
@@ -221,7 +307,7 @@ kernels::HostBatch DraftRunner::CatchUpBatch(const Step& step) {
     chain.is_over = end < chain.end || is_too_far;
     if (room == 0 || is_too_far) continue;
     const SlicePages pages =
-        PagesOfSlice(step.plan, chain.slice, chain.slot_begin, chain.num_wanted, 0);
+        PagesOfSlice(step.plan, chain.slice, chain.slot_begin, chain.num_slots, 0);
     next_tokens_.clear();
     ForEachSlot(pages, begin, end + 1, [&](int32_t index, KvSlot slot) {
       const TokenId token = index == chain.end ? chain.pending : pages_.token(slot);
@@ -251,7 +337,7 @@ kernels::HostBatch DraftRunner::NextBatch(const Step& step, int32_t pass, int32_
     logit_rows_.push_back(c);
     if (!has_guess || !traits().features.empty()) continue;
     const SlicePages pages =
-        PagesOfSlice(step.plan, chain.slice, chain.slot_begin, chain.num_wanted, 0);
+        PagesOfSlice(step.plan, chain.slice, chain.slot_begin, chain.num_slots, 0);
     ForEachSlot(pages, index, index + 1,
                 [&](int32_t, KvSlot slot) { pages_.SetKnown(slot, chain.next.id, token); });
   }

@@ -65,6 +65,11 @@ class DraftRunner {
   DraftRunner(Parts parts, const ExecutorLimits& limits);
 
   absl::Status RunPasses(kernels::Device& device, const Step& step, StepResult* result);
+  absl::Status RunLaterGuesses(kernels::Device& device, const Step& step, DraftPass pass,
+                               StepResult* result);
+  absl::Status RunBlocks(kernels::Device& device, const Step& step, StepResult* result);
+  void FitBlocks();
+  kernels::HostBatch BlockBatch(const StepPlan& plan);
   void ListChains(const StepPlan& plan, const StepResult& result);
   void AddChain(const StepPlan& plan, const DraftAhead& ask, const StepResult& result);
   int32_t FirstUnknown(const StepPlan& plan, const Chain& chain) const;
@@ -100,6 +105,7 @@ class DraftRunner {
   std::vector<TokenId> next_tokens_;
   std::vector<int32_t> rows_kept_;  // of each slice
   std::vector<int32_t> logit_rows_;
+  std::vector<int32_t> guess_rows_;  // DraftPass::guess_rows
   std::vector<kernels::SampleRowParams> sample_rows_;
   std::vector<int32_t> sampled_chain_;  // the chain of each of them
   std::vector<uint32_t> masks_;         // [chains, words of a mask] where GuessableOf combines two

@@ -74,9 +74,10 @@ void CountDrafter(const OpenedDrafter& drafter, const Checkpoint& checkpoint,
       Decoder::FeatureBytes(model.spec, traits.features.size(), capacity->max_batch_tokens,
                             activations);
   capacity->max_ahead_tokens = DraftRunner::kMaxGuesses;
-  if (traits.guesses_per_pass > 1) {
+  if (traits.guesses_per_pass > 1 || traits.is_block()) {
     capacity->max_ahead_tokens = std::min(capacity->max_ahead_tokens, traits.guesses_per_pass);
   }
+  capacity->rows_beyond_guesses = traits.is_block() ? 1 : 0;
   capacity->drafter_reads_features = !traits.features.empty() && !traits.kv_layers.empty();
 }
 

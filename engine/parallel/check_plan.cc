@@ -159,7 +159,8 @@ class PlanChecker {
     return All(plan_.drafts_ahead, "drafts_ahead", [this](const DraftAhead& draft) {
       return draft.sample >= 0 && static_cast<size_t>(draft.sample) < plan_.samples.size() &&
              draft.num_tokens > 0 && draft.num_tokens <= limits_.max_ahead_tokens &&
-             IsRange(draft.slot_begin, draft.num_tokens,
+             draft.num_slots == draft.num_tokens + limits_.rows_beyond_guesses &&
+             IsRange(draft.slot_begin, draft.num_slots,
                      static_cast<int64_t>(plan_.ahead_slots.size()));
     });
   }

@@ -57,8 +57,8 @@ auto MembersOf(T& x) {
 }
 template <Is<DraftAhead> T>
 auto MembersOf(T& x) {
-  auto& [sample, num_tokens, slot_begin, min_survival, max_catch_up] = x;
-  return std::tie(sample, num_tokens, slot_begin, min_survival, max_catch_up);
+  auto& [sample, num_tokens, slot_begin, num_slots, min_survival, max_catch_up] = x;
+  return std::tie(sample, num_tokens, slot_begin, num_slots, min_survival, max_catch_up);
 }
 template <Is<DryBreaker> T>
 auto MembersOf(T& x) {

@@ -72,7 +72,7 @@ using NetworkKind = NetworkOptions::Kind;
 NetworkKind KindOfName(std::string_view name) {
   if (name == "draft") return NetworkKind::kDraftModel;
   if (name == "medusa") return NetworkKind::kMedusa;
-  if (name == "eagle") return NetworkKind::kEagle;
+  if (name == "eagle" || name == "dflash") return NetworkKind::kEagle;  // told apart by their files
   return name == "mtp" ? NetworkKind::kMtp : NetworkKind::kNone;
 }
 
@@ -97,7 +97,7 @@ absl::StatusOr<SpeculationOptions> ReadMembers(const Json& json) {
   if (!drafters.ngram && !drafters.suffix && options.network.kind == NetworkKind::kNone) {
     return absl::InvalidArgumentError(StrCat("the method ", Quote(method),
                                              " is unknown; there are ngram, suffix, draft_model, ",
-                                             "medusa, eagle, eagle3 and mtp"));
+                                             "medusa, eagle, eagle3, dflash and mtp"));
   }
   const bool needs_model =
       options.network.kind != NetworkKind::kNone && options.network.kind != NetworkKind::kMtp;
@@ -191,6 +191,7 @@ NetworkOptions FindNetwork(const engine::Checkpoint& checkpoint,
                            const engine::ModelDescription& model) {
   constexpr std::pair<std::string_view, NetworkKind> kFolders[] = {
       {"eagle", NetworkKind::kEagle},
+      {"dflash", NetworkKind::kEagle},
       {"medusa", NetworkKind::kMedusa},
       {"draft", NetworkKind::kDraftModel}};
   for (const auto& [name, kind] : kFolders) {

@@ -33,6 +33,7 @@ scheduler::SchedulerOptions SchedulerOptionsFor(const engine::ExecutorLimits& li
           .target_step_us = options.target_inter_token_us,
           .max_queue_us = options.max_queue_us,
           .max_draft_tokens = limits.max_draft_tokens,
+          .rows_beyond_guesses = limits.rows_beyond_guesses,
           .prefix_cache = options.prefix_cache,
           .policy = options.policy,
           .starvation_us = options.starvation_us,

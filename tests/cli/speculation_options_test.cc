@@ -155,7 +155,8 @@ TEST_CASE("A server's log says what it drafts with, or why it does not", "[unit]
 
 TEST_CASE("Other methods and members of vLLM's JSON are refused by name", "[unit]") {
   CHECK(Refuses(R"({"method":"eagle3"})", "needs \"model\""));
-  CHECK(Refuses(R"({"method":"dflash","model":"m"})", "dflash"));
+  CHECK(Refuses(R"({"method":"dflash"})", "needs \"model\""));
+  CHECK(Refuses(R"({"method":"dspark","model":"m"})", "dspark"));
   CHECK(Refuses(R"({"method":"draft_model","model":"m","draft_tensor_parallel_size":2})",
                 "draft_tensor_parallel_size"));
   CHECK(Refuses(R"({"method":"ngram","model":"x"})", "model"));

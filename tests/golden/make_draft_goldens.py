@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Logits of draft networks (Medusa, EAGLE-1 to 3.1, MTP): the goldens of tests/heads/.
+"""Logits of draft networks (Medusa, EAGLE-1 to 3.1, MTP, DFlash): the goldens of tests/heads/.
 
 The layers are those of transformers; how a network puts embedding and hidden state together, and
 what it feeds back, follows the code that its authors have published (SafeAILab/EAGLE's cnets.py and
-cnets1.py, FasterDecoding/Medusa's medusa_model.py) and, for MTP and EAGLE-3.1, vLLM's models
+cnets1.py, FasterDecoding/Medusa's medusa_model.py, z-lab/dflash's model.py) and, for MTP and EAGLE-3.1, vLLM's models
 deepseek_mtp.py, qwen3_next_mtp.py and llama_eagle3.py. The model's hidden states are made up, like
 all weights (synthetic_weights.py), and so the model itself is not run.
 
@@ -184,6 +184,50 @@ class Mtp(Network):
         return (normed if self.keeps_normed else x), self.logits(normed, tables)
 
 
+class Dflash(Network):
+    """A block of the last token and of masks attends to the features, as keys and values of each
+    layer, and to all of itself."""
+
+    def __init__(self, values: dict, target: dict, features: int, block: int, mask: int,
+                 draft_vocab=None):
+        super().__init__(values["hidden_size"], values["rms_norm_eps"])
+        config = config_of(values)
+        self.decoder = Decoder([modeling_qwen3.Qwen3DecoderLayer(config, i)
+                                for i in range(config.num_hidden_layers)],
+                               modeling_qwen3.Qwen3RotaryEmbedding(config))
+        self.fc = nn.Linear(features * target["hidden_size"], self.hidden, bias=False)
+        self.hidden_norm, self.norm_ = self.norm(), self.norm()
+        self.features, self.block, self.mask = features, block, mask
+        if draft_vocab:
+            self.lm_head = nn.Linear(self.hidden, draft_vocab, bias=False)
+
+    def attend(self, attention, x, states, cos, sin):
+        def heads(rows):
+            return rows.view(1, rows.shape[1], -1, attention.head_dim)
+
+        def rotated(rows, count):
+            c, s = cos[None, None, -count:], sin[None, None, -count:]
+            return rows * c + modeling_qwen3.rotate_half(rows) * s
+        both = torch.cat([states, x], dim=1)
+        q = rotated(attention.q_norm(heads(attention.q_proj(x))).transpose(1, 2), x.shape[1])
+        k = rotated(attention.k_norm(heads(attention.k_proj(both))).transpose(1, 2), both.shape[1])
+        v = heads(attention.v_proj(both)).transpose(1, 2)
+        groups = attention.num_key_value_groups
+        k, v = k.repeat_interleave(groups, 1), v.repeat_interleave(groups, 1)
+        shares = (q @ k.transpose(2, 3) * attention.scaling).softmax(dim=-1)
+        return attention.o_proj((shares @ v).transpose(1, 2).reshape(1, x.shape[1], -1))
+
+    def guesses(self, last: int, features, tables):
+        """[block - 1, vocab]"""
+        states = self.hidden_norm(self.fc(features))
+        x = self.embed(torch.tensor([[last] + [self.mask] * (self.block - 1)]), tables)
+        cos, sin = self.decoder.rotary(x, torch.arange(states.shape[1] + self.block)[None])
+        for layer in self.decoder.layers:
+            x = x + self.attend(layer.self_attn, layer.input_layernorm(x), states, cos[0], sin[0])
+            x = x + layer.mlp(layer.post_attention_layernorm(x))
+        return list(self.logits(self.norm_(x), tables)[0, 1:])
+
+
 class Medusa(Network):
     def __init__(self, target: dict, heads: int, blocks: int, own_output: bool):
         super().__init__(target["hidden_size"], target["rms_norm_eps"])
@@ -255,6 +299,26 @@ def offsets(draft_vocab: int, vocab: int) -> list[int]:
     return [id - i for i, id in enumerate(ids)]
 
 
+DFLASH = dict(
+    QWEN3, num_hidden_layers=2, num_target_layers=3, layer_types=["full_attention"] * 2,
+    architectures=["DFlashDraftModel"], block_size=5,
+    dflash_config=dict(mask_token_id=7, target_layer_ids=[0, 1]))
+DFLASH_LLAMA = dict(
+    model_type="qwen3", vocab_size=301, hidden_size=96, intermediate_size=112, num_hidden_layers=3,
+    num_attention_heads=6, num_key_value_heads=2, head_dim=20, rms_norm_eps=1e-5,
+    max_position_embeddings=512, attention_bias=True, rope_theta=5000.0,
+    tie_word_embeddings=False, hidden_act="silu", layer_types=["full_attention"] * 3)
+DFLASH_SPECULATORS = dict(
+    architectures=["DFlashSpeculator"], speculators_model_type="dflash", draft_vocab_size=80,
+    block_size=5, mask_token_id=300, aux_hidden_state_layer_ids=[1, 2, 3],
+    sample_from_anchor=False, target_hidden_size=None,
+    speculators_config=dict(algorithm="dflash", default_proposal_method="greedy",
+                            proposal_methods=[dict(proposal_type="greedy", speculative_tokens=4)],
+                            verifier=dict(name_or_path="any/llama",
+                                          architectures=["LlamaForCausalLM"])),
+    transformer_layer_config=DFLASH_LLAMA)
+
+
 NARROW = llama_config(64, num_attention_heads=4, num_key_value_heads=2)
 LIKE_TARGET = llama_config(96)
 SPECULATORS = dict(
@@ -291,6 +355,11 @@ def cases():
         num_nextn_predict_layers=1), mtp_names(DEEPSEEK_MTP), dict(in_target=True)
     yield "mtp_qwen", Mtp(qwen_decoder(), QWEN3, True), "qwen3", dict(
         mtp_num_hidden_layers=1), mtp_names(QWEN_MTP), dict(in_target=True)
+    yield "dflash", Dflash(DFLASH, QWEN3, 2, 5, 7), "qwen3", DFLASH, eagle_names(
+        "layers.{}."), dict(layers=[1, 2])
+    yield ("dflash_speculators", Dflash(DFLASH_LLAMA, LLAMA, 3, 5, 300, draft_vocab=80), "llama",
+           DFLASH_SPECULATORS, eagle_names("layers.{}."),
+           dict(d2t=offsets(80, 301), layers=[1, 2, 3]))
     yield "medusa", Medusa(LLAMA, 3, 1, True), "llama", dict(
         medusa_num_heads=2, medusa_num_layers=1), medusa_names(1), {}
     yield "medusa_shared", Medusa(LLAMA, 2, 2, False), "llama", dict(
@@ -330,6 +399,8 @@ def run(network: Network, tokens: list, features, tables: dict, d2t) -> list:
     """For each pass the logits behind the last row."""
     if isinstance(network, Medusa):
         return network.guesses(features, tables)
+    if isinstance(network, Dflash):
+        return network.guesses(tokens[-1], features, tables)
     states, tokens, passes = network.fuse(features), list(tokens), []
     for _ in range(PASSES):
         kept, logits = network(torch.tensor([tokens]), states, tables)
@@ -360,14 +431,16 @@ def model_states(target_name: str, prompt: list, layers: list):
 
 
 def chain_of(network: Network, target_name: str, layers: list, d2t) -> dict:
-    """The first prompt on which no guess is close to another one."""
+    """The first prompt on which no guess is close to another one, and not all guesses of a block are
+    the same."""
     target = TARGETS[target_name]
     for seed in range(100):
         prompt = [(13 * i * i + 31 * i + 7 * seed + 5) % target["vocab_size"] for i in range(14)]
         drawn, states = model_states(target_name, prompt, layers)
         passes = run(network, prompt[1:] + [drawn], states, tables_of(target), d2t)
         margins = [float(p.topk(2).values[0] - p.topk(2).values[1]) for p in passes]
-        if min(margins) > 0.02:
+        is_uniform = isinstance(network, Dflash) and len({int(p.argmax()) for p in passes}) == 1
+        if min(margins) > 0.02 and not is_uniform:
             break
     best = [int(p.argmax()) for p in passes]
     return dict(prompt=prompt,
@@ -381,7 +454,8 @@ def make(name, network, target_name, config, rename, more) -> dict:
     d2t = more.get("d2t")
     if d2t is not None:
         tensors.append(["d2t", [len(d2t)], 0, 0, "I64", 0, d2t])
-    width = target["hidden_size"] * (3 if isinstance(network, Eagle3) else 1)
+    width = target["hidden_size"] * getattr(
+        network, "features", 3 if isinstance(network, Eagle3) else 1)
     features = torch.from_numpy(synthetic_weights.values(
         f"{name}.features", [ROWS, width], FEATURE_SCALE, 0.0))[None]
     tokens = [(17 * i * i + 29 * i + 11) % target["vocab_size"] for i in range(ROWS)]

@@ -78,8 +78,9 @@ std::vector<TokenId> Chain(engine::LocalExecutor& executor, const std::vector<To
     }
     if (end == size) {
       plan.samples.push_back({kId, end - begin - 1, size});
-      plan.drafts_ahead.push_back({0, num_guesses, 0, 0.0f});
-      for (int32_t at = size; at < size + num_guesses; ++at) {
+      const int32_t num_slots = num_guesses + executor.limits().rows_beyond_guesses;
+      plan.drafts_ahead.push_back({0, num_guesses, 0, num_slots, 0.0f});
+      for (int32_t at = size; at < size + num_slots; ++at) {
         plan.ahead_slots.push_back({PageId{at / kPageTokens}, at % kPageTokens});
       }
       plan.ended.push_back(kId);

@@ -196,6 +196,16 @@ std::vector<std::vector<std::vector<float>>> NetworkRun::Run(int32_t n_seqs, int
                                     int64_t{sizeof(float)}));
   std::vector<std::vector<std::vector<float>>> logits;
   if (first_rows > 0) RunBatch(0, 0, first_rows, /*is_last=*/false, &logits);
+  if (traits().is_block()) {
+    RunBatch(0, first_rows, rows, /*is_last=*/false, &logits);
+    for (auto& tokens : tokens_) {
+      const int32_t last = tokens.back();
+      tokens.push_back(last);
+      tokens.resize(tokens.size() + static_cast<size_t>(traits().guesses_per_pass), traits().mask);
+    }
+    RunBatch(1, rows, rows + 1 + traits().guesses_per_pass, /*is_last=*/true, &logits);
+    return logits;
+  }
   RunBatch(0, first_rows, rows, /*is_last=*/true, &logits);
   const auto passes = static_cast<int32_t>(golden_.passes.size());
   for (int32_t pass = 1; pass < passes && !golden_.is_medusa(); ++pass) {
@@ -215,6 +225,7 @@ void NetworkRun::RunBatch(int32_t pass, int32_t begin, int32_t end, bool is_last
                           std::vector<std::vector<std::vector<float>>>* logits) {
   const auto n_seqs = static_cast<int32_t>(tokens_.size());
   const int32_t n = end - begin;
+  const bool is_block = traits().is_block() && pass == 1;
   std::vector<int32_t> token_ids, positions, q_begin = {0}, span_begin = {0}, span_page,
                                              span_tokens, context_len, logit_rows;
   std::vector<int64_t> kv_slot;
@@ -232,7 +243,17 @@ void NetworkRun::RunBatch(int32_t pass, int32_t begin, int32_t end, bool is_last
     q_begin.push_back(q_begin.back() + n);
     span_begin.push_back(static_cast<int32_t>(span_page.size()));
     context_len.push_back(end);
-    if (is_last) logit_rows.push_back(q_begin.back() - 1);
+    if (is_last && !is_block) logit_rows.push_back(q_begin.back() - 1);
+  }
+  std::vector<uint64_t> masks;
+  std::vector<int32_t> guess_rows;
+  if (is_block) {
+    masks.assign(token_ids.size(), (uint64_t{1} << n) - 1);
+    for (int32_t guess = 0; guess + 1 < n; ++guess) {
+      guess_rows.push_back(static_cast<int32_t>(logit_rows.size()));
+      for (int32_t seq = 0; seq < n_seqs; ++seq) logit_rows.push_back(seq * n + 1 + guess);
+    }
+    guess_rows.push_back(static_cast<int32_t>(logit_rows.size()));
   }
   if (pass == 0) {
     const int64_t width = static_cast<int64_t>(traits().features.size()) * model_.spec.hidden;
@@ -253,6 +274,7 @@ void NetworkRun::RunBatch(int32_t pass, int32_t begin, int32_t end, bool is_last
       .n_chains = is_last ? n_seqs : 0,
       .features = pass > 0 ? kernels::Tensor{}
                            : kernels::Tensor{features_->data(), n * n_seqs, width, width},
+      .guess_rows = guess_rows,
       .cache = cache_.get(),
       .first_kv_layer = 2};
   Check(device_->Plan({.token_ids = token_ids,
@@ -263,7 +285,8 @@ void NetworkRun::RunBatch(int32_t pass, int32_t begin, int32_t end, bool is_last
                        .span_page = span_page,
                        .span_tokens = span_tokens,
                        .context_len = context_len,
-                       .logit_rows = logit_rows}));
+                       .logit_rows = logit_rows,
+                       .tree_mask = masks}));
   Check(device_->Run([&](kernels::Ops& ops) { network_->Forward(ops, draft_pass); }));
   if (!is_last) return;
   // The first guess alone, then all others at once.

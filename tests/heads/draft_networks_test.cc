@@ -80,6 +80,9 @@ TEST_CASE("The hidden states that a network reads are those that its configurati
   // they are outputs (SpecForge, SGLang).
   CHECK(features_of("eagle3_speculators") == Layers{0, 2, 3});
   CHECK(features_of("eagle31") == Layers{1, 2, 3});
+  // DFlash's authors list outputs, the speculators library inputs.
+  CHECK(features_of("dflash") == Layers{1, 2});
+  CHECK(features_of("dflash_speculators") == Layers{1, 2, 3});
   const Layers final = {engine::DraftTraits::kFinalNormed};
   for (const char* name : {"eagle1", "mtp_deepseek", "mtp_qwen", "medusa"}) {
     CHECK(features_of(name) == final);

@@ -112,14 +112,54 @@ TEST_CASE("Files of draft networks that do not fit are refused by name", "[golde
          config["speculators_config"]["verifier"]["architectures"] = {"Qwen3ForCausalLM"};
          g.files.config = std::make_shared<const json>(std::move(config));
        }},
-      {"eagle3_speculators", "\"speculators_model_type\" is",
-       [](auto& g) { SetConfig(g, "speculators_model_type", "dflash"); }},
-      {"eagle1", "is a DFlash network, which guesses a block of tokens at once",
+      {"eagle3_speculators", "\"speculators_model_type\" is \"\\\"dspark",
+       [](auto& g) { SetConfig(g, "speculators_model_type", "dspark"); }},
+      {"eagle1", "\"block_size\" is not an integer from 2 to 64",
        [](auto& g) {
          SetConfig(g, "dflash_config", {{"mask_token_id", 3}});
        }},
-      {"eagle3", "is a DFlash network",
-       [](auto& g) { SetConfig(g, "architectures", json::array({"DFlashDraftModel"})); }},
+      {"eagle3", "is a DFlash2 network",
+       [](auto& g) { SetConfig(g, "architectures", json::array({"DFlash2DraftModel"})); }},
+      {"dflash", "\"block_size\" is not an integer from 1 to 64",
+       [](auto& g) { SetConfig(g, "block_size", 65); }},
+      {"dflash", "\"block_size\" is not an integer from 2 to 64",
+       [](auto& g) { SetConfig(g, "block_size", 1); }},
+      {"dflash", "\"mask_token_id\" is not a token of the model, from 0 to 319",
+       [](auto& g) {
+         SetConfig(g, "dflash_config", {{"mask_token_id", 320}});
+       }},
+      {"dflash", "\"mask_token_id\" is not a token of the model",
+       [](auto& g) {
+         SetConfig(g, "dflash_config", {{"target_layer_ids", {0, 1}}});
+       }},
+      {"dflash", "reads a layer that a model of 3 layers does not have (\"target_layer_ids\")",
+       [](auto& g) {
+         SetConfig(g, "dflash_config", {{"mask_token_id", 7}, {"target_layer_ids", {0, 3}}});
+       }},
+      {"dflash", "tensor \"fc.weight\" has shape [64, 128], expected [64, 64]",
+       [](auto& g) {
+         SetConfig(g, "dflash_config", {{"mask_token_id", 7}, {"target_layer_ids", {0}}});
+       }},
+      {"dflash", "has \"dflash_config.causal\", which makes another network",
+       [](auto& g) {
+         SetConfig(g, "dflash_config", {{"mask_token_id", 7}, {"causal", true}});
+       }},
+      {"dflash", "with sliding windows",
+       [](auto& g) {
+         SetConfig(g, "use_sliding_window", true);
+         SetConfig(g, "sliding_window", 16);
+         SetConfig(g, "max_window_layers", 0);
+         SetConfig(g, "layer_types", {"sliding_attention", "sliding_attention"});
+       }},
+      {"dflash", "tensor \"hidden_norm.weight\" is missing",
+       [](auto& g) { Remove(g.files, "hidden_norm.weight"); }},
+      {"dflash", "tensor \"layers.1.self_attn.k_norm.weight\" is missing",
+       [](auto& g) { Remove(g.files, "layers.1.self_attn.k_norm.weight"); }},
+      {"dflash_speculators", "has \"sample_from_anchor\", which makes another network",
+       [](auto& g) { SetConfig(g, "sample_from_anchor", true); }},
+      {"dflash_speculators", "has \"projector_type\"",
+       [](auto& g) { SetConfig(g, "projector_type", "domino"); }},
+      {"dflash_speculators", "tensor \"d2t\" is missing", [](auto& g) { Remove(g.files, "d2t"); }},
       {"eagle3", "is a DSpark network",
        [](auto& g) {
          SetConfig(g, "architectures", json::array({7, "Qwen3DSparkModel"}));

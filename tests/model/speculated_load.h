@@ -188,6 +188,7 @@ inline scheduler::SchedulerOptions PlainOptions(const engine::ExecutorLimits& li
           .max_step_tokens = limits.max_batch_tokens,
           .max_step_seqs = 16,
           .max_draft_tokens = limits.max_draft_tokens,
+          .rows_beyond_guesses = limits.rows_beyond_guesses,
           .prefix_cache = false,
           .adapter_slots = limits.adapter_slots};
 }

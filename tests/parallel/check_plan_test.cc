@@ -20,7 +20,7 @@ StepPlan GoodPlan() {
   plan.swaps_in = {{PageId{1}, 2}};
   plan.adapter_pages = {PageId{1}};
   plan.adapter_binds = {{AdapterId{1}, 0, 1.0f, 0, 1}};
-  plan.drafts_ahead = {{0, 1, 0, 0, 0}};
+  plan.drafts_ahead = {{0, 1, 0, 1, 0, 0}};
   plan.ahead_slots = {{PageId{1}, 1}};
   plan.more_groups[0].ahead_slots = {{PageId{1}, 1}};
   plan.begun.push_back({.id = SequenceId{1}, .sampling = {}, .prompt = {1, 2}});
@@ -76,6 +76,7 @@ TEST_CASE("A plan that points to what is not there is refused", "[parallel][unit
       {"pools", [](StepPlan& p) { p.pools[0].num_rows = 22; }},
       {"drafts_ahead", [](StepPlan& p) { p.drafts_ahead[0].sample = 2; }},
       {"drafts_ahead", [](StepPlan& p) { p.drafts_ahead[0].slot_begin = 1; }},
+      {"drafts_ahead", [](StepPlan& p) { p.drafts_ahead[0].num_slots = 0; }},
       {"ahead_slots", [](StepPlan& p) { p.ahead_slots[0].offset = 16; }},
       {"page_copies", [](StepPlan& p) { p.page_copies[0].to = PageId{100'000}; }},
       {"swaps_in", [](StepPlan& p) { p.swaps_in[0].slot = 50; }},

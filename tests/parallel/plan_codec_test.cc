@@ -133,7 +133,7 @@ StepPlan FullPlan(uint64_t step) {
   plan.samples.push_back({SequenceId{7}, 39, 99});   // rows need not ascend
   plan.scores = {{SequenceId{7}, 3, 128'255, 20}};
   plan.pools = {{SequenceId{7}, 0, 40, true}};
-  plan.drafts_ahead = {{2, 3, 0, 0.25f, 100}};
+  plan.drafts_ahead = {{2, 3, 0, 3, 0.25f, 100}};
   plan.ahead_slots = {{PageId{9}, 1}, {PageId{9}, 2}, {PageId{9}, 3}};
   plan.more_groups[0].ahead_slots = {{PageId{8}, 1}, {PageId{8}, 2}, {PageId{8}, 3}};
   plan.ended = {SequenceId{5}, SequenceId{1234}};
