@@ -227,7 +227,9 @@ TEST_CASE("Heads that read hidden states change no token and no log-probability"
     return OpenNetwork(golden, files, target, description);
   };
   LoadExecutor(path, options, &model);
-  CHECK(CheckNetworkLoads(model).num_guesses > 500);
+  // A block of these DFlash networks has four guesses; others are asked for up to eight.
+  const int64_t least = golden.name.starts_with("dflash") ? 300 : 500;
+  CHECK(CheckNetworkLoads(model).num_guesses > least);
 }
 
 }  // namespace
