@@ -226,14 +226,14 @@ json DefaultOutputs(int32_t n_model_layers, int32_t n_layers) {
 
 // Members that make another network of it, and the only value that is DFlash's.
 absl::Status CheckVariant(const Checkpoint& file, const json& config, const json& nested) {
-  const std::pair<const char*, json> kPlain[] = {
+  const std::pair<const char*, json> plain_members[] = {
       {"sample_from_anchor", false}, {"shift_label", false}, {"projector_type", "dflash"}};
   const auto refuse = [&](const std::string& key) {
     return absl::UnimplementedError(
         base::StrCat(file.path().string(), ": has ", base::Quote(key),
                      ", which makes another network of DFlash than this version runs"));
   };
-  for (const auto& [key, plain] : kPlain) {
+  for (const auto& [key, plain] : plain_members) {
     const auto value = config.find(key);
     if (value != config.end() && !value->is_null() && *value != plain) return refuse(key);
   }
