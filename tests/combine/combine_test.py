@@ -25,9 +25,10 @@ ROUTE = "/v1/chat/completions"
 TRAINED = {name: DEMO_MODEL / "adapters" / name for name in ("pirate", "upper")}
 COMMON = ["--served-model-name", "heddle-demo", "--threads", "2"]
 # 128 pages of 16 tokens, of which an adapter takes some ten.
-DRAFT_MODEL = pathlib.Path(__file__).resolve().parents[1] / "demo_model" / "draft"
+TRAINED_HERE = pathlib.Path(__file__).resolve().parents[1] / "demo_model"
 SCARCE = ["--kv-memory", "3MiB", "--host-kv-memory", "2MiB", "--max-batch-tokens", "48", "--policy", "priority"]
-DRAFTERS = [f"ngram,suffix,draft:{DRAFT_MODEL}", f"suffix,medusa:{DEMO_MODEL / 'medusa'}"]
+DRAFTERS = [f"ngram,suffix,draft:{TRAINED_HERE / 'draft'}", f"suffix,medusa:{DEMO_MODEL / 'medusa'}",
+            f"ngram,dflash:{TRAINED_HERE / 'dflash'}"]
 ROOMY = ["--kv-memory", "64MiB", "--prefix-cache", "off", "--policy", "priority", "--speculate", "off"]
 
 

@@ -17,6 +17,7 @@ import unittest
 from heddle_server import BINARY, DEMO_MODEL, Server, wait_until
 
 STORY = "Once upon a time"
+TRAINED_HERE = pathlib.Path(__file__).resolve().parents[1] / "demo_model"
 
 
 def mixed_prompts(count):
@@ -89,6 +90,29 @@ class WelcomeTest(unittest.TestCase):
         with Server(model="demo") as server:
             models = json.loads(server.request("GET", "/v1/models")[2])["data"]
             self.assertEqual([model["id"] for model in models], ["heddle-demo"])
+
+
+class DrafterTest(unittest.TestCase):
+    def test_trained_networks_guess_most_tokens_right_and_change_none(self):
+        questions = ["Tell me a story about a fox.", "Count from one to ten.", "Say a rhyme.", "Who are you?"]
+
+        def answers(server):
+            texts = []
+            for question in questions:
+                body = {"messages": [{"role": "user", "content": question}], "max_tokens": 120, "temperature": 0}
+                status, _, text = server.request("POST", "/v1/chat/completions", body)
+                self.assertEqual(status, 200, text)
+                texts.append(json.loads(text)["choices"][0]["message"]["content"])
+            return texts
+
+        with Server("--speculate", "off") as server:
+            plain = answers(server)
+        for kind in ("draft", "eagle", "dflash"):
+            with self.subTest(kind), Server("--speculate", f"{kind}:{TRAINED_HERE / kind}") as server:
+                self.assertEqual(answers(server), plain)
+                drafted = server.metric("heddle_spec_decode_draft_tokens_total")
+                self.assertGreater(drafted, 50)
+                self.assertGreater(server.metric("heddle_spec_decode_accepted_tokens_total"), drafted / 2)
 
 
 class ConcurrencyTest(unittest.TestCase):

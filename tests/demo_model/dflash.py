@@ -148,7 +148,7 @@ def accuracy(base: Decoder, network: Network, batches: list[data.Batch]) -> list
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--steps", type=int, default=1500)
+    parser.add_argument("--steps", type=int, default=900)
     parser.add_argument("--tokens", type=int, default=2048, help="per batch")
     parser.add_argument("--blocks", type=int, default=24, help="per row")
     parser.add_argument("--rate", type=float, default=3e-3)
