@@ -15,6 +15,7 @@ PageAllocator::PageAllocator(int32_t num_pages, int32_t page_tokens) : page_toke
   HEDDLE_CHECK(page_tokens > 0 && std::has_single_bit(static_cast<uint32_t>(page_tokens)),
                absl::StrCat("page_tokens is ", page_tokens, ", not a power of two"));
   references_.assign(num_pages, 0);
+  generations_.assign(num_pages, 0);
   owners_.assign(num_pages, nullptr);
   heap_.reserve(num_pages);
   heap_index_.assign(num_pages, 0);
@@ -46,6 +47,7 @@ PageId PageAllocator::AllocateOne() {
     std::exchange(owners_[Index(page)], nullptr)->Evicted(page);
   }
   references_[Index(page)] = 1;
+  ++generations_[Index(page)];
   return page;
 }
 

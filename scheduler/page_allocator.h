@@ -76,6 +76,12 @@ class PageAllocator {
 
   int32_t references(PageId page) const { return references_[engine::Index(page)]; }
   bool is_owned(PageId page) const { return owners_[engine::Index(page)] != nullptr; }
+  bool IsOwnedBy(PageId page, const PageOwner* owner) const {
+    return owners_[engine::Index(page)] == owner;
+  }
+  // Changes whenever the page is allocated: while it is the same, what has been written to the page
+  // is still there.
+  uint32_t generation(PageId page) const { return generations_[engine::Index(page)]; }
   // Whether its one holder may write to it.
   bool IsExclusive(PageId page) const { return references(page) == 1 && !is_owned(page); }
 
@@ -98,13 +104,14 @@ class PageAllocator {
   void SiftDown(size_t at);
   void Place(int32_t page, size_t at);
 
-  std::vector<int32_t> references_;  // [num_pages]
-  std::vector<PageId> free_;         // a stack: the page used last is warm in some cache
-  std::vector<PageOwner*> owners_;   // [num_pages]; null: none
-  std::vector<int32_t> heap_;        // evictable pages
-  std::vector<size_t> heap_index_;   // [num_pages]; of evictable pages
-  std::vector<double> credit_;       // [num_pages]; of evictable pages
-  std::vector<uint64_t> released_;   // [num_pages]; when, of evictable pages
+  std::vector<int32_t> references_;    // [num_pages]
+  std::vector<uint32_t> generations_;  // [num_pages]
+  std::vector<PageId> free_;           // a stack: the page used last is warm in some cache
+  std::vector<PageOwner*> owners_;     // [num_pages]; null: none
+  std::vector<int32_t> heap_;          // evictable pages
+  std::vector<size_t> heap_index_;     // [num_pages]; of evictable pages
+  std::vector<double> credit_;         // [num_pages]; of evictable pages
+  std::vector<uint64_t> released_;     // [num_pages]; when, of evictable pages
   uint64_t num_released_ = 0;
   double evicted_last_ = 0;
   std::vector<PageId> release_later_;

@@ -107,6 +107,9 @@ class PrefixCache final : private PageOwner {
   // live, full and not in the cache; `node` is in it and has no companion of that group.
   void Attach(PageId node, int32_t group, PageId page);
 
+  // Whether `page`, of the pool, has content that is in the cache.
+  bool Owns(PageId page) const { return pool_.IsOwnedBy(page, this); }
+
   // Nodes of the tree in both tiers.
   int32_t num_pages() const { return static_cast<int32_t>(by_hash_.size()); }
 

@@ -40,11 +40,12 @@ std::unique_ptr<PageAllocator> HostPool(const SchedulerOptions& options) {
 }  // namespace
 
 PrefixMatcher::PrefixMatcher(const SchedulerLimits& limits, PageAllocator* pool,
-                             const StepBudget& budget)
+                             const StepBudget& budget, const KeptContexts& contexts)
     : limits_(limits),
       page_tokens_(limits.options.page_tokens),
       pool_(*pool),
       budget_(budget),
+      contexts_(contexts),
       host_pool_(HostPool(limits.options)),
       cache_(pool, host_pool_.get(), limits.num_groups) {
   cache_.set_worth([this](int32_t depth) { return budget_.PageUs(depth); });
@@ -103,14 +104,37 @@ void PrefixMatcher::Take(Sequence* sequence, bool may_fetch) {
   const GenerationRequest& request = sequence->request->request;
   sequence->num_hashed_pages = 0;
   sequence->chain = PrefixCache::EmptyHash(request.cache_space);
-  if (!limits_.options.prefix_cache) return;
   int32_t wanted = sequence->num_tokens() - 1;
   if (request.prompt_logprobs >= 0) wanted = std::min(wanted, sequence->request->num_scored);
   if (NeedsWholePrompt(request)) wanted = std::min(wanted, sequence->request->num_pooled);
-  FindPath(*sequence, wanted, may_fetch);
-  const int32_t depth = CoveredDepth(may_fetch);
-  const bool is_whole = depth == static_cast<int32_t>(path_.size());
-  if (TakePath(sequence, depth) && is_whole) TakePartial(sequence, wanted);
+  path_.clear();
+  if (limits_.options.prefix_cache) {
+    FindPath(*sequence, wanted, may_fetch);
+    const int32_t depth = CoveredDepth(may_fetch);
+    const bool is_whole = depth == static_cast<int32_t>(path_.size());
+    if (TakePath(sequence, depth) && is_whole) TakePartial(sequence, wanted);
+  }
+  if (request.from != ContextId{}) TakeKept(sequence, wanted);
+}
+
+// Takes the pages of the request's context if they are more than those that the cache had. Pages
+// that the cache has, too, count as hashed; those behind them get into it as the sequence fills
+// more.
+void PrefixMatcher::TakeKept(Sequence* sequence, int32_t wanted) {
+  const ContextId from = sequence->request->request.from;
+  const int32_t held = contexts_.NumHeld(from, *sequence, wanted);
+  if (held <= sequence->num_computed()) return;
+  GiveUp(sequence);
+  contexts_.Take(from, held, sequence);
+  const PageTable& table = sequence->tables[0];
+  if (table.num_dropped() > 0) {
+    sequence->num_hashed_pages = -1;
+    return;
+  }
+  const auto full = std::min(held / page_tokens_, static_cast<int32_t>(path_.size()));
+  int32_t& hashed = sequence->num_hashed_pages;
+  while (hashed < full && table.PageAt(hashed, pool_) == path_[hashed]) ++hashed;
+  if (hashed > 0) sequence->chain = cache_.HashOf(path_[hashed - 1]);
 }
 
 void PrefixMatcher::GiveUp(Sequence* sequence) {
@@ -121,7 +145,6 @@ void PrefixMatcher::GiveUp(Sequence* sequence) {
 
 // Finds the nodes that hold the sequence's first full pages, as deep as they can be taken over.
 void PrefixMatcher::FindPath(const Sequence& sequence, int32_t wanted, bool may_fetch) {
-  path_.clear();
   uint64_t chain = sequence.chain;
   PageId parent = PrefixCache::kNone;
   for (int32_t page = 0; (page + 1) * page_tokens_ <= wanted; ++page) {
@@ -259,7 +282,7 @@ bool PrefixMatcher::LeavePage(Sequence* sequence, int32_t page) {
   PageTable& table = sequence->tables[0];
   const PageId own = table.PageAt(page, pool_);
   const PageId parent = page > 0 ? table.PageAt(page - 1, pool_) : PrefixCache::kNone;
-  if (page > 0 && !pool_.is_owned(parent)) return false;
+  if (page > 0 && !cache_.Owns(parent)) return false;
   const std::span<const TokenId> tokens = PageTokens(*sequence, page);
   const uint64_t hash = HashAfter(*sequence, page, sequence->chain, tokens);
   if (!cache_.Insert(own, hash, sequence->chain, parent, tokens)) {

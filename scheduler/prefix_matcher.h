@@ -13,6 +13,7 @@
 
 #include "absl/status/status.h"
 #include "engine/step.h"
+#include "scheduler/kept_contexts.h"
 #include "scheduler/page_allocator.h"
 #include "scheduler/prefix_cache.h"
 #include "scheduler/scheduler_limits.h"
@@ -24,15 +25,16 @@ namespace heddle::scheduler {
 class PrefixMatcher {
  public:
   // The arguments must outlive the matcher, which becomes the owner of cached pages of `pool`.
-  PrefixMatcher(const SchedulerLimits& limits, PageAllocator* pool, const StepBudget& budget);
+  PrefixMatcher(const SchedulerLimits& limits, PageAllocator* pool, const StepBudget& budget,
+                const KeptContexts& contexts);
 
   // Hashes the full pages of a new request's prompt.
   void HashPrompt(RequestState* request) const;
 
-  // Fills the empty tables of `sequence` with what the cache has of its tokens. The last token is
-  // always computed because its logits are wanted, and so are prompt positions not yet scored.
-  // Pages of the host's tier are taken only if `may_fetch`, which is for a sequence that will run
-  // now, whatever is found.
+  // Fills the empty tables of `sequence` with what the cache, or the context that its request
+  // names, has of its tokens. The last token is always computed because its logits are wanted, and
+  // so are prompt positions not yet scored. Pages of the host's tier are taken only if `may_fetch`,
+  // which is for a sequence that will run now, whatever is found.
   void Take(Sequence* sequence, bool may_fetch);
 
   // Gives back what Take has found, as if it had found nothing.
@@ -69,6 +71,7 @@ class PrefixMatcher {
   bool TakePages(PageTable* table, int32_t group, int32_t depth);
   void PinPath(int32_t depth);
   void TakePartial(Sequence* sequence, int32_t wanted);
+  void TakeKept(Sequence* sequence, int32_t wanted);
   bool LeavePage(Sequence* sequence, int32_t page);
   void LeaveCompanions(Sequence* sequence, int32_t page, PageId node);
 
@@ -76,6 +79,7 @@ class PrefixMatcher {
   const int32_t page_tokens_;
   PageAllocator& pool_;
   const StepBudget& budget_;
+  const KeptContexts& contexts_;
   std::unique_ptr<PageAllocator> host_pool_;  // slots of the host's tier, or null
   PrefixCache cache_;
 

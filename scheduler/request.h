@@ -16,6 +16,9 @@ using engine::TokenId;
 // Identity of one request; never reused during the life of the process.
 enum class RequestId : uint64_t {};
 
+// Names what a branch has in the cache, beyond the life of its request (kept_contexts.h). 0: none.
+enum class ContextId : uint64_t {};
+
 enum class FinishReason : uint8_t {
   kStop,       // an end-of-sequence or stop token was drawn; it is the last token reported
   kLength,     // max_tokens or the end of the context was reached
@@ -55,6 +58,14 @@ struct GenerationRequest {
   // Asks for the prompt's embedding and nothing else: needs max_tokens 0.
   engine::Pooling pooling = engine::Pooling::kNone;
   int32_t prompt_logprobs = -1;  // -1: none; n: log-probability of each prompt token, n best
+  // Leading pages of the prompt are taken from this context, as far as it has them and has the same
+  // tokens. That changes no token of the answer.
+  ContextId from{};
+  // Each branch b leaves what it has computed as context `keep` + b, unless it fails.
+  ContextId keep{};
+  // With prompt_logprobs: tokens of the prompt before position `first_score` + 1 are not scored,
+  // and may come from the cache.
+  int32_t first_score = 0;
   DraftLimits draft;
   std::vector<TokenId> prediction;  // what the client expects the answer to be; may be empty
   // The policies' inputs (policy.h); each policy reads its own.

@@ -37,7 +37,8 @@ Scheduler::Scheduler(const SchedulerOptions& options)
       pool_(options.num_pages, options.page_tokens),
       budget_(limits_.options),
       shares_(limits_.options, budget_),
-      prefixes_(limits_, &pool_, budget_),
+      contexts_(limits_, &pool_, budget_),
+      prefixes_(limits_, &pool_, budget_, contexts_),
       adapters_(limits_.options, &pool_, budget_, &totals_),
       running_(limits_.max_running),
       admission_(
@@ -64,7 +65,9 @@ void Scheduler::Add(GenerationRequest request, int64_t now_us) {
     branch.branch = b;
     branch.request = state.get();
     branch.tables.SetGroups(limits_.num_groups);
+    if (state->request.keep != ContextId{}) keepers_[ContextOf(branch)] = &branch;
   }
+  state->num_scored = state->request.first_score;
   prefixes_.HashPrompt(state.get());
   const auto [added, is_new] = requests_.emplace(id, std::move(state));
   HEDDLE_CHECK(is_new, "a request id was used twice");
@@ -164,6 +167,7 @@ void Scheduler::Finish(Sequence* sequence, FinishReason reason,
   if (sequence->phase == Phase::kParked) admission_.CountUnparked();
   sequence->phase = Phase::kFinished;
   prefixes_.Leave(sequence);
+  KeepContext(sequence, reason);
   sequence->tables.Drop(&pool_);
   adapters_.Leave(sequence);
   if (sequence->begun) ended_.push_back(sequence->id);
@@ -423,6 +427,7 @@ SchedulerStats Scheduler::stats() const {
   stats.pages_used = pool_.num_used();
   stats.pages_cached = pool_.num_evictable();
   stats.host_pages_used = prefixes_.host_pages_used();
+  stats.kept_contexts = contexts_.size();
   stats.live_clients = shares_.num_live();
   adapters_.AddTo(&stats);
   return stats;
@@ -439,6 +444,7 @@ AdapterLists Scheduler::adapter_lists(size_t limit) const {
 absl::Status Scheduler::CheckIntegrity() const {
   if (absl::Status pages = CheckPages(); !pages.ok()) return pages;
   if (absl::Status cache = prefixes_.CheckIntegrity(); !cache.ok()) return cache;
+  if (absl::Status kept = contexts_.CheckIntegrity(); !kept.ok()) return kept;
   if (absl::Status own = adapters_.CheckIntegrity(running_); !own.ok()) return own;
   if (!running_.IsInOrder()) {
     return absl::InternalError("the running sequences are not in the order of service");

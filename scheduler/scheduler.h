@@ -31,6 +31,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "base/in_flight.h"
 #include "engine/step.h"
@@ -38,6 +39,7 @@
 #include "scheduler/admission.h"
 #include "scheduler/client_shares.h"
 #include "scheduler/flight.h"
+#include "scheduler/kept_contexts.h"
 #include "scheduler/prefix_matcher.h"
 #include "scheduler/scheduler_parts.h"
 #include "scheduler/scheduler_types.h"
@@ -75,6 +77,13 @@ class Scheduler {
   // ignored.
   void Pause(RequestId id);
   void Resume(RequestId id, int64_t now_us);
+
+  // Remembers the first `num_tokens` tokens of context `from` as context `to` (kept_contexts.h).
+  // `from` may be what a branch that still lives is going to leave: then they are the branch's.
+  // Unknown contexts are ignored. O(tokens + pages).
+  void ForkContext(ContextId from, int32_t num_tokens, ContextId to);
+  // Forgets a context. A branch that still lives leaves nothing by that name.
+  void DropContext(ContextId id);
 
   // Ends with kError the requests that have been in no step max_queue_us after they were added.
   // O(expired + preempted); does nothing if max_queue_us is 0.
@@ -146,6 +155,7 @@ class Scheduler {
                      std::vector<SequenceEvent>* events);
   void Finish(Sequence* sequence, FinishReason reason, std::vector<SequenceEvent>* events);
   void HandOver(Sequence* carrier);
+  void KeepContext(Sequence* sequence, FinishReason reason);
   static SequenceEvent& AddEvent(const Sequence& sequence, std::vector<SequenceEvent>* events);
   void Sweep();
   absl::Status CheckPages() const;
@@ -156,6 +166,7 @@ class Scheduler {
   PageAllocator pool_;
   StepBudget budget_;
   ClientShares shares_;
+  KeptContexts contexts_;
   PrefixMatcher prefixes_;
   AdapterPool adapters_;
   RunningSet running_;
@@ -168,6 +179,8 @@ class Scheduler {
   std::vector<SequenceId> ended_;  // to be announced to the executor
   // Ended requests, each with the last step that may name it.
   std::vector<std::pair<uint64_t, std::unique_ptr<RequestState>>> ended_requests_;
+  // The live branches that are going to leave contexts.
+  absl::flat_hash_map<ContextId, Sequence*> keepers_;
   bool running_has_finished_ = false;
   bool has_drafts_ = false;  // some running sequence has one
 };

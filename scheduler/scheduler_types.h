@@ -132,6 +132,7 @@ struct SchedulerStats {
   int32_t pages_used = 0;
   int32_t pages_cached = 0;  // no holder, but a later prompt may take them over
   int32_t host_pages_used = 0;
+  int32_t kept_contexts = 0;  // pages of these count as cached, unless a sequence has them
   int64_t pages_swapped_out = 0;
   int64_t pages_swapped_in = 0;
   int64_t cached_tokens = 0;       // prompt positions taken from the prefix cache

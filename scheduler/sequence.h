@@ -108,6 +108,12 @@ inline TokenId Sequence::TokenAt(int32_t position) const {
   return num_drafted > 0 && proposed < draft.size() ? draft[proposed] : engine::kNoToken;
 }
 
+// The context that a branch leaves. REQUIRES: its request says so.
+inline ContextId ContextOf(const Sequence& sequence) {
+  return ContextId{static_cast<uint64_t>(sequence.request->request.keep) +
+                   static_cast<uint64_t>(sequence.branch)};
+}
+
 // Branches that will run when this sequence is past its prompt.
 inline int32_t NumSlots(const Sequence& sequence) {
   return sequence.request->forked ? 1 : sequence.request->live_branches;

@@ -43,6 +43,12 @@ absl::Status Scheduler::Validate(const GenerationRequest& request,
     return absl::InvalidArgumentError(
         absl::StrCat("max_tokens is ", request.max_tokens, "; it must be at least 0."));
   }
+  if (request.first_score < 0 ||
+      request.first_score >= static_cast<int32_t>(request.prompt.size())) {
+    return absl::InvalidArgumentError(absl::StrCat("first_score is ", request.first_score,
+                                                   "; the prompt has ", request.prompt.size(),
+                                                   " tokens."));
+  }
   int32_t to_generate = request.max_tokens > 0 ? 1 : 0;
   if (request.prompt.size() + to_generate > static_cast<size_t>(max_context)) {
     const char* into = max_context == options.max_context ? " fit into the model's context."

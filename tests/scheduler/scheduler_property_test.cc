@@ -36,11 +36,13 @@ class RandomLoad {
       rig_.draft = [this](const DraftCandidate& candidate) { return Propose(candidate); };
     }
     rig_.on_plan = [this] { CheckPaused(); };
+    forks_per_100_steps_ = Between(0, 1) * Between(0, 60);
     rig_.between = [this] {
       // Steps take time in proportion to their rows, for the targets' sake.
       rig_.now_us += static_cast<int64_t>(rig_.plan.token_ids.size() / 8);
       MaybeCancel();
       MaybePause();
+      MaybeFork();
     };
   }
 
@@ -49,6 +51,7 @@ class RandomLoad {
       if (Between(0, 99) < arrivals_per_100_steps_ && live_.size() < 40) Arrive();
       MaybeCancel();
       MaybePause();
+      MaybeFork();
       while (!rig_.Step()) {  // an idle step tests nothing
         if (!paused_.empty()) {
           Resume(*paused_.begin());
@@ -72,14 +75,20 @@ class RandomLoad {
     REQUIRE(rig_.scheduler.idle());
     REQUIRE(rig_.scheduler.stats().pages_used == 0);
     REQUIRE(rig_.executor.num_live() == 0);
+    for (uint64_t id = 1; id <= kContexts + 4; ++id) rig_.scheduler.DropContext(ContextId{id});
+    REQUIRE(rig_.scheduler.stats().kept_contexts == 0);
+    REQUIRE(rig_.scheduler.CheckIntegrity().ok());
   }
 
   const Rig& rig() const { return rig_; }
   int64_t finished() const { return finished_; }
   int64_t parked() const { return parked_; }
+  int64_t went_on() const { return went_on_; }
   size_t num_groups() const { return options_.windows.size(); }
 
  private:
+  static constexpr int32_t kContexts = 12;
+
   struct Live {
     GenerationRequest request;
     int32_t open_branches;
@@ -143,9 +152,37 @@ class RandomLoad {
     request.weight = Between(1, 4);
     request.deadline_us = Between(0, 2) * Between(1, 200);
     request.workflow = static_cast<uint64_t>(Between(0, 5));
+    if (forks_per_100_steps_ > 0) Branch(&request);
     if (!Scheduler::Validate(request, options_).ok()) return;
     RequestId id = rig_.Add(request);
     live_[id] = {request, request.num_branches};
+  }
+
+  // Makes the request keep its context, or go on from one, in whole, in part, or not at all.
+  void Branch(GenerationRequest* request) {
+    if (Between(0, 1) == 0) request->keep = ContextId{static_cast<uint64_t>(Between(1, kContexts))};
+    if (Between(0, 3) == 0) return;
+    request->from = ContextId{static_cast<uint64_t>(Between(1, kContexts + 4))};
+    const auto left = left_.find(request->from);
+    if (left == left_.end() || Between(0, 7) == 0) return;
+    const auto length = static_cast<int32_t>(left->second.prompt.size());
+    request->prompt = left->second.prompt;
+    request->prompt.resize(static_cast<size_t>(Between(1, length + 4)), Between(0, kVocab - 1));
+    request->adapter = left->second.adapter;
+    request->cache_space = left->second.cache_space;
+    request->first_score = Between(0, static_cast<int32_t>(request->prompt.size()) - 1);
+    ++went_on_;
+  }
+
+  // A fork of a context, of a branch that runs, or of nothing; or the end of a context.
+  void MaybeFork() {
+    if (Between(0, 99) >= forks_per_100_steps_) return;
+    const ContextId from{static_cast<uint64_t>(Between(1, kContexts + 4))};
+    if (Between(0, 4) == 0) return rig_.scheduler.DropContext(from);
+    const ContextId to{static_cast<uint64_t>(Between(1, kContexts))};
+    rig_.scheduler.ForkContext(from, Between(0, 60), to);
+    const auto left = left_.find(from);
+    if (left != left_.end()) left_[to] = GenerationRequest(left->second);
   }
 
   void MaybeCancel() {
@@ -216,6 +253,7 @@ class RandomLoad {
       auto live = live_.find(event.request);
       if (live == live_.end()) continue;
       CheckOutcome(live->second.request, event.branch, rig_.Of(event.request, event.branch));
+      Remember(event.request, live->second.request, event.branch);
       ++finished_;
       if (--live->second.open_branches == 0) {
         for (int32_t b = 0; b < live->second.request.num_branches; ++b) {
@@ -226,6 +264,16 @@ class RandomLoad {
       }
     }
     rig_.events.clear();
+  }
+
+  // Notes what the branch has left as its context.
+  void Remember(RequestId live, const GenerationRequest& request, int32_t branch) {
+    if (request.keep == ContextId{}) return;
+    const ContextId id{static_cast<uint64_t>(request.keep) + static_cast<uint64_t>(branch)};
+    GenerationRequest& left = left_[id] = request;
+    const std::vector<TokenId> answer =
+        Alone(request, branch, static_cast<int32_t>(rig_.Of(live, branch).tokens.size()));
+    left.prompt.insert(left.prompt.end(), answer.begin(), answer.end());
   }
 
   void CheckOutcome(const GenerationRequest& request, int32_t branch, const BranchOutcome& got) {
@@ -247,7 +295,7 @@ class RandomLoad {
     if (got.tokens != want) FAIL("tokens differ from those of the request alone");
     bool is_whole = got.reason != FinishReason::kCancelled && request.num_branches == 1;
     if (request.prompt_logprobs >= 0 && is_whole &&
-        got.scores.size() != request.prompt.size() - 1) {
+        got.scores.size() != request.prompt.size() - 1 - request.first_score) {
       FAIL("a prompt token has no score, or two");
     }
   }
@@ -264,6 +312,9 @@ class RandomLoad {
   int32_t pauses_per_100_steps_ = 0;
   std::map<RequestId, Live> live_;
   std::set<RequestId> paused_;
+  int32_t forks_per_100_steps_ = 0;
+  std::map<ContextId, GenerationRequest> left_;  // with the answers behind the prompts
+  int64_t went_on_ = 0;                          // requests that go on from a context
   int64_t finished_ = 0;
   int64_t parked_ = 0;  // sequences that gave up their pages while they were paused
 };
@@ -273,6 +324,7 @@ TEST_CASE("Tokens do not depend on scheduling and no page is lost", "[scheduler]
   uint64_t seed = static_cast<uint64_t>(EnvOr("HEDDLE_PROPERTY_SEED", 1));
   constexpr int64_t kStepsPerLoad = 2000;
   int64_t preemptions = 0, finished = 0, cached = 0, swapped = 0, ahead = 0, parked = 0, held = 0;
+  int64_t went_on = 0;           // from kept contexts
   int64_t cached_of_groups = 0;  // by models of several groups
   SchedulerStats adapters;
   int64_t drafted = 0, accepted = 0;
@@ -287,6 +339,7 @@ TEST_CASE("Tokens do not depend on scheduling and no page is lost", "[scheduler]
     if (load.num_groups() > 1) cached_of_groups += load.rig().scheduler.stats().cached_tokens;
     finished += load.finished();
     parked += load.parked();
+    went_on += load.went_on();
     held += load.rig().scheduler.stats().held;
     const SchedulerStats stats = load.rig().scheduler.stats();
     drafted += stats.drafted_tokens;
@@ -305,6 +358,7 @@ TEST_CASE("Tokens do not depend on scheduling and no page is lost", "[scheduler]
   CHECK(swapped > steps / 100);
   CHECK(ahead > steps / 5);
   CHECK(parked > steps / 200);
+  CHECK(went_on > steps / 20);
   CHECK(held > steps / 3000);  // rows cost little beside a step of this load
   CHECK(accepted > steps / 10);
   CHECK(drafted - accepted > steps / 10);

@@ -1,0 +1,102 @@
+// Contexts with names: what branches of a tree of thoughts fork from, go on from and are joined on.
+// A context is a list of tokens and the pages that hold their first positions. A request that names
+// one takes over its pages instead of computing these positions again.
+//
+// A context holds no references, so that it takes no page from anybody: when nobody else holds a
+// page of it, the pool may give that page to others, as it does with pages of the prefix cache.
+// What is lost is computed again. So contexts need no preemption, and cannot leak a page. Whether a
+// page still has the same content is known from how often the pool has handed it out
+// (PageAllocator::generation), and a page of a context is never written to, because the pool counts
+// it as owned: who appends behind it copies it first.
+//
+// What the prefix cache cannot do and a context can: keep a half-filled page, keep pages without
+// any cache, and do so for the tokens of a sequence that still runs.
+// Thread-safety: none; owned by the scheduler.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "scheduler/page_allocator.h"
+#include "scheduler/scheduler_limits.h"
+#include "scheduler/sequence.h"
+#include "scheduler/step_budget.h"
+
+namespace heddle::scheduler {
+
+class KeptContexts final : private PageOwner {
+ public:
+  // The arguments must outlive it. It becomes the owner of pages of `pool` that have no other.
+  KeptContexts(const SchedulerLimits& limits, PageAllocator* pool, const StepBudget& budget)
+      : limits_(limits), pool_(*pool), budget_(budget) {
+    uses_.resize(static_cast<size_t>(pool->num_pages()));
+  }
+
+  // Remembers the first `num_tokens` tokens of `sequence` as context `id`, in place of what was
+  // known by that name, and the pages of those that are computed or planned. O(tokens + pages).
+  void Keep(ContextId id, const Sequence& sequence, int32_t num_tokens);
+
+  // Remembers the first `num_tokens` tokens of `from` as context `to`, too. Does nothing if there
+  // is no `from`. O(tokens + pages).
+  void Fork(ContextId from, int32_t num_tokens, ContextId to);
+
+  // Forgets a context; unknown ones are ignored. O(pages).
+  void Drop(ContextId id);
+
+  // Leading positions of `sequence`, at most `wanted`, that context `id` has in pages. 0 also if
+  // another adapter, or a sequence of another space of the prefix cache, computed them. O(tokens).
+  int32_t NumHeld(ContextId id, const Sequence& sequence, int32_t wanted) const;
+
+  // Makes these positions the sequence's. REQUIRES: its tables are empty; num_tokens is positive
+  // and not more than NumHeld.
+  void Take(ContextId id, int32_t num_tokens, Sequence* sequence) const;
+
+  bool has(ContextId id) const { return contexts_.contains(id); }
+  int32_t size() const { return static_cast<int32_t>(contexts_.size()); }
+  // INTERNAL if a page's users are not the contexts that have it. O(pages of contexts).
+  absl::Status CheckIntegrity() const;
+
+ private:
+  struct KeptSpan {
+    PageId page;
+    int32_t num_tokens;
+    uint32_t generation;
+  };
+  struct KeptTable {
+    int32_t num_dropped = 0;  // positions before the first span
+    std::vector<KeptSpan> spans;
+  };
+  struct Context {
+    std::vector<TokenId> tokens;
+    uint64_t cache_space = 0;
+    engine::AdapterId adapter{};
+    float adapter_scale = 1.0f;
+    std::vector<KeptTable> tables;  // [groups]
+  };
+  // Contexts that have a page of this content.
+  struct PageUse {
+    uint32_t generation = 0;
+    int32_t users = 0;
+    int32_t depth = 0;  // index of the page in its sequence
+  };
+
+  double Credit(PageId page, double evicted_last) override;
+  void Evicted(PageId page) override { uses_[engine::Index(page)].users = 0; }
+
+  void Insert(ContextId id, Context context);
+  void Enter(const Context& context);
+  void EnterPage(const KeptSpan& span, int32_t depth);
+  void Leave(const Context& context);
+  bool IsThere(const KeptSpan& span) const;
+  int32_t NumThere(const KeptTable& table, int32_t group, int32_t wanted) const;
+
+  const SchedulerLimits& limits_;
+  PageAllocator& pool_;
+  const StepBudget& budget_;
+  absl::flat_hash_map<ContextId, Context> contexts_;
+  std::vector<PageUse> uses_;  // [num_pages]
+};
+
+}  // namespace heddle::scheduler

@@ -1,0 +1,34 @@
+// What branches leave for others (kept_contexts.h), and taking it from those that still live.
+#include "scheduler/scheduler.h"
+
+namespace heddle::scheduler {
+
+// Leaves what an ended branch has computed, unless somebody has dropped the context before.
+void Scheduler::KeepContext(Sequence* sequence, FinishReason reason) {
+  if (sequence->request->request.keep == ContextId{}) return;
+  const ContextId id = ContextOf(*sequence);
+  const auto keeper = keepers_.find(id);
+  if (keeper == keepers_.end() || keeper->second != sequence) return;
+  keepers_.erase(keeper);
+  if (reason != FinishReason::kError) contexts_.Keep(id, *sequence, sequence->num_tokens());
+}
+
+void Scheduler::ForkContext(ContextId from, int32_t num_tokens, ContextId to) {
+  const auto keeper = keepers_.find(from);
+  if (keeper == keepers_.end()) return contexts_.Fork(from, num_tokens, to);
+  Sequence* sequence = keeper->second;
+  // A waiting branch holds no page: what its request came with may still be there.
+  if (sequence->tables.empty()) {
+    const ContextId origin = sequence->request->request.from;
+    return contexts_.Fork(contexts_.has(from) ? from : origin, num_tokens, to);
+  }
+  prefixes_.Leave(sequence);
+  contexts_.Keep(to, *sequence, num_tokens);
+}
+
+void Scheduler::DropContext(ContextId id) {
+  keepers_.erase(id);
+  contexts_.Drop(id);
+}
+
+}  // namespace heddle::scheduler
