@@ -35,15 +35,17 @@ void KvTables::ForkFrom(const KvTables& from, PageAllocator* pool) {
   }
 }
 
-bool KvTables::DropBorrowedTail(PageAllocator* pool) {
-  if (NumCopies(*pool) == 0) return false;
+bool KvTables::TakeOverTail(PageAllocator* pool) {
+  bool took = false;
   for (int32_t group = 0; group < num_groups(); ++group) {
     const PageTable& table = (*this)[group];
-    if (table.MustCopy(*pool) && pool->references(table.spans().back().page) > 1) return false;
+    if (!table.MustCopy(*pool)) continue;
+    const PageId last = table.spans().back().page;
+    if (pool->references(last) > 1) continue;
+    pool->TakeOver(last);
+    took = true;
   }
-  const int32_t whole = num_tokens() - first_.spans().back().num_tokens;
-  Truncate(whole, pool);
-  return true;
+  return took;
 }
 
 void KvTables::Truncate(int32_t num_tokens, PageAllocator* pool) {

@@ -48,9 +48,9 @@ class KvTables {
   // Forgets all positions from `num_tokens` on, in all groups. REQUIRES: as PageTable::Truncate.
   void Truncate(int32_t num_tokens, PageAllocator* pool);
 
-  // Gives back a half-filled last page that is shared only with the prefix cache: Append would have
-  // to copy it, and it may be the very page that the copy needs. Returns whether it did.
-  bool DropBorrowedTail(PageAllocator* pool);
+  // Takes half-filled last pages that no other sequence holds from their owners: Append would have
+  // to copy them, and there may be no page for the copy. Returns whether there were any.
+  bool TakeOverTail(PageAllocator* pool);
 
   // Gives back every page, those of the last group first because in the prefix cache they depend on
   // those of the first. empty() afterwards; keeps the capacity.

@@ -77,6 +77,12 @@ void PageAllocator::SetOwner(PageId page, PageOwner* owner) {
   owners_[Index(page)] = owner;
 }
 
+void PageAllocator::TakeOver(PageId page) {
+  HEDDLE_CHECK(references(page) == 1 && is_owned(page), "only a borrowed page is taken over");
+  std::exchange(owners_[Index(page)], nullptr)->Evicted(page);
+  ++generations_[Index(page)];
+}
+
 void PageAllocator::ClearOwner(PageId page) {
   if (!is_owned(page)) return;
   owners_[Index(page)] = nullptr;

@@ -70,6 +70,9 @@ class PageAllocator {
   // Keeps the page's content for `owner`, which must outlive the pool's use, when nobody holds the
   // page any more. REQUIRES: the page is live.
   void SetOwner(PageId page, PageOwner* owner);
+  // Takes the page from its owner, who loses its content, for its one holder. REQUIRES: it has an
+  // owner and one reference.
+  void TakeOver(PageId page);
   // Its content will not be asked for any more: like any other page from now on. The owner is not
   // told.
   void ClearOwner(PageId page);

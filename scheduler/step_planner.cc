@@ -294,7 +294,7 @@ int32_t StepPlanner::FitPages(Sequence* sequence, size_t index, int32_t reserved
   }
   int32_t available = pool.num_free() - reserved;
   if (need > available && !step_.is_ahead && tables.Capacity(available, pool) == 0 &&
-      tables.DropBorrowedTail(&pool)) {
+      tables.TakeOverTail(&pool)) {
     need = tables.PagesNeeded(sequence->num_planned, pool);
     available = pool.num_free() - reserved;
   }

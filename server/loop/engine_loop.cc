@@ -140,6 +140,13 @@ void EngineLoop::TakeIn(Mailbox* mail) {
       scheduler_.Resume(pause.id, NowUs());
     }
   }
+  for (const ContextOrder& order : mail->context_orders) {
+    if (order.to == scheduler::ContextId{}) {
+      scheduler_.DropContext(order.from);
+    } else {
+      scheduler_.ForkContext(order.from, order.num_tokens, order.to);
+    }
+  }
   if (mail->cancel_all) scheduler_.CancelAll(FinishReason::kCancelled, &events_);
 }
 

@@ -62,6 +62,9 @@ class EngineLoop final : public GenerationService {
   void CancelBranch(RequestId id, int32_t branch) override;
   void Pause(RequestId id) override;
   void Resume(RequestId id) override;
+  void ForkContext(scheduler::ContextId from, int32_t num_tokens,
+                   scheduler::ContextId to) override;
+  void DropContext(scheduler::ContextId id) override;
   EngineStats Stats() const override;
   // The executor's error; OK unless the state is kFailed. May be called from any thread.
   absl::Status Failure() const;
@@ -110,6 +113,7 @@ class EngineLoop final : public GenerationService {
   void Drop(Submission* submission);
   void StopWaiting(Client* client);
   void EndIdleTime();
+  void Post(const ContextOrder& order);
   absl::Status CheckRoom(const GenerationRequest& request) const;
   void Expire();
   void RunStep();

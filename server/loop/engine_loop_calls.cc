@@ -96,6 +96,22 @@ void EngineLoop::Resume(RequestId id) {
   posted_.notify_one();
 }
 
+void EngineLoop::ForkContext(scheduler::ContextId from, int32_t num_tokens,
+                             scheduler::ContextId to) {
+  Post({.from = from, .num_tokens = num_tokens, .to = to});
+}
+
+void EngineLoop::DropContext(scheduler::ContextId id) { Post({.from = id}); }
+
+void EngineLoop::Post(const ContextOrder& order) {
+  {
+    std::lock_guard lock(mutex_);
+    if (state_ == EngineState::kFailed) return;
+    mail_.context_orders.push_back(order);
+  }
+  posted_.notify_one();
+}
+
 EngineStats EngineLoop::Stats() const {
   std::lock_guard lock(mutex_);
   EngineStats stats = published_;

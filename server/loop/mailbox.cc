@@ -10,6 +10,7 @@ void Mailbox::Clear() {
   submissions.clear();
   cancellations.clear();
   pause_orders.clear();
+  context_orders.clear();
   cancel_all = false;
 }
 

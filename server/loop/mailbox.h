@@ -1,7 +1,8 @@
 // Messages of other threads to the engine loop, which takes all of them at once.
 //
 // Plain data, guarded by its owner. Within a kind, messages keep their order; a request's
-// cancellation and pauses come behind its submission, whatever the order of the kinds.
+// cancellation and pauses come behind its submission, whatever the order of the kinds. Forks come
+// behind both: a fork of what a request leaves may be posted before the request ends.
 #pragma once
 
 #include <cstdint>
@@ -27,14 +28,23 @@ struct PauseOrder {
   bool begins;  // or ends
 };
 
+// A fork of a context, or the end of one.
+struct ContextOrder {
+  scheduler::ContextId from;
+  int32_t num_tokens = 0;
+  scheduler::ContextId to{};  // 0: `from` ends
+};
+
 struct Mailbox {
   std::vector<Submission> submissions;
   std::vector<Cancellation> cancellations;
   std::vector<PauseOrder> pause_orders;
+  std::vector<ContextOrder> context_orders;
   bool cancel_all = false;
 
   bool empty() const {
-    return submissions.empty() && cancellations.empty() && pause_orders.empty() && !cancel_all;
+    return submissions.empty() && cancellations.empty() && pause_orders.empty() &&
+           context_orders.empty() && !cancel_all;
   }
   // Keeps the capacity.
   void Clear();

@@ -9,6 +9,7 @@ namespace heddle::server {
 namespace {
 
 constexpr std::string_view kParamPayload = "heddle/param";
+constexpr std::string_view kHttpPayload = "heddle/http";
 constexpr std::string_view kCodePayload = "heddle/code";
 constexpr int kRetryAfterSeconds = 1;
 
@@ -79,8 +80,15 @@ absl::Status WithCode(absl::Status status, std::string_view code) {
   return status;
 }
 
+absl::Status WithHttpStatus(absl::Status status, int http_status) {
+  status.SetPayload(base::AbslView(kHttpPayload), Cord(std::to_string(http_status)));
+  return status;
+}
+
 ApiError ToApiError(const absl::Status& status) {
-  ApiError error = TransportError(HttpStatus(status.code()), MessageOf(status));
+  const std::string own = PayloadText(status, kHttpPayload);
+  const int http_status = own.empty() ? HttpStatus(status.code()) : std::stoi(own);
+  ApiError error = TransportError(http_status, MessageOf(status));
   error.param = PayloadText(status, kParamPayload);
   error.code = PayloadText(status, kCodePayload);
   if (std::optional<int> seconds = RetryAfterSeconds(status)) error.retry_after_seconds = *seconds;

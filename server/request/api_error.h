@@ -27,6 +27,9 @@ absl::Status FieldError(std::string_view param, std::string_view message,
 absl::Status WithParam(absl::Status status, std::string_view param);
 absl::Status WithCode(absl::Status status, std::string_view code);
 
+// The same status with another status of HTTP than that of its code.
+absl::Status WithHttpStatus(absl::Status status, int http_status);
+
 // The result views `status`.
 std::string_view MessageOf(const absl::Status& status);
 
