@@ -134,6 +134,7 @@ struct ServerConfig {
   std::string batch_dir;            // empty: no files, no batches
   Bytes batch_storage{uint64_t{4} << 30};
   int64_t batch_concurrency = 8;
+  int64_t max_branches = 1024;
   Seconds request_timeout{0};  // 0: none
   Seconds drain_delay{0};
   Seconds drain_timeout{30};

@@ -216,6 +216,15 @@ constexpr Option kServerOptions[] = {
      .commands = kServe,
      .min = 1,
      .max = 4096},
+    {.name = "max-branches",
+     .field = &Config::max_branches,
+     .section = kServer,
+     .value = "N",
+     .help = "Branches of /v1/branches that are kept at a time; a client with a key may have a "
+             "quarter of them. 0: there are none.",
+     .commands = kServe,
+     .min = 0,
+     .max = 1 << 20},
 
     {.name = "max-queue",
      .field = &Config::max_queue,

@@ -54,6 +54,8 @@ struct ApiRequest {
       stop_token_ids;             // the client's, without the model's own that count as its end
   bool keep_stop = false;         // what ends an answer is part of it
   bool keep_special = false;      // special tokens have text
+  bool keep = false;              // the answer's choices stay as branches (server/branches/)
+  std::string common;             // of a kept one: JSON members of all requests of its tree
   bool return_token_ids = false;  // the ids of prompt and answer are sent, too
   std::vector<GenerationRequest> generations;  // ids unset
   std::vector<std::string> prompt_texts;       // with echo only; one per generation

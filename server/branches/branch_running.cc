@@ -94,7 +94,7 @@ void BranchTable::End(std::string_view id, std::string_view reason, bool drops_l
   if (branch == nullptr) return;
   Stop(branch);
   branch->finish_reason = std::string(reason);
-  if (drops_last && !branch->tokens.empty()) {
+  if (drops_last && static_cast<int64_t>(branch->tokens.size()) > branch->begun_at) {
     Shorten(branch, static_cast<int64_t>(branch->tokens.size()) - 1);
   }
 }

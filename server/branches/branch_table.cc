@@ -84,7 +84,7 @@ BranchTable::Branches::iterator BranchTable::Insert(std::string id, Branch branc
   ++branches_of_[tree.owner];
   next_expiry_ = std::min(next_expiry_, branch.expires);
   branch.context = ContextId{++last_context_};
-  return branches_.insert_or_assign(std::move(id), std::move(branch)).first;
+  return branches_.emplace(std::move(id), std::move(branch)).first;
 }
 
 BranchTable::Branches::iterator BranchTable::AddChild(Branches::iterator parent, std::string id,
@@ -113,7 +113,7 @@ absl::StatusOr<BranchInfo> BranchTable::AddRoot(uint64_t owner, NewRoot root, in
   branch.created = now;
   branch.expires = std::min(tree.expires, now + Or(root.ttl, budget.seconds));
   branch.tokens = std::move(root.tokens);
-  trees_.insert_or_assign(id, std::move(tree));
+  trees_.emplace(id, std::move(tree));
   const auto added = Insert(std::move(id), std::move(branch));
   return InfoOf(added->first, added->second);
 }
@@ -175,8 +175,8 @@ absl::StatusOr<BranchInfo> BranchTable::Join(uint64_t owner, const JoinOrder& or
     if (child->second.is_running) return Conflict(id, "still runs");
     children.push_back(child);
   }
-  ++totals_.joined;
   if (order.pick) {
+    ++totals_.joined;
     const std::string picked = children.front()->first;
     const std::vector<std::string> siblings = parent->second.children;
     for (const std::string& id : siblings) {
@@ -208,6 +208,7 @@ absl::StatusOr<BranchInfo> BranchTable::Join(uint64_t owner, const JoinOrder& or
   HEDDLE_RETURN_IF_ERROR(CheckRoom(owner, 1, static_cast<int64_t>(joined.tokens.size())));
   HEDDLE_RETURN_IF_ERROR(tree.account.CheckFork(1, joined.positions()));
   tree.account.Use(again, 0);
+  ++totals_.joined;
   const auto length = static_cast<int32_t>(first.tokens.size());
   const ContextId context = first.context;
   const auto added = AddChild(parent, NewId(), std::move(joined));
@@ -218,7 +219,9 @@ absl::StatusOr<BranchInfo> BranchTable::Join(uint64_t owner, const JoinOrder& or
 absl::StatusOr<BranchInfo> BranchTable::Get(uint64_t owner, std::string_view id, int64_t now) {
   std::lock_guard lock(mutex_);
   HEDDLE_ASSIGN_OR_RETURN(const Branches::iterator found, Find(owner, id, now));
-  return InfoOf(found->first, found->second);
+  BranchInfo info = InfoOf(found->first, found->second);
+  info.tokens = found->second.tokens;
+  return info;
 }
 
 absl::Status BranchTable::Drop(uint64_t owner, std::string_view id, int64_t now) {
@@ -318,7 +321,7 @@ BranchInfo BranchTable::InfoOf(const std::string& id, const Branch& branch) cons
   info.forked_at = branch.forked_at;
   info.is_running = branch.is_running;
   info.finish_reason = branch.finish_reason;
-  info.tokens = branch.tokens;
+  info.num_tokens = static_cast<int64_t>(branch.tokens.size());
   info.num_drawn = branch.num_drawn;
   info.sum_logprob = branch.sum_logprob;
   info.budget = account.budget();
@@ -328,11 +331,11 @@ BranchInfo BranchTable::InfoOf(const std::string& id, const Branch& branch) cons
   return info;
 }
 
-BranchTable::Figures BranchTable::figures(int64_t now) {
+BranchFigures BranchTable::figures(int64_t now) {
   std::lock_guard lock(mutex_);
   Sweep(now);
-  Figures figures = totals_;
-  figures.roots = static_cast<int64_t>(trees_.size());
+  BranchFigures figures = totals_;
+  figures.trees = static_cast<int64_t>(trees_.size());
   figures.branches = static_cast<int64_t>(branches_.size());
   figures.running = running_;
   figures.tokens = tokens_;

@@ -26,6 +26,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "server/branches/branch_budget.h"
+#include "server/branches/branch_figures.h"
 #include "server/generation.h"
 
 namespace heddle::server {
@@ -52,10 +53,11 @@ struct BranchInfo {
   int64_t forked_at = 0;  // leading tokens that it shares with its parent
   bool is_running = false;
   std::string finish_reason;  // of what ran last: "stop", "length", "cancelled"; empty: nothing did
-  std::vector<TokenId> tokens;
-  int64_t num_drawn = 0;   // that it has drawn itself
-  double sum_logprob = 0;  // of those
-  BranchBudget budget;     // of its tree, and what the tree uses
+  int64_t num_tokens = 0;
+  std::vector<TokenId> tokens;  // filled in by Get alone
+  int64_t num_drawn = 0;        // that it has drawn itself
+  double sum_logprob = 0;       // of those
+  BranchBudget budget;          // of its tree, and what the tree uses
   int64_t tree_tokens = 0;
   int64_t tree_branches = 0;
   int64_t tree_bytes = 0;
@@ -135,11 +137,7 @@ class BranchTable {
   // For requests that keep what they compute.
   ContextId ContextOf(std::string_view id) const;
 
-  struct Figures {
-    int64_t roots = 0, branches = 0, running = 0, tokens = 0;  // now
-    int64_t forked = 0, joined = 0, dropped = 0, expired = 0;  // so far
-  };
-  Figures figures(int64_t now);
+  BranchFigures figures(int64_t now);
   const BranchLimits& limits() const { return limits_; }
   // INTERNAL if what the trees count is not what they are. O(all tokens); tests.
   absl::Status CheckIntegrity() const;
@@ -197,7 +195,7 @@ class BranchTable {
   int64_t next_expiry_ = INT64_MAX;
   uint64_t last_context_ = 0;
   std::deque<std::pair<std::string, uint64_t>> gone_;  // ids that expired last, with their owners
-  Figures totals_;                                     // only its counters are used
+  BranchFigures totals_;                               // only its counters are used
 };
 
 }  // namespace heddle::server

@@ -102,6 +102,12 @@ size_t PendingBodyBytes(const config::ServerConfig& config, const engine::HostMe
   return std::max(std::min(kMost, share), 2 * config.max_body_bytes.value);
 }
 
+// Keys and values of one position in all layers.
+int64_t BytesPerToken(const engine::Capacity& capacity) {
+  return capacity.page_bytes * static_cast<int64_t>(capacity.limits.windows.size()) /
+         capacity.limits.page_tokens;
+}
+
 absl::StatusOr<HttpServerOptions> ToHttpOptions(const config::Config& config, KeyFile* key_file) {
   HttpServerOptions options;
   options.host = config.host;
@@ -130,6 +136,7 @@ absl::StatusOr<HttpServerOptions> ToHttpOptions(const config::Config& config, Ke
   options.batch = {.folder = config.batch_dir,
                    .max_bytes = static_cast<int64_t>(config.batch_storage.value),
                    .concurrency = static_cast<int>(config.batch_concurrency)};
+  options.branches.max_branches = config.max_branches;
   options.allow_adapter_updates = config.allow_lora_updates;
   options.policy.reasoning_field = ToReasoningField(config.reasoning_field);
   options.policy.clamp_max_tokens = config.max_tokens_overflow == config::MaxTokensOverflow::kClamp;
@@ -402,7 +409,7 @@ absl::Status RunServe(const config::Config& config) {
       ToLogLevel(config.log_level));
   const LibraryLogs library_logs(&log);
   AllowDescriptors(config.max_connections, log);
-  HEDDLE_ASSIGN_OR_RETURN(const HttpServerOptions http_options, ToHttpOptions(config, &key_file));
+  HEDDLE_ASSIGN_OR_RETURN(HttpServerOptions http_options, ToHttpOptions(config, &key_file));
   WarnIfOpen(config, log);
   WarnIfReadableByOthers("--api-key-file", config.api_key_file, log);
   WarnIfReadableByOthers("--tls-key", config.tls_key, log);
@@ -410,6 +417,7 @@ absl::Status RunServe(const config::Config& config) {
   HEDDLE_RETURN_IF_ERROR(CheckPorts(config));
   HEDDLE_ASSIGN_OR_RETURN(EngineSession session, StartUnlessStopped(config, log, signals));
   LogSpeculation(session.speculation, log);
+  http_options.branches.bytes_per_token = BytesPerToken(session.model.capacity);
   const ServedModel model = ToServedModel(config, session);
   ServerMetrics metrics(model.id, HEDDLE_VERSION);
   metrics.WatchLog([&log] { return log.dropped(); });

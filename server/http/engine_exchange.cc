@@ -72,6 +72,7 @@ void EngineExchange::OnTick(Clock::time_point now) {
     Fail(absl::InternalError("the server could not keep up with this request"));
   } else {
     PauseIfBehind();  // a writer may be behind without having been written to
+    Watch();
   }
 }
 

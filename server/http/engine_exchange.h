@@ -37,6 +37,8 @@ class EngineExchange : public Exchange, public EventReceiver {
   virtual void Take(size_t prompt, GenerationEvent event) = 0;
   // Cancels the rest, tells the client, and ends.
   virtual void Fail(const absl::Status& status) = 0;
+  // Called several times a second: whether there is a reason to end.
+  virtual void Watch() {}
   // Nothing is sent or received after it.
   virtual void End() { ended_ = true; }
 

@@ -2,16 +2,19 @@
 
 #include <utility>
 
+#include "server/batch/file_store.h"
 #include "server/http/responses.h"
 
 namespace heddle::server {
 GenerationExchange::GenerationExchange(ServerContext* context,
                                        std::unique_ptr<const ApiRequest> request,
                                        std::unique_ptr<AnswerFormat> format, ResponseWriter* writer,
-                                       Clock::time_point received, scheduler::AdapterUse adapter)
+                                       Clock::time_point received, scheduler::AdapterUse adapter,
+                                       std::unique_ptr<BranchTurns> turns)
     : EngineExchange(context, writer, received, std::move(adapter)),
       request_(std::move(request)),
       answer_(request_.get(), context->dependencies.codec, std::move(format)),
+      turns_(std::move(turns)),
       last_token_(request_->num_branches()) {}
 
 absl::Status GenerationExchange::Submit(EventInbox* inbox) {
@@ -21,10 +24,12 @@ absl::Status GenerationExchange::Submit(EventInbox* inbox) {
         SubmitToEngine(request_->generations[i], inbox->SinkFor(shared_from_this(), i));
     if (!status.ok()) {
       CancelAll();
+      if (turns_ != nullptr) turns_->Abort();
       ended_ = true;
       return status;
     }
   }
+  if (turns_ != nullptr) turns_->Submitted(ids_.front());
   return absl::OkStatus();
 }
 
@@ -44,16 +49,44 @@ void GenerationExchange::Take(size_t prompt, GenerationEvent event) {
   answer_.format().SetTimes(
       {record.queued_seconds, record.first_token_seconds, record.last_event_seconds});
   Answer::Output output;
-  answer_.Take(prompt, std::move(event), &output);
+  if (turns_ == nullptr) {
+    answer_.Take(prompt, std::move(event), &output);
+  } else {
+    TakeDown(prompt, std::move(event), &output);
+  }
   for (int32_t branch : output.stopped_branches) {
     context_->dependencies.generation->CancelBranch(ids_[prompt], branch);
   }
   if (!answer_.error().ok()) {
-    Fail(answer_.error());
+    const absl::Status gone = turns_ == nullptr ? absl::OkStatus() : turns_->CheckLive(UnixNow());
+    Fail(gone.ok() ? answer_.error() : gone);
     return;
   }
   if (!output.frames.empty()) SendFrames(output.frames);
   if (!ended_ && answer_.done()) Finish();
+}
+
+// Takes an event of branches: those of its tokens that belong to the answer are the branch's, too.
+void GenerationExchange::TakeDown(size_t prompt, GenerationEvent event, Answer::Output* output) {
+  const auto index = static_cast<size_t>(event.branch);
+  const bool finished = event.finished;
+  const bool length = event.reason == FinishReason::kLength;
+  std::vector<engine::SampledToken> tokens = event.tokens;
+  const int64_t before = answer_.usage().completion_tokens;
+  answer_.Take(prompt, std::move(event), output);
+  tokens.resize(static_cast<size_t>(answer_.usage().completion_tokens - before));
+  turns_->Take(index, tokens);
+  if (!answer_.error().ok()) return;
+  if (!output->stopped_branches.empty()) {
+    turns_->End(index, /*length=*/false);
+  } else if (finished) {
+    turns_->End(index, length);
+  }
+}
+
+void GenerationExchange::Watch() {
+  if (turns_ == nullptr) return;
+  if (const absl::Status gone = turns_->CheckLive(UnixNow()); !gone.ok()) Fail(gone);
 }
 
 void GenerationExchange::Measure(size_t prompt, const GenerationEvent& event) {
@@ -131,6 +164,7 @@ void GenerationExchange::Fail(const absl::Status& status) {
 
 void GenerationExchange::End() {
   EngineExchange::End();
+  turns_.reset();
   if (streaming_) context_->dependencies.metrics->StreamEnded();
   const Usage& usage = answer_.usage();
   RequestRecord& record = writer_->record();

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "server/answer/answer.h"
+#include "server/branches/branch_turns.h"
 #include "server/http/engine_exchange.h"
 
 namespace heddle::server {
@@ -18,10 +19,12 @@ class GenerationExchange final : public EngineExchange,
                                  public std::enable_shared_from_this<GenerationExchange> {
  public:
   // `context` and `writer` outlive the exchange's activity (exchange.h).
-  // `format` may keep a pointer to `request`, which lives as long.
+  // `format` may keep a pointer to `request`, which lives as long. `turns`: the branches that the
+  // choices are; null: they are none.
   GenerationExchange(ServerContext* context, std::unique_ptr<const ApiRequest> request,
                      std::unique_ptr<AnswerFormat> format, ResponseWriter* writer,
-                     Clock::time_point received, scheduler::AdapterUse adapter);
+                     Clock::time_point received, scheduler::AdapterUse adapter,
+                     std::unique_ptr<BranchTurns> turns = nullptr);
 
   // Begins a streamed answer with frames that came before it, so that all errors are frames.
   void BeginStream(const std::string& frames) { SendFrames(frames); }
@@ -33,8 +36,10 @@ class GenerationExchange final : public EngineExchange,
   void Take(size_t prompt, GenerationEvent event) override;
   void Fail(const absl::Status& status) override;
   void End() override;
+  void Watch() override;
 
   void Describe();  // for spans
+  void TakeDown(size_t prompt, GenerationEvent event, Answer::Output* output);
   void Measure(size_t prompt, const GenerationEvent& event);
   void SendFrames(const std::string& frames);
   void Finish();
@@ -43,6 +48,7 @@ class GenerationExchange final : public EngineExchange,
 
   std::unique_ptr<const ApiRequest> request_;
   Answer answer_;
+  std::unique_ptr<BranchTurns> turns_;         // null: no branches
   std::vector<Clock::time_point> last_token_;  // per choice; the epoch means none yet
   bool streaming_ = false;
 };

@@ -24,9 +24,8 @@ absl::StatusOr<Generation> OpenAiGeneration(Endpoint endpoint, std::string_view 
                                             const RequestContext& context,
                                             const AnswerIdentity& identity) {
   HEDDLE_ASSIGN_OR_RETURN(ApiRequest parsed, ParseRequest(endpoint, body, context));
-  auto request = std::make_unique<const ApiRequest>(std::move(parsed));
-  std::string_view prefix = endpoint == Endpoint::kChat ? "chatcmpl-" : "cmpl-";
-  OpenAiFormat::Identity named{base::StrCat(prefix, identity.unique), identity.created};
+  auto request = std::make_unique<ApiRequest>(std::move(parsed));
+  OpenAiFormat::Identity named{CompletionId(endpoint, identity.unique), identity.created};
   auto format = std::make_unique<OpenAiFormat>(request.get(), context.model, context.codec, named);
   return Generation{std::move(request), std::move(format)};
 }
@@ -42,7 +41,7 @@ absl::StatusOr<Generation> ResponsesGeneration(std::string_view body, const Requ
     background->stream = parsed.api.stream;
     parsed.api.stream = true;
   }
-  auto request = std::make_unique<const ApiRequest>(std::move(parsed.api));
+  auto request = std::make_unique<ApiRequest>(std::move(parsed.api));
   ResponsesFormat::Options options;
   options.background = parsed.background;
   options.codec = context.codec;
@@ -71,7 +70,7 @@ absl::StatusOr<Generation> CompactionGeneration(std::string_view body,
                                                 const ResponseStores& stores) {
   HEDDLE_ASSIGN_OR_RETURN(CompactionRequest parsed,
                           ParseCompactionRequest(body, context, stores, identity.unique));
-  auto request = std::make_unique<const ApiRequest>(std::move(parsed.api));
+  auto request = std::make_unique<ApiRequest>(std::move(parsed.api));
   auto format = std::make_unique<CompactionFormat>(std::move(identity.unique), identity.created,
                                                    std::move(parsed.users));
   return Generation{std::move(request), std::move(format)};
@@ -80,7 +79,7 @@ absl::StatusOr<Generation> CompactionGeneration(std::string_view body,
 absl::StatusOr<Generation> MessagesGeneration(std::string_view body, const RequestContext& context,
                                               AnswerIdentity identity) {
   HEDDLE_ASSIGN_OR_RETURN(ApiRequest parsed, ParseMessagesRequest(body, context));
-  auto request = std::make_unique<const ApiRequest>(std::move(parsed));
+  auto request = std::make_unique<ApiRequest>(std::move(parsed));
   auto format = std::make_unique<MessagesFormat>(request.get(), std::move(identity.unique));
   return Generation{std::move(request), std::move(format)};
 }
@@ -94,7 +93,7 @@ absl::StatusOr<Generation> OllamaGeneration(OllamaShape shape, std::string_view 
   if (!parsed.api.has_value()) {
     return Generation{nullptr, nullptr, OllamaLoadBody(parsed.model, shape, identity.created)};
   }
-  auto request = std::make_unique<const ApiRequest>(*std::move(parsed.api));
+  auto request = std::make_unique<ApiRequest>(*std::move(parsed.api));
   auto format =
       std::make_unique<OllamaFormat>(request.get(), context.codec, shape, identity.created);
   return Generation{std::move(request), std::move(format)};
@@ -104,14 +103,14 @@ absl::StatusOr<Generation> LlamaGeneration(bool infill, std::string_view body,
                                            const RequestContext& context) {
   HEDDLE_ASSIGN_OR_RETURN(LlamaRequest parsed, infill ? ParseLlamaInfill(body, context)
                                                       : ParseLlamaCompletion(body, context));
-  auto request = std::make_unique<const ApiRequest>(std::move(parsed.api));
+  auto request = std::make_unique<ApiRequest>(std::move(parsed.api));
   auto format = std::make_unique<LlamaFormat>(request.get(), context.codec, parsed.return_tokens);
   return Generation{std::move(request), std::move(format)};
 }
 
 absl::StatusOr<Generation> InferGeneration(std::string_view body, const RequestContext& context) {
   HEDDLE_ASSIGN_OR_RETURN(InferRequest parsed, ParseInferRequest(body, context));
-  auto request = std::make_unique<const ApiRequest>(std::move(parsed.api));
+  auto request = std::make_unique<ApiRequest>(std::move(parsed.api));
   auto format = std::make_unique<InferFormat>(request.get(), std::move(parsed.id));
   return Generation{std::move(request), std::move(format)};
 }
@@ -135,10 +134,16 @@ bool IsGenerationRoute(RouteId id) {
     case RouteId::kLlamaCompletion:
     case RouteId::kLlamaInfill:
     case RouteId::kKserveInfer:
+    case RouteId::kContinueBranch:
+    case RouteId::kScoreBranch:
       return true;
     default:
       return false;
   }
+}
+
+std::string CompletionId(Endpoint endpoint, std::string_view unique) {
+  return base::StrCat(endpoint == Endpoint::kChat ? "chatcmpl-" : "cmpl-", unique);
 }
 
 absl::StatusOr<Generation> ParseGeneration(RouteId id, std::string_view body,

@@ -20,7 +20,7 @@ namespace heddle::server {
 bool IsGenerationRoute(RouteId id);
 
 struct Generation {
-  std::unique_ptr<const ApiRequest> request;
+  std::unique_ptr<ApiRequest> request;
   std::unique_ptr<AnswerFormat> format;  // points to *request
   // The whole answer, in place of both, where there is nothing to generate.
   std::string body = {};
@@ -39,6 +39,9 @@ struct AnswerIdentity {
   std::string unique;   // characters [0-9a-f]
   int64_t created = 0;  // seconds since 1970
 };
+
+// The id of an answer of /v1/completions or /v1/chat/completions.
+std::string CompletionId(Endpoint endpoint, std::string_view unique);
 
 // REQUIRES: IsGenerationRoute(id), except the embeddings route. `stores` outlive the format.
 absl::StatusOr<Generation> ParseGeneration(RouteId id, std::string_view body,

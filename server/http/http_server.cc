@@ -161,6 +161,10 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(
                            .long_threads = options.prepare_threads,
                            .free_threads = options.free_prepare_threads,
                            .max_waiting = options.max_preparing});
+  if (options.branches.max_branches > 0) {
+    context->branches = std::make_unique<BranchTable>(options.branches, dependencies.generation,
+                                                      std::random_device()());
+  }
   context->background = std::make_shared<BackgroundResponses>(context);
   for (int i = 0; i < kNumRefusals; ++i) {
     dependencies.metrics->CountRefusal(RefusalName(static_cast<Refusal>(i)), 0);

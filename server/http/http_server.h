@@ -14,6 +14,7 @@
 #include "server/access/api_keys.h"
 #include "server/adapters/adapter_registry.h"
 #include "server/adapters/adapter_sets.h"
+#include "server/branches/branch_table.h"
 #include "server/generation.h"
 #include "server/http/batch_service.h"
 #include "server/http/body_budget.h"
@@ -75,6 +76,7 @@ struct HttpServerOptions {
   ServerMetrics::Names metric_names = ServerMetrics::Names::kOwn;
   bool allow_adapter_updates = false;  // clients with an admin key may load and unload adapters
   BatchOptions batch;
+  BranchLimits branches;
   RequestPolicy policy;
   double trace_sample_ratio = 1;  // share of the traces that begin here
   std::string version = "0.1.0";

@@ -9,6 +9,7 @@
 #include "nlohmann/json.hpp"
 #include "server/anthropic/messages_fields.h"
 #include "server/batch/batch_fields.h"
+#include "server/branches/branch_fields.h"
 #include "server/http/router.h"
 #include "server/json_writer.h"
 #include "server/kserve/infer_fields.h"
@@ -102,6 +103,24 @@ std::vector<RouteDoc> DocsOfConversations() {
   };
 }
 
+std::vector<RouteDoc> DocsOfBranches() {
+  const std::vector<std::string_view> list = {"object", "root", "data"};
+  return {
+      {RouteId::kCreateBranches, fields::kNewBranches, list},
+      {RouteId::kBranch,
+       {},
+       {"id", "object", "root", "parent", "children", "status", "num_tokens", "token_ids", "text",
+        "tree"}},
+      {RouteId::kDeleteBranch, {}, {"id", "object", "deleted"}},
+      {RouteId::kContinueBranch,
+       fields::kContinueBranch,
+       {"id", "object", "created", "model", "choices", "usage"},
+       true},
+      {RouteId::kJoinBranches, fields::kJoinBranches, list},
+      {RouteId::kScoreBranch, fields::kScoreBranch, {"object", "data", "best", "usage"}},
+  };
+}
+
 std::vector<RouteDoc> DocsOfFiles() {
   const std::vector<std::string_view> file = {"id",         "object",   "bytes",
                                               "created_at", "filename", "purpose"};
@@ -182,6 +201,7 @@ const std::vector<RouteDoc>& Docs() {
     for (const RouteDoc& doc : DocsOfOthers()) all.push_back(doc);
     for (const RouteDoc& doc : DocsOfAdapters()) all.push_back(doc);
     for (const RouteDoc& doc : DocsOfFiles()) all.push_back(doc);
+    for (const RouteDoc& doc : DocsOfBranches()) all.push_back(doc);
     for (const RouteDoc& doc : DocsOfConversations()) all.push_back(doc);
     return all;
   }();

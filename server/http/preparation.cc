@@ -7,8 +7,10 @@
 #include "base/status.h"
 #include "server/anthropic/messages_models.h"
 #include "server/anthropic/messages_request.h"
+#include "server/branches/branch_turns.h"
 #include "server/http/adapter_update.h"
 #include "server/http/background_exchange.h"
+#include "server/http/branch_routes.h"
 #include "server/http/content_coding.h"
 #include "server/http/conversation_routes.h"
 #include "server/http/embedding_exchange.h"
@@ -58,9 +60,13 @@ class GenerationPreparation final : public Preparation {
     if (generation_.background.has_value()) {
       return StartInBackground(parts_, std::move(generation_), std::move(adapter));
     }
+    std::unique_ptr<BranchTurns> turns;
+    if (generation_.request->keep) {
+      HEDDLE_ASSIGN_OR_RETURN(turns, KeepAnswer());
+    }
     auto exchange = std::make_shared<GenerationExchange>(
         parts_.server, std::move(generation_.request), std::move(generation_.format), parts_.writer,
-        parts_.request.received, std::move(adapter));
+        parts_.request.received, std::move(adapter), std::move(turns));
     HEDDLE_RETURN_IF_ERROR(exchange->Submit(parts_.inbox));
     return exchange;
   }
@@ -70,6 +76,16 @@ class GenerationPreparation final : public Preparation {
   }
 
  private:
+  // Makes the answer's choices branches of a tree, under the answer's id.
+  absl::StatusOr<std::unique_ptr<BranchTurns>> KeepAnswer() {
+    BranchTable* table = parts_.server->branches.get();
+    if (table == nullptr) return NoBranches();
+    ApiRequest* request = generation_.request.get();
+    const std::string id = CompletionId(request->endpoint, parts_.identity.unique);
+    return BranchTurns::Keep(table, parts_.context.tenant, id, request->common,
+                             parts_.identity.created, request);
+  }
+
   PreparationParts parts_;
   Generation generation_;
 };
@@ -249,6 +265,7 @@ std::unique_ptr<Preparation> MakeOf(PreparationParts parts) {
   if (IsAdapterUpdate(parts.route)) return MakeAdapterUpdate(std::move(parts));
   if (parts.route == RouteId::kResponse) return MakeResponseRoute(std::move(parts));
   if (IsFileRoute(parts.route)) return MakeFileRoute(std::move(parts));
+  if (IsBranchRoute(parts.route)) return MakeBranchPreparation(std::move(parts));
   if (MakeBody make = BodyMakerOf(parts)) {
     return std::make_unique<AnswerPreparation>(std::move(parts), std::move(make));
   }
@@ -264,7 +281,7 @@ bool NeedsPreparation(RouteId id) {
   return IsGenerationRoute(id) || BodyMaker(id) != nullptr || id == RouteId::kModel ||
          id == RouteId::kModels || id == RouteId::kResponse || id == RouteId::kInputTokens ||
          id == RouteId::kKserveModel || id == RouteId::kKserveModelReady || IsAdapterUpdate(id) ||
-         IsFileRoute(id) || IsConversationRoute(id);
+         IsFileRoute(id) || IsConversationRoute(id) || IsBranchRoute(id);
 }
 
 std::unique_ptr<Preparation> MakePreparation(PreparationParts parts) {

@@ -5,6 +5,7 @@
 #include "absl/strings/str_format.h"
 #include "base/status.h"
 #include "engine/grammar/grammar_compiler.h"
+#include "server/batch/file_store.h"
 
 namespace heddle::server {
 namespace {
@@ -71,9 +72,11 @@ std::string MetricsText(const ServerContext& server) {
                                        .num_grammars = cache.num_grammars(),
                                        .grammar_bytes = static_cast<int64_t>(cache.held())};
   const BatchFigures batches = server.batch == nullptr ? BatchFigures() : server.batch->figures();
+  const BranchFigures branches =
+      server.branches == nullptr ? BranchFigures() : server.branches->figures(UnixNow());
   return server.dependencies.metrics->Render(server.dependencies.generation->Stats(),
                                              Connections(server), server.options.metric_names,
-                                             preparation, batches);
+                                             preparation, batches, branches);
 }
 
 std::string StatsJson(const ServerContext& server) {

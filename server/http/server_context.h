@@ -11,6 +11,7 @@
 #include "server/access/access_table.h"
 #include "server/access/cache_spaces.h"
 #include "server/access/key_account.h"
+#include "server/branches/branch_table.h"
 #include "server/http/background_responses.h"
 #include "server/http/batch_service.h"
 #include "server/http/body_budget.h"
@@ -42,6 +43,7 @@ struct ServerContext {
   UnsentBytes unsent;                       // of HTTP only
   ResponseStore responses;
   ConversationStore conversations;
+  std::unique_ptr<BranchTable> branches;            // null: --max-branches 0
   std::shared_ptr<BackgroundResponses> background;  // set before the transport starts
   std::unique_ptr<PreparePool> prepare;             // set before the transport starts
   AccessTable access;                               // filled before the transport starts

@@ -59,6 +59,7 @@ void TakeSchedulerStats(const scheduler::SchedulerStats& now, EngineStats* stats
   stats->waiting_tokens = now.waiting_tokens;
   stats->pages_used = now.pages_used;
   stats->pages_cached = now.pages_cached;
+  stats->kept_contexts = now.kept_contexts;
   stats->host_pages_used = now.host_pages_used;
   stats->pages_swapped_out = now.pages_swapped_out;
   stats->pages_swapped_in = now.pages_swapped_in;

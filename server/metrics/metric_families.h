@@ -44,6 +44,7 @@ void AppendEngineMetrics(const EngineStats& stats, MetricFamilies* families);
 void AppendAdapterMetrics(const AdapterFigures& figures, const NamedAdapters& named,
                           MetricFamilies* families);
 
+void AppendBranchMetrics(const BranchFigures& figures, MetricFamilies* families);
 void AppendBatchMetrics(const BatchFigures& figures, MetricFamilies* families);
 
 // Appends this process's memory, CPU time and descriptors, under the names of Prometheus' own

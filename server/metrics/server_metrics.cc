@@ -324,7 +324,8 @@ void ServerMetrics::StreamEnded() { families_->open_streams->Decrement(); }
 
 std::string ServerMetrics::Render(const EngineStats& engine, const ConnectionFigures& connections,
                                   Names names, const PreparationFigures& preparation,
-                                  const BatchFigures& batches) const {
+                                  const BatchFigures& batches,
+                                  const BranchFigures& branches) const {
   MetricFamilies all = families_->registry.Collect();
   all.push_back(SingleValue("heddle_open_connections", "Open TCP connections.",
                             prometheus::MetricType::Gauge, connections.open));
@@ -358,6 +359,7 @@ std::string ServerMetrics::Render(const EngineStats& engine, const ConnectionFig
   const NamedAdapters named = families_->NamesOf(engine.adapters, adapters);
   AppendAdapterMetrics(adapters, named, &all);
   AppendBatchMetrics(batches, &all);
+  AppendBranchMetrics(branches, &all);
   AppendEngineMetrics(engine, &all);
   if (names == Names::kAlsoVllm) AppendVllmNames(engine, named, &all);
   AppendProcessMetrics(&all);

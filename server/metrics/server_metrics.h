@@ -14,6 +14,7 @@
 
 #include "server/adapters/adapter_registry.h"
 #include "server/batch/batch_figures.h"
+#include "server/branches/branch_figures.h"
 #include "server/generation.h"
 
 namespace heddle::server {
@@ -104,7 +105,7 @@ class ServerMetrics {
   enum class Names : uint8_t { kOwn, kAlsoVllm };
   std::string Render(const EngineStats& engine, const ConnectionFigures& connections,
                      Names names = Names::kOwn, const PreparationFigures& preparation = {},
-                     const BatchFigures& batches = {}) const;
+                     const BatchFigures& batches = {}, const BranchFigures& branches = {}) const;
 
   // The same as one JSON object, for the web page and for scripts (docs/metrics.md).
   std::string RenderJson(const EngineStats& engine, const ConnectionFigures& connections) const;

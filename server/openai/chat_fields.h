@@ -65,6 +65,10 @@ inline constexpr Field kCacheSalt = {
     "",
     "computed prompts are shared only among requests with the same salt (docs/security.md)"};
 
+inline constexpr Field kKeep = {
+    "keep", kBoolean, 0,
+    0,      "false",  "keep the answer for /v1/branches, under its id (docs/parallel-decoding.md)"};
+
 // Behind what says how tokens are drawn.
 inline constexpr Field kAnswer[] = {
     {"stop", kStringOrArray, 0, kInfinity, "[]",
@@ -139,6 +143,7 @@ inline constexpr Field kCompletionOwn[] = {
     {"suffix", kString, 0, kInfinity, "",
      "the text that comes after the answer; for models with fill-in-the-middle tokens"},
     {"add_special_tokens", kBoolean, 0, 0, "true", "encode text with the begin token"},
+    kKeep,
 };
 
 inline constexpr Field kChatOwn[] = {
@@ -162,6 +167,7 @@ inline constexpr Field kChatOwn[] = {
      "passed to the chat template; none: also enable_thinking false"},
     {"enable_thinking", kBoolean, 0, 0, "(of the template)", "passed to the chat template"},
     {"include_reasoning", kBoolean, 0, 0, "true", "send the model's reasoning"},
+    kKeep,
 };
 
 inline constexpr auto kGeneration = Concat(kSampling, kAnswer);

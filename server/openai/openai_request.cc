@@ -80,6 +80,22 @@ absl::Status ReadPromptLogprobs(const GenerationFields& body, ApiRequest* reques
   return absl::OkStatus();
 }
 
+// Whether the answer stays for /v1/branches, and what later requests have in common with this one.
+template <typename Fields>
+absl::Status ReadKeep(const Fields& body, size_t num_prompts, const RequestContext& context,
+                      ApiRequest* request) {
+  request->keep = body.template Bool<"keep">(false);
+  if (!request->keep) return absl::OkStatus();
+  if (num_prompts > 1 || request->best_of > request->n) {
+    return FieldError("keep", "'keep' is for one prompt, and not with 'best_of' beyond n");
+  }
+  const std::string* model = body.template Text<"model">();
+  const Json* lora = body.template Value<"lora">();
+  request->common = CommonMembers(!context.deployment.empty() ? &context.deployment : model, lora,
+                                  body.template Text<"cache_salt">());
+  return absl::OkStatus();
+}
+
 // How many answers are drawn, and how many of them returned.
 absl::Status ReadCounts(const CompletionFields& body, ApiRequest* request) {
   request->n = static_cast<int32_t>(body.Int<"n">(1));
@@ -271,6 +287,7 @@ absl::StatusOr<ApiRequest> ReadCompletion(const Json& json, const RequestContext
   HEDDLE_ASSIGN_OR_RETURN(std::vector<ApiPrompt> prompts,
                           ReadPrompts(*body.Value<"prompt">(), "prompt", options, *context.codec));
   HEDDLE_RETURN_IF_ERROR(AddSuffix(body, *context.codec, &prompts));
+  HEDDLE_RETURN_IF_ERROR(ReadKeep(body, prompts.size(), context, &request));
   HEDDLE_RETURN_IF_ERROR(
       AddGenerations({body, body, std::nullopt}, context, std::move(prompts), &request));
   return request;
@@ -289,6 +306,7 @@ absl::StatusOr<ApiRequest> ReadChat(const Json& json, const RequestContext& cont
   request.n = static_cast<int32_t>(body.Int<"n">(1));
   request.best_of = request.n;
   HEDDLE_RETURN_IF_ERROR(ReadLogprobs(body, &request));
+  HEDDLE_RETURN_IF_ERROR(ReadKeep(body, 1, context, &request));
   HEDDLE_ASSIGN_OR_RETURN(std::vector<TokenId> tokens, EncodeMessages(body, context));
   ReadOutputSyntax(body, context, tokens, &request);
   std::vector<ApiPrompt> prompts;

@@ -332,4 +332,13 @@ absl::StatusOr<size_t> CountChatTokens(const Json& chat, const RequestContext& c
   return tokens.size();
 }
 
+std::string CommonMembers(const std::string* model, const Json* lora,
+                          const std::string* cache_salt) {
+  Json common = Json::object();
+  if (model != nullptr) common["model"] = *model;
+  if (lora != nullptr) common["lora"] = *lora;
+  if (cache_salt != nullptr) common["cache_salt"] = *cache_salt;
+  return common.dump();
+}
+
 }  // namespace heddle::server

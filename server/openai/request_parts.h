@@ -40,6 +40,11 @@ using GenerationFields = RequestFields<fields::kGeneration>;
 using ToolFields = RequestFields<fields::kToolsPart>;
 using ConversationFields = RequestFields<fields::kConversationPart>;
 
+// The JSON object of those members that all requests of a tree of branches have in common; each may
+// be nullptr.
+std::string CommonMembers(const std::string* model, const Json* lora,
+                          const std::string* cache_salt);
+
 struct ApiPrompt {
   std::vector<TokenId> tokens;  // not empty
   std::string text;             // for echo; empty unless asked for

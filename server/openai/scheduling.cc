@@ -26,12 +26,11 @@ uint64_t WorkflowId(const std::string& name, uint64_t tenant) {
   return std::max<uint64_t>(1, std::hash<std::string>()(name) ^ (tenant * kOdd));
 }
 
-// Without a salt the space is 0.
+}  // namespace
+
 uint64_t CacheSpace(const std::string* salt) {
   return salt == nullptr ? 0 : std::max<uint64_t>(1, std::hash<std::string>()(*salt));
 }
-
-}  // namespace
 
 absl::Status ReadScheduling(const RequestFields<fields::kGeneration>& body,
                             const RequestContext& context, GenerationRequest* request) {

@@ -15,6 +15,14 @@ NOT_SHOWN = {
     "heddle_kv_page_tokens",
     "heddle_kv_cache_info",
     "heddle_adapter_info",                # names, for routers
+    "heddle_branch_trees",                # of one API that few clients use
+    "heddle_branches",
+    "heddle_branches_running",
+    "heddle_branch_tokens",
+    "heddle_branches_forked_total",
+    "heddle_branches_joined_total",
+    "heddle_branches_ended_total",
+    "heddle_kept_contexts",
     "process_virtual_memory_bytes",
 }
 

@@ -123,7 +123,7 @@ GenerationEvent FakeGeneration::NextEvent(const GenerationRequest& request, int3
   GenerationEvent event;
   event.branch = branch;
   if (sequence->drawn == 0 && request.prompt_logprobs >= 0 && branch == 0) {
-    for (size_t i = 1; i < request.prompt.size(); ++i) {
+    for (auto i = static_cast<size_t>(request.first_score) + 1; i < request.prompt.size(); ++i) {
       event.prompt_scores.push_back(Sampled(request.prompt[i], request.prompt_logprobs));
     }
   }

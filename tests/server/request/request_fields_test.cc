@@ -15,6 +15,8 @@
 #include "nlohmann/json.hpp"
 #include "server/anthropic/messages_fields.h"
 #include "server/anthropic/messages_request.h"
+#include "server/branches/branch_fields.h"
+#include "server/branches/branch_requests.h"
 #include "server/kserve/infer_fields.h"
 #include "server/kserve/infer_request.h"
 #include "server/llamacpp/llama_fields.h"
@@ -29,6 +31,7 @@
 #include "server/openai/request_parts.h"
 #include "server/openai/responses_request.h"
 #include "server/openai/tokenize.h"
+#include "tests/server/fake_generation.h"
 #include "tests/server/openai/api_parser.h"
 #include "tests/support/paths.h"
 
@@ -108,6 +111,18 @@ absl::Status CountResponses(const std::string& body, const RequestContext& conte
   return server::CountResponseTokens(body, context, {&store, &conversations}).status();
 }
 
+// Each call has a table of its own, with one tree of two branches.
+template <typename Call>
+auto OnBranches(Call call) {
+  return [call](const std::string& body, const RequestContext& context) -> absl::Status {
+    FakeGeneration service;
+    server::BranchTable table({}, &service, /*seed=*/1);
+    CHECK(table.AddRoot(0, {.id = "br_root", .tokens = {65, 66}, .common = "{}"}, 1).ok());
+    CHECK(table.Fork(0, {.from = "br_root", .n = 1, .ids = {"br_child"}}, 1).ok());
+    return call(body, context, server::BranchAccess{&table, 0, 1}).status();
+  };
+}
+
 absl::Status ParseCompaction(const std::string& body, const RequestContext& context) {
   server::ResponseStore store;
   server::ConversationStore conversations;
@@ -130,6 +145,20 @@ std::vector<RouteUnderTest> Routes() {
       {"responses", fields::kResponses, R"({"input":"x"})", ParseResponses},
       {"input_tokens", fields::kResponses, R"({"input":"x"})", CountResponses},
       {"compact", fields::kCompact, R"({"input":"x"})", ParseCompaction},
+      {"branches", fields::kNewBranches, R"({"prompt":"x"})", OnBranches(server::CreateBranches)},
+      {"forks", fields::kNewBranches, R"({"from":"br_root"})", OnBranches(server::CreateBranches)},
+      {"continue", fields::kContinueBranch, R"({"append":"x"})",
+       OnBranches([](const auto& body, const auto& context, const auto& access) {
+         return server::ParseContinuation("br_root", body, context, access);
+       })},
+      {"join", fields::kJoinBranches, R"({"children":["br_child"]})",
+       OnBranches([](const auto& body, const auto& context, const auto& access) {
+         return server::JoinBranches("br_root", body, context, access);
+       })},
+      {"score", fields::kScoreBranch, R"({"continuations":["x"]})",
+       OnBranches([](const auto& body, const auto& context, const auto& access) {
+         return server::ParseScoring("br_root", body, context, access);
+       })},
       {"messages", fields::kMessages, turns, StatusOf(server::ParseMessagesRequest)},
       {"count_tokens", fields::kMessages, turns, StatusOf(server::CountMessageTokens)},
       {"embeddings", fields::kEmbeddings, R"({"input":"x"})",
@@ -308,9 +337,10 @@ TEST_CASE("Access to JSON is total", "[openai]") {
 TEST_CASE("No other source of the server takes values out of JSON unchecked", "[openai]") {
   const std::regex unchecked(R"(([.>]get<|get_ref<|[.>]at\(|[.>]value\())");
   int files = 0;
-  for (const char* folder : {"server/answer", "server/anthropic", "server/grpc", "server/http",
-                             "server/kserve", "server/llamacpp", "server/ollama", "server/openai",
-                             "server/request", "server/text", "server/toolcalls"}) {
+  for (const char* folder :
+       {"server/answer", "server/anthropic", "server/branches", "server/grpc", "server/http",
+        "server/kserve", "server/llamacpp", "server/ollama", "server/openai", "server/request",
+        "server/text", "server/toolcalls"}) {
     for (const auto& entry : std::filesystem::directory_iterator(SourceDir() / folder)) {
       const std::string name = entry.path().filename();
       if (!name.ends_with(".cc") || name == "json_input.cc" || name == "fields.cc") continue;

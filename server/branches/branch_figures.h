@@ -1,0 +1,13 @@
+// What branches there are, and have been, as /metrics shows it. Plain data.
+#pragma once
+
+#include <cstdint>
+
+namespace heddle::server {
+
+struct BranchFigures {
+  int64_t trees = 0, branches = 0, running = 0, tokens = 0;  // now
+  int64_t forked = 0, joined = 0, dropped = 0, expired = 0;  // so far
+};
+
+}  // namespace heddle::server

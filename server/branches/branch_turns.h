@@ -1,0 +1,64 @@
+// The branches that one request runs, from its beginning to its end: it takes down the tokens that
+// are drawn, and gives back what was reserved and not used.
+//
+// Thread-safety: none; belongs to the request's exchange. The table outlives it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "server/answer/api_request.h"
+#include "server/branches/branch_table.h"
+
+namespace heddle::server {
+
+class BranchTurns {
+ public:
+  // The branch `id` goes on, with all of `request`'s one prompt as its tokens: it had the first
+  // `num_tokens` of them. Limits the request to what the tree may still draw. Errors: those of
+  // BranchTable::Begin.
+  static absl::StatusOr<std::unique_ptr<BranchTurns>> Continue(BranchTable* table, uint64_t owner,
+                                                               const std::string& id,
+                                                               int64_t num_tokens, int64_t now,
+                                                               ApiRequest* request);
+
+  // A completion whose answers stay as branches. Its tree's root is `id`: the one choice, or the
+  // prompt of several, which are its children `id`.0 and so on.
+  static absl::StatusOr<std::unique_ptr<BranchTurns>> Keep(BranchTable* table, uint64_t owner,
+                                                           const std::string& id,
+                                                           const std::string& common, int64_t now,
+                                                           ApiRequest* request);
+
+  BranchTurns(const BranchTurns&) = delete;
+  BranchTurns& operator=(const BranchTurns&) = delete;
+  ~BranchTurns();  // what has not ended is "cancelled", with the tokens that it has
+
+  void Submitted(RequestId id);
+  // Nothing was submitted.
+  void Abort();
+
+  // Tokens of choice `index` that belong to its answer.
+  void Take(size_t index, std::span<const engine::SampledToken> tokens);
+  // The choice ends with those that it has.
+  void End(size_t index, bool length);
+  // OK, or why all of this ends: somebody has deleted a branch, or its time is over.
+  absl::Status CheckLive(int64_t now) const;
+
+ private:
+  BranchTurns(BranchTable* table, const ApiRequest& request);
+
+  void Add(const std::string& id);
+
+  BranchTable& table_;
+  std::vector<std::string> ids_;      // one per choice
+  std::vector<bool> ended_;           // [choices]
+  std::vector<TokenId> last_tokens_;  // [choices]
+  std::vector<TokenId> ends_;         // tokens of which the last one does not stay
+};
+
+}  // namespace heddle::server
