@@ -1,0 +1,150 @@
+#!/usr/bin/env python3
+"""Branches of a running server: a fork at every token equals a request that comes with the same tokens, whatever
+runs beside it and however little memory there is."""
+
+import concurrent.futures
+import http.client
+import json
+import unittest
+
+from heddle_server import TIMEOUT_SCALE, Server
+
+PROMPT = "Once upon a time there was a small robot who"
+
+
+class Client:
+    def __init__(self, server):
+        self.port = server.port
+
+    def ask(self, method, path, body=None, status=200):
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60 * TIMEOUT_SCALE)
+        try:
+            connection.request(method, path, None if body is None else json.dumps(body),
+                               {"Content-Type": "application/json"})
+            response = connection.getresponse()
+            answer = json.loads(response.read())
+            assert response.status == status, (path, body, response.status, answer)
+            return answer
+        finally:
+            connection.close()
+
+    def root(self, **fields):
+        return self.ask("POST", "/v1/branches", {"prompt": PROMPT, **fields})["root"]
+
+    def fork(self, branch, **fields):
+        made = self.ask("POST", "/v1/branches", {"from": branch, **fields})
+        return [one["id"] for one in made["data"]]
+
+    def go_on(self, branch, **fields):
+        return self.ask("POST", f"/v1/branches/{branch}/continue", fields)
+
+    def branch(self, branch):
+        return self.ask("GET", f"/v1/branches/{branch}")
+
+    def fresh(self, tokens, **fields):
+        """The tokens behind these, from a request that shares nothing with others."""
+        salt = f"alone {hash((tuple(tokens), str(fields)))}"
+        answer = self.ask("POST", "/v1/completions",
+                          {"prompt": tokens, "return_token_ids": True, "cache_salt": salt, **fields})
+        return answer["choices"][0]["token_ids"]
+
+
+class Branches(unittest.TestCase):
+    flags = ["--kv-memory", "64MiB"]
+
+    @classmethod
+    def setUpClass(cls):
+        cls.server = Server("--speculate", "off", *cls.flags)
+        cls.client = Client(cls.server)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.server.__exit__()
+
+    def check_fork(self, root, tokens, at, sampling):
+        child = self.client.fork(root, at=at)[0]
+        self.client.go_on(child, max_tokens=6, ignore_eos=True, **sampling)
+        got = self.client.branch(child)["token_ids"]
+        self.assertEqual(got[:at], tokens[:at])
+        self.assertEqual(got[at:], self.client.fresh(tokens[:at], max_tokens=6, ignore_eos=True, **sampling),
+                         f"forked at {at}")
+        self.client.ask("DELETE", f"/v1/branches/{child}")
+
+    def test_a_fork_at_every_token_equals_a_fresh_request(self):
+        root = self.client.root()
+        sampling = {"temperature": 0.9, "seed": 11}
+        self.client.go_on(root, max_tokens=30, ignore_eos=True, **sampling)
+        tokens = self.client.branch(root)["token_ids"]
+        with concurrent.futures.ThreadPoolExecutor(4) as pool:
+            for done in [pool.submit(self.check_fork, root, tokens, at, sampling)
+                         for at in range(1, len(tokens) + 1)]:
+                done.result()
+
+    def test_branches_of_branches_join_as_text_to_a_depth_of_three(self):
+        branch = self.client.root(budget={"branches": 64})
+        for depth in range(3):
+            children = self.client.fork(branch, n=3, sampling={"temperature": 1.0, "seed": depth})
+            with concurrent.futures.ThreadPoolExecutor(3) as pool:
+                list(pool.map(lambda child: self.client.go_on(child, max_tokens=7, ignore_eos=True), children))
+            parts = [self.client.branch(child) for child in children]
+            self.assertEqual(len({tuple(part["token_ids"]) for part in parts}), 3)
+            joined = self.client.ask("POST", f"/v1/branches/{branch}/join", {"children": children, "tail": "\n"})
+            branch = joined["data"][0]["id"]
+            want = parts[0]["token_ids"] + parts[1]["token_ids"][parts[1]["forked_at"]:]
+            want += parts[2]["token_ids"][parts[2]["forked_at"]:]
+            tokens = self.client.branch(branch)["token_ids"]
+            self.assertEqual(tokens[:len(want)], want)
+            self.client.go_on(branch, max_tokens=5, temperature=0, ignore_eos=True)
+            self.assertEqual(self.client.branch(branch)["token_ids"][len(tokens):],
+                             self.client.fresh(tokens, max_tokens=5, temperature=0, ignore_eos=True))
+
+    def test_scores_are_those_of_a_whole_prompt(self):
+        root = self.client.root()
+        tokens = self.client.branch(root)["token_ids"]
+        self.client.go_on(root, max_tokens=0)
+        for _ in range(2):
+            scores = self.client.ask("POST", f"/v1/branches/{root}/score", {"continuations": [" went home", " qzx jjvq went"]})
+            for one in scores["data"]:
+                whole = self.client.ask("POST", "/v1/completions", {
+                    "prompt": tokens + one["token_ids"], "max_tokens": 1, "prompt_logprobs": 0})
+                logprobs = whole["choices"][0]["prompt_logprobs"][-len(one["token_ids"]):]
+                for entry, token, logprob in zip(logprobs, one["token_ids"], one["token_logprobs"]):
+                    self.assertAlmostEqual(entry[str(token)]["logprob"], logprob, places=5)
+        self.assertEqual(scores["best"], 0)
+
+    def test_a_branch_takes_over_all_but_the_last_token(self):
+        root = self.client.root()
+        self.client.go_on(root, max_tokens=20, ignore_eos=True)
+        answer = self.client.go_on(root, max_tokens=1, ignore_eos=True)
+        usage = answer["usage"]
+        self.assertEqual(usage["prompt_tokens_details"]["cached_tokens"], (usage["prompt_tokens"] - 1) // 16 * 16)
+
+    def test_a_kept_answer_is_forked_while_it_streams(self):
+        connection = http.client.HTTPConnection("127.0.0.1", self.client.port, timeout=60 * TIMEOUT_SCALE)
+        connection.request("POST", "/v1/completions", json.dumps({
+            "prompt": PROMPT, "keep": True, "stream": True, "max_tokens": 200, "ignore_eos": True,
+            "temperature": 0}), {"Content-Type": "application/json"})
+        response = connection.getresponse()
+        answer = json.loads(response.readline()[len("data: "):])
+        child = self.client.fork(answer["id"])[0]
+        self.client.go_on(child, max_tokens=5, temperature=0, ignore_eos=True)
+        response.read()
+        connection.close()
+        got = self.client.branch(child)["token_ids"]
+        self.assertEqual(self.client.branch(answer["id"])["token_ids"][:len(got)], got)
+        self.assertEqual(self.client.branch(answer["id"])["finish_reason"], "length")
+
+
+class BranchesOfFewPages(Branches):
+    """So little memory that branches lose what they have, and are computed again."""
+    flags = ["--kv-memory", "1MiB", "--max-context", "256"]
+
+    test_a_branch_takes_over_all_but_the_last_token = None
+
+
+class BranchesWithoutCache(Branches):
+    flags = ["--kv-memory", "64MiB", "--prefix-cache", "off"]
+
+
+if __name__ == "__main__":
+    unittest.main()
