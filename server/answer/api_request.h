@@ -51,9 +51,11 @@ struct ApiRequest {
   bool names_call = false;          // tool_choice names the function
   std::vector<std::string> stop;
   std::vector<TokenId>
-      stop_token_ids;             // the client's, without the model's own that count as its end
-  bool keep_stop = false;         // what ends an answer is part of it
-  bool keep_special = false;      // special tokens have text
+      stop_token_ids;         // the client's, without the model's own that count as its end
+  bool keep_stop = false;     // what ends an answer is part of it
+  bool keep_special = false;  // special tokens have text
+  int32_t beam_width = 0;     // of a beam search; 0: tokens are drawn
+  double length_penalty = 1;
   bool keep = false;              // the answer's choices stay as branches (server/branches/)
   std::string common;             // of a kept one: JSON members of all requests of its tree
   bool return_token_ids = false;  // the ids of prompt and answer are sent, too

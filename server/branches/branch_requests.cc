@@ -27,6 +27,7 @@ constexpr RefusedField kRefusedOfContinuations[] = {
     {"lora", "", "the adapters are those of the tree"},
     {"cache_salt", "", "it is that of the tree"},
     {"prompt", "", "the branch is the prompt; give 'append'"},
+    {"use_beam_search", "false", "fork a branch, and score what may follow"},
     {"keep", "true", "branches are always kept"},
 };
 

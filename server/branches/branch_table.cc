@@ -254,6 +254,13 @@ ContextId BranchTable::ContextOf(std::string_view id) const {
   return found == branches_.end() ? ContextId{} : found->second.context;
 }
 
+uint64_t BranchTable::ReserveContexts(int32_t count) {
+  std::lock_guard lock(mutex_);
+  const uint64_t first = last_context_ + 1;
+  last_context_ += static_cast<uint64_t>(count);
+  return first;
+}
+
 bool BranchTable::IsLive(std::string_view id, int64_t now) {
   std::lock_guard lock(mutex_);
   Sweep(now);

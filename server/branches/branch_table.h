@@ -134,6 +134,8 @@ class BranchTable {
   // Ends what is over. Returns whether the branch lives.
   bool IsLive(std::string_view id, int64_t now);
 
+  // Names for contexts that are no branches', of which the first is returned.
+  uint64_t ReserveContexts(int32_t count);
   // For requests that keep what they compute.
   ContextId ContextOf(std::string_view id) const;
 

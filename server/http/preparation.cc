@@ -10,6 +10,7 @@
 #include "server/branches/branch_turns.h"
 #include "server/http/adapter_update.h"
 #include "server/http/background_exchange.h"
+#include "server/http/beam_exchange.h"
 #include "server/http/branch_routes.h"
 #include "server/http/content_coding.h"
 #include "server/http/conversation_routes.h"
@@ -60,6 +61,7 @@ class GenerationPreparation final : public Preparation {
     if (generation_.background.has_value()) {
       return StartInBackground(parts_, std::move(generation_), std::move(adapter));
     }
+    if (generation_.request->beam_width > 0) return SearchBeams(std::move(adapter));
     std::unique_ptr<BranchTurns> turns;
     if (generation_.request->keep) {
       HEDDLE_ASSIGN_OR_RETURN(turns, KeepAnswer());
@@ -76,6 +78,14 @@ class GenerationPreparation final : public Preparation {
   }
 
  private:
+  absl::StatusOr<std::shared_ptr<Exchange>> SearchBeams(scheduler::AdapterUse adapter) {
+    auto exchange = std::make_shared<BeamExchange>(parts_.server, std::move(generation_.request),
+                                                   std::move(generation_.format), parts_.writer,
+                                                   parts_.request.received, std::move(adapter));
+    HEDDLE_RETURN_IF_ERROR(exchange->Submit(parts_.inbox));
+    return exchange;
+  }
+
   // Makes the answer's choices branches of a tree, under the answer's id.
   absl::StatusOr<std::unique_ptr<BranchTurns>> KeepAnswer() {
     BranchTable* table = parts_.server->branches.get();

@@ -32,6 +32,8 @@ inline constexpr Field kStructuredOutputs[] = {
     {"whitespace_pattern", kString, 0, kInfinity, "", "white space of JSON, as an expression"},
 };
 
+inline constexpr int32_t kMaxBeams = 64;
+
 inline constexpr int32_t kMaxDraftTokens = 1024;  // no server drafts so many
 
 inline constexpr Field kSpeculative[] = {
@@ -87,6 +89,12 @@ inline constexpr Field kAnswer[] = {
     {"prompt_logprobs", kInteger, 0, 20, "",
      "log-probabilities of the prompt's tokens, with so many alternatives; not with stream"},
     {"n", kInteger, 1, 128, "1", "answers per prompt"},
+    {"use_beam_search", kBoolean, 0, 0, "false",
+     "the likeliest answers that a search finds, in place of drawn ones; not with stream, nor with "
+     "what constrains the answer (docs/parallel-decoding.md)"},
+    {"beam_width", kInteger, 1, kMaxBeams, "(n, or best_of)", "beams that the search keeps"},
+    {"length_penalty", kNumber, -10, 10, "1",
+     "answers of the search are compared by their log-probability / length ^ length_penalty"},
     {"stream", kBoolean, 0, 0, "false", "send the answer as server-sent events"},
     {"stream_options", kObject, 0, kInfinity, "{}", "include_usage: a last event with token counts",
      false, kStreamOptions},

@@ -213,16 +213,44 @@ std::vector<TokenId> ToldStopTokens(const GenerationRequest& request, bool ignor
   return told;
 }
 
+// A beam search: as many beams as the client says, or as it wants answers to choose from.
+absl::Status ReadBeams(const GenerationFields& body, size_t num_prompts, ApiRequest* api) {
+  if (!body.Bool<"use_beam_search">(false)) {
+    if (!body.Has<"beam_width">()) return absl::OkStatus();
+    return FieldError("beam_width", "'beam_width' needs 'use_beam_search'");
+  }
+  api->beam_width =
+      static_cast<int32_t>(body.Int<"beam_width">(std::min(fields::kMaxBeams, api->best_of)));
+  api->length_penalty = body.Number<"length_penalty">(1);
+  if (api->n > api->beam_width) {
+    return FieldError(
+        "n", base::StrCat("'n' must be at most beam_width, ", api->beam_width, ", found ", api->n));
+  }
+  if (api->stream || api->keep || num_prompts > 1 || api->prompt_logprobs >= 0 ||
+      (api->echo && api->logprobs)) {
+    return FieldError("use_beam_search",
+                      "'use_beam_search' is for one prompt, and not with 'stream', 'keep' or "
+                      "log-probabilities of the prompt");
+  }
+  api->best_of = api->n;  // the search has its own choice
+  return absl::OkStatus();
+}
+
 // One GenerationRequest per prompt, alike but for the prompt.
 absl::Status AddGenerations(const AnswerFields& body, const RequestContext& context,
                             std::vector<ApiPrompt> prompts, ApiRequest* api) {
   GenerationRequest pattern;
+  HEDDLE_RETURN_IF_ERROR(ReadBeams(body.generation, prompts.size(), api));
   HEDDLE_RETURN_IF_ERROR(ReadSampling(body.generation, context, &pattern));
   HEDDLE_RETURN_IF_ERROR(ReadScheduling(body.generation, context, &pattern));
   HEDDLE_RETURN_IF_ERROR(ReadDrafting(
       body.generation, context, prompts.size() * static_cast<size_t>(api->best_of), &pattern));
   HEDDLE_ASSIGN_OR_RETURN(pattern.grammar,
                           ReadConstraint(body.generation, body.tools, context, *api));
+  if (pattern.grammar != nullptr && api->beam_width > 0) {
+    return FieldError("use_beam_search",
+                      "'use_beam_search' does not go with what constrains the answer");
+  }
   if (pattern.grammar != nullptr) {
     for (const std::string& dropped : pattern.grammar->dropped()) {
       api->Warn(base::StrCat("left out of a schema: ", dropped));

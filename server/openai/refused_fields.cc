@@ -11,7 +11,6 @@ constexpr RefusedField kRefusedGenerationFields[] = {
     {"audio", "", "this server answers with text only"},
     {"web_search_options", "", "this server does not search"},
     // Other servers' own fields, which would change the answer.
-    {"use_beam_search", "false", "there is no beam search"},
     {"regex", "", "give the expression as 'guided_regex' or in 'structured_outputs'"},
     {"ebnf", "", "give a grammar in GBNF as 'guided_grammar' or in 'structured_outputs'"},
     {"allowed_token_ids", "", "say what the answer may be in 'structured_outputs'"},

@@ -100,6 +100,33 @@ BENCHMARK(BM_DecodeStep)
     ->UseManualTime()
     ->Unit(benchmark::kMicrosecond);
 
+// A fork of a branch that runs, behind its last token, and its end. Argument: its tokens.
+void BM_Fork(benchmark::State& state) {
+  const auto tokens = static_cast<int32_t>(state.range(0));
+  Scheduler scheduler({.num_pages = 2 * tokens / kPageTokens + 1024,
+                       .page_tokens = kPageTokens,
+                       .max_context = kMaxTokens,
+                       .max_step_tokens = 1 << 17,
+                       .max_step_seqs = 8});
+  GenerationRequest request;
+  request.id = RequestId{1};
+  request.prompt.assign(static_cast<size_t>(tokens), 3);
+  request.max_tokens = kMaxTokens;
+  request.keep = ContextId{1};
+  scheduler.Add(std::move(request), 0);
+  engine::StepPlan plan;
+  engine::StepResult result;
+  std::vector<SequenceEvent> events;
+  scheduler.Plan(0, &plan);
+  Answer(plan, &result);
+  scheduler.Commit(result, 0, &events);
+  for (auto _ : state) {
+    scheduler.ForkContext(ContextId{1}, tokens + 1, ContextId{2});
+    scheduler.DropContext(ContextId{2});
+  }
+}
+BENCHMARK(BM_Fork)->Arg(1024)->Arg(8192)->Arg(65536)->Unit(benchmark::kMicrosecond);
+
 }  // namespace
 }  // namespace heddle::scheduler
 

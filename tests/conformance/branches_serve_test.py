@@ -7,7 +7,7 @@ import http.client
 import json
 import unittest
 
-from heddle_server import TIMEOUT_SCALE, Server
+from heddle_server import TIMEOUT_SCALE, Server, wait_until
 
 PROMPT = "Once upon a time there was a small robot who"
 
@@ -118,6 +118,30 @@ class Branches(unittest.TestCase):
         answer = self.client.go_on(root, max_tokens=1, ignore_eos=True)
         usage = answer["usage"]
         self.assertEqual(usage["prompt_tokens_details"]["cached_tokens"], (usage["prompt_tokens"] - 1) // 16 * 16)
+
+    def test_a_beam_search_finds_different_answers_the_likeliest_first(self):
+        root = self.client.root()
+        prompt = self.client.branch(root)["token_ids"]
+
+        def answers(**fields):
+            answer = self.client.ask("POST", "/v1/completions", {
+                "prompt": prompt, "max_tokens": 12, "ignore_eos": True, "return_token_ids": True, **fields})
+            return [choice["token_ids"] for choice in answer["choices"]]
+
+        def sums(texts):
+            scores = self.client.ask("POST", f"/v1/branches/{root}/score", {"continuations": texts})
+            return [one["sum_logprob"] for one in scores["data"]]
+
+        kept = self.server.metric("heddle_kept_contexts")
+        greedy = answers(temperature=0)
+        self.assertEqual(answers(use_beam_search=True, beam_width=1), greedy)
+        beams = answers(use_beam_search=True, n=3, beam_width=6)
+        self.assertEqual(len({tuple(beam) for beam in beams}), 3)
+        found = sums(beams)
+        self.assertEqual(found, sorted(found, reverse=True))
+        self.assertGreaterEqual(found[0], sums(greedy)[0])
+        self.assertEqual(answers(use_beam_search=True, n=1, best_of=6), beams[:1])
+        self.assertTrue(wait_until(lambda: self.server.metric("heddle_kept_contexts") == kept))
 
     def test_a_kept_answer_is_forked_while_it_streams(self):
         connection = http.client.HTTPConnection("127.0.0.1", self.client.port, timeout=60 * TIMEOUT_SCALE)

@@ -20,12 +20,30 @@ using Parser = ApiParser;
 
 TEST_CASE("What other servers' fields would change is not passed over", "[openai]") {
   Parser parser;
-  for (const std::string field : {"use_beam_search", "regex", "ebnf"}) {
+  for (const std::string field : {"stop_regex", "regex", "ebnf"}) {
     const std::string body = R"({"prompt":"x",")" + field + R"(":true})";
     CHECK(parser.Refused(Endpoint::kCompletion, body).param == field);
     CHECK(parser.ChatRefused("\"" + field + "\":true").code == "unsupported_parameter");
   }
   parser.Completion(R"({"prompt":"x","use_beam_search":false,"regex":null})");
+}
+
+TEST_CASE("A beam search has a width, and does not go with what it cannot honour", "[openai]") {
+  Parser parser;
+  CHECK(parser.Completion(R"({"prompt":"x","use_beam_search":true,"n":2})").beam_width == 2);
+  const ApiRequest wide =
+      parser.Completion(R"({"prompt":"x","use_beam_search":true,"n":2,"best_of":5})");
+  CHECK(wide.beam_width == 5);
+  CHECK(wide.best_of == 2);
+  CHECK(parser.Chat(R"("use_beam_search":true,"beam_width":4,"length_penalty":0)").beam_width == 4);
+  CHECK(parser.ChatRefused(R"("beam_width":4)").param == "beam_width");
+  CHECK(parser.ChatRefused(R"("use_beam_search":true,"beam_width":1,"n":2)").param == "n");
+  CHECK(parser.ChatRefused(R"("use_beam_search":true,"beam_width":100)").param == "beam_width");
+  for (const char* more : {R"("stream":true)", R"("keep":true)", R"("prompt_logprobs":1)",
+                           R"("response_format":{"type":"json_object"})"}) {
+    CHECK(parser.ChatRefused(std::string(R"("use_beam_search":true,)") + more).param ==
+          "use_beam_search");
+  }
 }
 
 // vLLM's, SGLang's, llama.cpp's and Mistral's own names, with the values at which they do nothing.
