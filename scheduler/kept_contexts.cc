@@ -53,7 +53,7 @@ void KeptContexts::Fork(ContextId from, int32_t num_tokens, ContextId to) {
 }
 
 // The new one comes before the old one goes, because they may have pages in common.
-void KeptContexts::Insert(ContextId id, Context context) {
+void KeptContexts::Insert(ContextId id, Context&& context) {
   Enter(context);
   Drop(id);
   contexts_.emplace(id, std::move(context));

@@ -85,7 +85,7 @@ class KeptContexts final : private PageOwner {
   double Credit(PageId page, double evicted_last) override;
   void Evicted(PageId page) override { uses_[engine::Index(page)].users = 0; }
 
-  void Insert(ContextId id, Context context);
+  void Insert(ContextId id, Context&& context);
   void Enter(const Context& context);
   void EnterPage(const KeptSpan& span, int32_t depth);
   void Leave(const Context& context);

@@ -41,11 +41,15 @@ BranchTable::Branch* BranchTable::Running(std::string_view id) {
   return found == branches_.end() || !found->second.is_running ? nullptr : &found->second;
 }
 
-void BranchTable::SetRequest(std::string_view id, RequestId request) {
+void BranchTable::SetRequest(std::string_view id, RequestId request, ContextId context) {
   std::lock_guard lock(mutex_);
   Branch* branch = Running(id);
-  if (branch == nullptr) return service_.Cancel(request);  // it has ended meanwhile
-  branch->request = request;
+  if (branch != nullptr) {
+    branch->request = request;
+    return;
+  }
+  service_.Cancel(request);
+  service_.DropContext(context);
 }
 
 // A request draws no more than was granted; what would be more is not remembered.

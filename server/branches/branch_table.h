@@ -123,9 +123,10 @@ class BranchTable {
   // changed.
   absl::StatusOr<int64_t> Begin(uint64_t owner, std::string_view id, int64_t num_tokens,
                                 std::span<const TokenId> append, int64_t max_tokens, int64_t now);
-  // The following are for a branch that runs, and ignored if it has ended. The request is cancelled
-  // with the branch.
-  void SetRequest(std::string_view id, RequestId request);
+  // The request runs the branch and leaves what it computes as `context`. It is cancelled with the
+  // branch, at once if that has ended meanwhile.
+  void SetRequest(std::string_view id, RequestId request, ContextId context);
+  // The following are for a branch that runs, and ignored if it has ended.
   void Grow(std::string_view id, std::span<const engine::SampledToken> tokens);
   // `drops_last`: the last token is the model's end of text, which no branch goes on behind.
   void End(std::string_view id, std::string_view reason, bool drops_last);

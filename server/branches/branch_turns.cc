@@ -44,6 +44,7 @@ absl::StatusOr<std::unique_ptr<BranchTurns>> BranchTurns::Continue(BranchTable* 
   Limit(granted, request);
   generation.from = generation.keep = table->ContextOf(id);
   auto turns = std::unique_ptr<BranchTurns>(new BranchTurns(table, *request));
+  turns->context_ = generation.keep;
   turns->Add(id);
   return turns;
 }
@@ -80,7 +81,7 @@ absl::StatusOr<std::unique_ptr<BranchTurns>> BranchTurns::Keep(BranchTable* tabl
     return status;
   }
   Limit(granted, request);
-  generation.keep = table->ContextOf(order.ids.front());
+  generation.keep = turns->context_ = table->ContextOf(order.ids.front());
   return turns;
 }
 
@@ -97,7 +98,9 @@ void BranchTurns::Add(const std::string& id) {
 }
 
 void BranchTurns::Submitted(RequestId request) {
-  for (const std::string& id : ids_) table_.SetRequest(id, request);
+  for (size_t i = 0; i < ids_.size(); ++i) {
+    table_.SetRequest(ids_[i], request, ContextId{static_cast<uint64_t>(context_) + i});
+  }
 }
 
 void BranchTurns::Abort() {

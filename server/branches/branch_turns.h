@@ -56,6 +56,7 @@ class BranchTurns {
 
   BranchTable& table_;
   std::vector<std::string> ids_;      // one per choice
+  ContextId context_{};               // of the first; those of others follow
   std::vector<bool> ended_;           // [choices]
   std::vector<TokenId> last_tokens_;  // [choices]
   std::vector<TokenId> ends_;         // tokens of which the last one does not stay

@@ -37,6 +37,7 @@ absl::Status BeamExchange::Submit(EventInbox* inbox) {
   absl::Status status = SubmitStep();
   if (!status.ok()) {
     CancelAll();
+    DropContexts();
     ended_ = true;
   }
   return status;
@@ -145,11 +146,18 @@ void BeamExchange::Fail(const absl::Status& status) {
       ErrorResponse(error, answer_.format().ErrorBody(error), context_->options.cors_origin));
 }
 
-void BeamExchange::End() {
-  EngineExchange::End();
-  for (uint64_t i = 0; first_context_ != 0 && i < 2 * uint64_t(request_->beam_width); ++i) {
+// Behind the cancellation of what may still leave one.
+void BeamExchange::DropContexts() {
+  if (first_context_ == 0) return;
+  const auto count = 2 * static_cast<uint64_t>(request_->beam_width);
+  for (uint64_t i = 0; i < count; ++i) {
     context_->dependencies.generation->DropContext(scheduler::ContextId{first_context_ + i});
   }
+}
+
+void BeamExchange::End() {
+  EngineExchange::End();
+  DropContexts();
   const Usage& usage = answer_.usage();
   RequestRecord& record = writer_->record();
   record.prompt_tokens = usage.prompt_tokens;

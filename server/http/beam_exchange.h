@@ -32,6 +32,7 @@ class BeamExchange final : public EngineExchange,
   absl::Status SubmitStep();
   void EndStep();
   void Finish();
+  void DropContexts();
   scheduler::ContextId ContextOf(size_t beam, bool is_next) const;
 
   std::unique_ptr<const ApiRequest> request_;

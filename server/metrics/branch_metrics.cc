@@ -24,9 +24,9 @@ void AppendBranchMetrics(const BranchFigures& figures, MetricFamilies* families)
   ended.name = "heddle_branches_ended_total";
   ended.help = "Branches that ended: deleted, or because their time was over.";
   ended.type = MetricType::Counter;
-  const std::pair<const char*, int64_t> kReasons[] = {{"deleted", figures.dropped},
+  const std::pair<const char*, int64_t> reasons[] = {{"deleted", figures.dropped},
                                                       {"expired", figures.expired}};
-  for (const auto& [reason, count] : kReasons) {
+  for (const auto& [reason, count] : reasons) {
     prometheus::ClientMetric metric;
     metric.label.push_back({"reason", reason});
     metric.counter.value = static_cast<double>(count);

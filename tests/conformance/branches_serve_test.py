@@ -5,6 +5,8 @@ runs beside it and however little memory there is."""
 import concurrent.futures
 import http.client
 import json
+import os
+import random
 import unittest
 
 from heddle_server import TIMEOUT_SCALE, Server, wait_until
@@ -142,6 +144,72 @@ class Branches(unittest.TestCase):
         self.assertGreaterEqual(found[0], sums(greedy)[0])
         self.assertEqual(answers(use_beam_search=True, n=1, best_of=6), beams[:1])
         self.assertTrue(wait_until(lambda: self.server.metric("heddle_kept_contexts") == kept))
+
+    def wander(self, seed, steps):
+        """Random orders, also senseless ones, that only ever touch branches of this wanderer."""
+        rng = random.Random(seed)
+        roots, known = [], ["br_none"]
+        for _ in range(steps):
+            branch = rng.choice(known[-12:])
+            order = rng.randrange(12)
+            if order == 0 or not roots:
+                made = self.try_to("POST", "/v1/branches", {"prompt": PROMPT[:rng.randint(1, 40)], "n": rng.randint(1, 3),
+                                                           "budget": {"tokens": rng.choice([20, 2000])}})
+            elif order < 4:
+                made = self.try_to("POST", "/v1/branches", {
+                    "from": branch, "n": rng.randint(1, 3), "at": rng.choice([None, 1, 5, 20]),
+                    "append": rng.choice([None, " and"]), "ttl": rng.choice([None, 1])})
+            elif order == 4:
+                parent = self.try_to("GET", f"/v1/branches/{branch}") or {}
+                children = parent.get("children") or [branch]
+                made = self.try_to("POST", f"/v1/branches/{branch}/join", {
+                    "children": children, "kind": "pick" if len(children) == 1 else "text", "tail": "\n"})
+            elif order == 5:
+                made = self.try_to("DELETE", f"/v1/branches/{branch}") and None
+            elif order == 6:
+                made = self.try_to("POST", f"/v1/branches/{branch}/score", {"continuations": [" a", " dog"]}) and None
+            elif order < 9:
+                self.leave(branch, rng.randint(0, 4))
+                made = None
+            else:
+                made = self.try_to("POST", f"/v1/branches/{branch}/continue", {"max_tokens": rng.randint(0, 12)}) and None
+            if made:
+                known += [one["id"] for one in made["data"]]
+                if made["root"] not in roots:
+                    roots.append(made["root"])
+                    known.append(made["root"])
+        for root in roots:
+            self.try_to("DELETE", f"/v1/branches/{root}")
+
+    def try_to(self, method, path, body=None):
+        status, _, text = self.server.request(method, path, body)
+        self.assertIn(status, (200, 400, 404, 409, 410, 429), (path, body, text))
+        return json.loads(text) if status == 200 else None
+
+    def leave(self, branch, events):
+        """Begins a stream and leaves behind some events of it."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.client.port, timeout=60 * TIMEOUT_SCALE)
+        connection.request("POST", f"/v1/branches/{branch}/continue", json.dumps({
+            "stream": True, "max_tokens": 60, "ignore_eos": True}), {"Content-Type": "application/json"})
+        response = connection.getresponse()
+        for _ in range(2 * events if response.status == 200 else 0):
+            response.readline()
+        connection.close()
+
+    def test_random_orders_of_several_clients_leave_nothing_behind(self):
+        steps = int(os.environ.get("HEDDLE_BRANCH_STEPS", "400"))  # 10,000 by hand
+        with Server("--speculate", "off", *self.flags) as server:
+            mine, self.server, self.client = (self.server, self.client), server, Client(server)
+            try:
+                with concurrent.futures.ThreadPoolExecutor(4) as pool:
+                    for done in [pool.submit(self.wander, seed, steps // 4) for seed in range(4)]:
+                        done.result()
+                for name in ("heddle_branches", "heddle_branch_tokens", "heddle_branches_running", "heddle_kept_contexts",
+                             "heddle_kv_pages_used", "heddle_running_sequences"):
+                    self.assertTrue(wait_until(lambda n=name: server.metric(n) == 0), name)
+                self.assertGreater(server.metric("heddle_branches_forked_total"), steps / 10)
+            finally:
+                self.server, self.client = mine
 
     def test_a_kept_answer_is_forked_while_it_streams(self):
         connection = http.client.HTTPConnection("127.0.0.1", self.client.port, timeout=60 * TIMEOUT_SCALE)

@@ -87,6 +87,16 @@ void FakeGeneration::Resume(RequestId id) {
   paused_.erase(id);
 }
 
+void FakeGeneration::DropContext(scheduler::ContextId id) {
+  std::lock_guard lock(mutex_);
+  dropped_contexts_.insert(id);
+}
+
+size_t FakeGeneration::num_dropped_contexts() const {
+  std::lock_guard lock(mutex_);
+  return dropped_contexts_.size();
+}
+
 server::EngineStats FakeGeneration::Stats() const {
   std::lock_guard lock(mutex_);
   return stats_;

@@ -36,6 +36,7 @@ class FakeGeneration final : public server::GenerationService {
   // Pauses are noted, and change nothing.
   void Pause(server::RequestId id) override;
   void Resume(server::RequestId id) override;
+  void DropContext(scheduler::ContextId id) override;
   server::EngineStats Stats() const override;
 
   // Waits up to ten seconds for the i-th submitted request (from 0).
@@ -51,6 +52,7 @@ class FakeGeneration final : public server::GenerationService {
   bool IsPaused(size_t i) const;
   size_t num_pauses() const;  // of all requests so far
   size_t num_submitted() const;
+  size_t num_dropped_contexts() const;
 
   // How long a step takes from now on; at first it takes no time.
   void SetStepTime(std::chrono::microseconds time);
@@ -87,6 +89,7 @@ class FakeGeneration final : public server::GenerationService {
   std::set<std::pair<server::RequestId, int32_t>> cancelled_branches_;
   std::set<server::RequestId> paused_;
   size_t num_pauses_ = 0;
+  std::set<scheduler::ContextId> dropped_contexts_;
   absl::Status submit_status_;
   server::EngineStats stats_;
   uint64_t next_id_ = 1;

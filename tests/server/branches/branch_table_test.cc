@@ -27,10 +27,13 @@ class NotingService final : public GenerationService {
   void Resume(RequestId) override {}
   EngineStats Stats() const override { return {}; }
   void ForkContext(ContextId, int32_t, ContextId to) override { contexts.insert(to); }
-  void DropContext(ContextId id) override { contexts.erase(id); }
+  void DropContext(ContextId id) override {
+    contexts.erase(id);
+    dropped.insert(id);
+  }
 
   std::set<RequestId> cancelled;
-  std::set<ContextId> contexts;
+  std::set<ContextId> contexts, dropped;
 
  private:
   uint64_t last_ = 0;
@@ -132,11 +135,12 @@ TEST_CASE("What runs ends with its root, also before it was submitted", "[branch
   const std::vector<std::string> two = trees.Fork(root, 2);
   REQUIRE(trees.table.Begin(kAlice, two[0], 3, {}, 10, trees.now).ok());
   REQUIRE(trees.table.Begin(kAlice, two[1], 3, {}, 10, trees.now).ok());
-  trees.table.SetRequest(two[0], RequestId{7});
+  trees.table.SetRequest(two[0], RequestId{7}, ContextId{77});
   REQUIRE(trees.table.Drop(kAlice, root, trees.now).ok());
   CHECK(trees.service.cancelled.contains(RequestId{7}));
-  trees.table.SetRequest(two[1], RequestId{8});
+  trees.table.SetRequest(two[1], RequestId{8}, ContextId{77});
   CHECK(trees.service.cancelled.contains(RequestId{8}));
+  CHECK(trees.service.dropped.contains(ContextId{77}));
   trees.table.Grow(two[0], Drawn({1}));  // a late event
   trees.table.End(two[0], "cancelled", false);
   CHECK(trees.table.figures(trees.now).running == 0);
@@ -251,7 +255,7 @@ TEST_CASE("Who is picked goes on, and its siblings end with what they run", "[br
   const std::string root = trees.Root();
   const std::vector<std::string> three = trees.Fork(root, 3);
   REQUIRE(trees.table.Begin(kAlice, three[2], 3, {}, 5, trees.now).ok());
-  trees.table.SetRequest(three[2], RequestId{3});
+  trees.table.SetRequest(three[2], RequestId{3}, ContextId{77});
   auto picked =
       trees.table.Join(kAlice, {.parent = root, .children = {three[1]}, .pick = true}, trees.now);
   REQUIRE(picked.ok());
@@ -357,7 +361,8 @@ TEST_CASE("Random forks, joins, runs and ends lose nothing and exceed nothing", 
                  .Begin(owner, id, branch->num_tokens, std::vector<TokenId>(below(3), 4),
                         static_cast<int64_t>(below(20)), trees.now)
                  .ok();
-        if (ok && below(4) > 0) table.SetRequest(id, RequestId{static_cast<uint64_t>(i) + 1});
+        if (ok && below(4) > 0)
+          table.SetRequest(id, RequestId{static_cast<uint64_t>(i) + 1}, ContextId{77});
         break;
       }
       case 8:

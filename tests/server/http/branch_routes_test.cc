@@ -242,6 +242,16 @@ TEST_CASE("Branches belong to the key that made them", "[server]") {
   CHECK(Send(&client, "GET", path, kAlice).status == 200);
   CHECK(Send(&client, "GET", path).status == 401);
   CHECK(Send(&client, "GET", path, kBob).status == 404);
+  // What runs for it counts as its client's.
+  CHECK(Send(&client, "POST", path + "/continue", kAlice, "{}").status == 200);
+  CHECK(Send(&client, "POST", path + "/score", kAlice, R"({"continuations":["x"]})").status == 200);
+  CHECK(Send(&client, "POST", "/v1/completions", kAlice,
+             R"({"prompt":"x","use_beam_search":true,"max_tokens":1})")
+            .status == 200);
+  const uint64_t alice = server.generation->WaitForRequest(0).tenant;
+  CHECK(alice != 0);
+  CHECK(server.generation->WaitForRequest(1).tenant == alice);
+  CHECK(server.generation->WaitForRequest(2).tenant == alice);
   CHECK(Send(&client, "DELETE", path, kBob).status == 404);
   CHECK(Send(&client, "POST", path + "/continue", kBob, "{}").status == 404);
   CHECK(Send(&client, "POST", path + "/score", kBob, R"({"continuations":["x"]})").status == 404);
@@ -325,6 +335,34 @@ TEST_CASE("A request that the engine refuses leaves its branch as it was", "[ser
   CHECK(branch["text"] == "ab");
   CHECK(branch["status"] == "kept");
   CHECK(branch["tree"]["tokens"]["used"] == 0);
+}
+
+TEST_CASE("A beam search leaves no context behind, however it ends", "[server]") {
+  ServerUnderTest server(SayHi);
+  RawClient client(server.port());
+  const json order = {
+      {"prompt", "x"}, {"use_beam_search", true}, {"beam_width", 3}, {"max_tokens", 2}};
+  const json answer = Ask(&client, "/v1/completions", order);
+  CHECK(answer["choices"].size() == 1);
+  CHECK(answer["choices"][0]["finish_reason"] == "length");
+  CHECK(server.generation->num_dropped_contexts() == 6);
+  server.generation->FailSubmits(absl::ResourceExhaustedError("full"));
+  CHECK(StatusOf(&client, "/v1/completions", order) == 429);
+  CHECK(server.generation->num_dropped_contexts() == 12);
+}
+
+TEST_CASE("A beam search ends with its client", "[server]") {
+  ServerUnderTest server;
+  {
+    RawClient client(server.port());
+    client.Send(
+        PostText("/v1/completions", R"({"prompt":"x","use_beam_search":true,"beam_width":2})"));
+    server.generation->WaitForRequest(0);
+    client.Close();
+  }
+  CHECK(server.generation->WaitForCancel(0));
+  while (server.generation->num_dropped_contexts() < 4) {
+  }
 }
 
 TEST_CASE("Without branches their routes say so", "[server]") {
