@@ -10,11 +10,12 @@ namespace {
 // Guessing must promise so much more tokens per time than a plain step: times and chances are
 // estimates.
 constexpr double kAheadMargin = 1.05;
-// Before anything is known: so many guesses, each right with this chance. Two say whether guesses
-// are right as soon as four do, and cost a text that nobody can guess less (in simulation
-// 1.9 % of its first hundred tokens, not 2.7 %).
-constexpr int32_t kFirstTokens = 2;
+// Before anything is known: so many guesses, each right with this chance.
+constexpr int32_t kFirstTokens = 1;
 constexpr double kFirstChance = 0.6;
+// Guesses that are compared with what the model draws before any gets rows. They cost the passes of
+// the network alone, and say as much as guesses with rows do.
+constexpr int64_t kJudgedWithoutRows = 3;
 // Guesses that are remembered per place, and how many of the first chance a place begins with.
 constexpr double kGuessMemory = 128;
 constexpr double kGuessPrior = 4;
@@ -50,7 +51,17 @@ double AheadBudget::Chance(size_t place) const {
 double AheadBudget::PassesUs(int32_t decodes, int32_t tokens) const {
   const auto rows = static_cast<int32_t>(std::lround(rows_per_chain_ * decodes));
   const double first_us = first_times_.PredictUs(std::max(1, rows));
-  return first_us + (tokens - 1) * next_times_.PredictUs(decodes);
+  return first_us + (tokens - 1) * NextPassUs(decodes);
+}
+
+// A pass for a further guess; before there was one, it is like a first pass.
+double AheadBudget::NextPassUs(int32_t decodes) const {
+  const double us = next_times_.PredictUs(decodes);
+  return us > 0 ? us : first_times_.PredictUs(decodes);
+}
+
+bool AheadBudget::may_have_rows() const {
+  return num_judged_ >= kJudgedWithoutRows || account_.times_off() > 0;
 }
 
 AheadWish AheadBudget::Choose(int32_t decodes, const StepTimes& times) {
@@ -72,8 +83,8 @@ AheadWish AheadBudget::Choose(int32_t decodes, const StepTimes& times) {
 // The number of guesses that promises most tokens per time; 0: a plain step does.
 AheadWish AheadBudget::Best(int32_t decodes, const StepTimes& times) const {
   AheadWish wish;
-  const bool is_known = decodes > 0 && times.Knows(decodes) && PassesUs(decodes, 1) > 0 &&
-                        next_times_.PredictUs(decodes) > 0;
+  const bool is_known = may_have_rows() && decodes > 0 && times.Knows(decodes) &&
+                        PassesUs(decodes, 1) > 0 && NextPassUs(decodes) > 0;
   if (!is_known) {
     wish.tokens = std::min(kFirstTokens, options_.max_tokens);
     return wish;
@@ -94,13 +105,14 @@ AheadWish AheadBudget::Best(int32_t decodes, const StepTimes& times) const {
   // One more guess costs a row of a pass and a row of the model.
   const double row_us =
       (times.PredictUs(decodes * (1 + wish.tokens)) - plain_us) / (decodes * wish.tokens);
-  const double pass_us = next_times_.PredictUs(decodes) / decodes;
+  const double pass_us = NextPassUs(decodes) / decodes;
   wish.min_survival = static_cast<float>(
       std::clamp(kTrust * (row_us + pass_us) * best_rate, kLeastSurvival, kMostSurvival));
   return wish;
 }
 
 void AheadBudget::CountGuesses(size_t place, int32_t tried, int32_t right) {
+  if (place == 0) num_judged_ += tried;
   tallies_[std::min(place, kPlaces - 1)].Add(tried, right, kGuessMemory);
 }
 

@@ -56,6 +56,10 @@ class AheadBudget {
   // model's.
   AheadWish Choose(int32_t decodes, const StepTimes& times);
 
+  // Whether guesses may be offered to the model. Behind a start they are only compared with what it
+  // draws (CountGuesses), so that a text that nobody can guess does not pay for rows.
+  bool may_have_rows() const;
+
   // Counts guesses at `place` before which all were right: `right` of them were right, too.
   void CountGuesses(size_t place, int32_t tried, int32_t right);
   void CountStep(const AheadStep& step);
@@ -67,6 +71,7 @@ class AheadBudget {
   static constexpr size_t kPlaces = 16;
   double Chance(size_t place) const;
   double PassesUs(int32_t decodes, int32_t tokens) const;
+  double NextPassUs(int32_t decodes) const;
   AheadWish Best(int32_t decodes, const StepTimes& times) const;
   double Book(const AheadStep& step, const engine::DraftPassTime& pass);
   double UsualUs(const AheadStep& step, const engine::DraftPassTime& first);
@@ -75,6 +80,7 @@ class AheadBudget {
   std::array<base::FadingTally, kPlaces> tallies_{};
   StepTimes first_times_, next_times_;  // of passes, by rows
   double rows_per_chain_ = 2;           // of first passes
+  int64_t num_judged_ = 0;              // guesses at the first place
   double loan_us_ = 0;                  // of passes that caught up, not yet on the account
   int64_t since_asked_ = 0;             // steps since guesses were asked for
   int64_t next_trial_ = 0;              // the steps after which they are asked for in any case

@@ -49,6 +49,7 @@ void NetworkDrafter::Propose(SequenceId id, int32_t max_tokens, DraftTree* tree)
   sequence.record.Propose(std::span(sequence.tokens).first(count),
                           std::span(sequence.probabilities).first(count), kLikeMatch, acceptance_,
                           tree);
+  if (!proposes_) tree->Clear();
 }
 
 void NetworkDrafter::Verified(SequenceId, int32_t num_proposed, int32_t num_accepted) {

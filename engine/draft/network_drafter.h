@@ -23,6 +23,10 @@ class NetworkDrafter : public Drafter {
   void TakeGuesses(SequenceId id, std::span<const TokenId> tokens,
                    std::span<const float> probabilities);
 
+  // Whether it proposes its guesses; true unless set. They are compared with what comes in any
+  // case.
+  void set_proposes(bool proposes) { proposes_ = proposes; }
+
   void Begin(SequenceId id, const DraftScope& scope, std::span<const TokenId> prompt,
              std::span<const TokenId> prediction) override;
   void Append(SequenceId id, std::span<const TokenId> tokens) override;
@@ -52,6 +56,7 @@ class NetworkDrafter : public Drafter {
   absl::flat_hash_map<SequenceId, std::unique_ptr<Sequence>> sequences_;
   Acceptance acceptance_;
   Verdict verdict_;
+  bool proposes_ = true;
 };
 
 }  // namespace heddle::engine

@@ -83,6 +83,7 @@ void Speculation::AskAhead(scheduler::Scheduler* scheduler) {
     return scheduler->SetAhead(
         {.tokens = options_.ahead.max_tokens, .feeds_drafter = options_.ahead.reads_features});
   }
+  network_->set_proposes(ahead_.may_have_rows());
   scheduler::AheadWish wish = ahead_.Choose(scheduler->NumDecoding(), budget_.times());
   if (budget_.is_paused()) wish.tokens = 0;
   scheduler->SetAhead(wish);

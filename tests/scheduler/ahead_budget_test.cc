@@ -58,6 +58,7 @@ class AheadRun {
       survival.push_back(static_cast<float>(all *= network_.claimed));
     }
     std::vector<DraftOffer> offers;
+    if (!ahead_.may_have_rows()) survival.clear();
     if (budget_.wants_drafts()) {
       for (int32_t i = 0; i < streams_; ++i) {
         offers.push_back({engine::SequenceId{static_cast<uint64_t>(i)}, survival});
@@ -117,7 +118,7 @@ TEST_CASE("A drafter whose guesses are wrong costs two percent at most", "[unit]
 }
 
 // The mean over many starts: each is settled by a few guesses.
-TEST_CASE("Behind a start, guesses that are wrong cost two percent of the first hundred tokens",
+TEST_CASE("Behind a start, guesses that are wrong cost 1.5 percent of the first hundred tokens",
           "[unit]") {
   const int32_t streams = GENERATE(1, 4);
   const Network network{.cost = 0.2, .right = GENERATE(0.05, 0.2), .claimed = 0.5};
@@ -128,7 +129,7 @@ TEST_CASE("Behind a start, guesses that are wrong cost two percent of the first 
   }
   const double plain_us = AheadRun(streams, network, 0).PlainUs(int64_t{100} * streams);
   INFO(streams << " streams, right " << network.right << ": " << us / kStarts / plain_us);
-  CHECK(us / kStarts < 1.02 * plain_us);
+  CHECK(us / kStarts < 1.015 * plain_us);
 }
 
 TEST_CASE("Behind a start, guesses that are right pay within fifty tokens", "[unit]") {
