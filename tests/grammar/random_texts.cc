@@ -1,5 +1,6 @@
 #include "tests/grammar/random_texts.h"
 
+#include <algorithm>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -16,7 +17,53 @@ using engine::grammar::IsAllowed;
 using engine::grammar::Matcher;
 
 namespace {
-constexpr int kMaxTokens = 20000;  // by then a text has to have ended
+
+constexpr int kMaxTokens = 20000;        // by then a text has to have ended
+constexpr size_t kMaxWayPlaces = 20000;  // of a search for a place where something may close
+
+// The ids of the 256 tokens of one byte in the vocabularies below begin here.
+constexpr TokenId kFirstByte = 1;
+
+// Whether the text may end, or a quotation mark may come, or a bracket that closes and is not
+// merely a character of a string.
+bool MayClose(const engine::grammar::TokenMask& mask) {
+  const auto allows = [&mask](char byte) { return IsAllowed(mask, kFirstByte + byte); };
+  const bool in_string = allows('q') || allows('~');
+  if (!in_string && (allows('u') || allows('\\') || allows('/'))) return false;  // in an escape
+  return IsAllowed(mask, kEndToken) || allows('"') || (!in_string && (allows('}') || allows(']')));
+}
+
+// The fewest bytes behind which a string, object, array or the text may end, as tokens, the
+// last one first; empty if it may end at once or no such place is found. Without it a text of "any
+// characters, then ${{" would hardly ever come to the mark that lets it end.
+std::vector<TokenId> WayToClose(const Matcher& matcher) {
+  struct Place {
+    Matcher matcher;
+    size_t before;
+    TokenId token;
+  };
+  std::vector<Place> places = {{matcher, 0, -1}};
+  // A mask is shared by all places with one context, and the places keep them alive.
+  std::vector<std::shared_ptr<const engine::grammar::TokenMask>> seen;
+  for (size_t at = 0; at < places.size(); ++at) {
+    const auto mask = places[at].matcher.Mask();
+    if (!mask.ok() || std::find(seen.begin(), seen.end(), *mask) != seen.end()) continue;
+    seen.push_back(*mask);
+    if (MayClose(**mask)) {
+      std::vector<TokenId> way;
+      for (size_t i = at; i != 0; i = places[i].before) way.push_back(places[i].token);
+      return way;
+    }
+    for (TokenId token = kFirstByte; token < kFirstByte + 256; ++token) {
+      if (places.size() > kMaxWayPlaces) break;
+      if (!IsAllowed(**mask, token)) continue;
+      Place next = {places[at].matcher, at, token};
+      if (next.matcher.Accept(token)) places.push_back(std::move(next));
+    }
+  }
+  return {};
+}
+
 }  // namespace
 
 std::shared_ptr<const engine::grammar::Vocabulary> MakeVocabulary(std::vector<std::string> more) {
@@ -42,6 +89,7 @@ absl::StatusOr<std::string> RandomText(const std::shared_ptr<CompiledGrammar>& g
   static const std::string kClosers = "\"}]0123456789aesxz";  // and what patterns ask for
   Matcher matcher(grammar);
   std::string text;
+  std::vector<TokenId> way;  // tokens to a place where something closes, the last one first
   for (int i = 0; i < kMaxTokens; ++i) {
     const auto mask = matcher.Mask();
     if (!mask.ok()) {
@@ -60,7 +108,14 @@ absl::StatusOr<std::string> RandomText(const std::shared_ptr<CompiledGrammar>& g
     const bool hurry = i > patience && !closers.empty() && (*random)() % 8 != 0;
     const std::vector<TokenId>& from = hurry ? closers : allowed;
     // Among the tokens that close, the end comes first.
-    const TokenId token = hurry && from[0] == kEndToken ? from[0] : from[(*random)() % from.size()];
+    TokenId token = hurry && from[0] == kEndToken ? from[0] : from[(*random)() % from.size()];
+    if (i > patience && way.empty() && !MayClose(**mask)) {
+      way = WayToClose(matcher);
+    }
+    if (!way.empty()) {
+      token = way.back();
+      way.pop_back();
+    }
     if (!matcher.Accept(token)) {
       return absl::InternalError(base::StrCat("an allowed token is not taken behind ", text));
     }
