@@ -192,7 +192,7 @@ class Matcher {
   bool Reads(ContextPool* pool, std::string_view bytes, ContextId* context,
              DistinctValues* values) const;
   bool IsUntracked() const;
-  const TokenMask* TokensThatMayRepeat() const;
+  const TokenMask* TokensThatMayRepeat(bool in_own_string) const;
   bool Repeats(ContextPool* pool, TokenId token, DistinctValues* scratch) const;
   std::shared_ptr<const TokenMask> WithoutRepeats(ContextPool* pool,
                                                   std::shared_ptr<const TokenMask> mask) const;

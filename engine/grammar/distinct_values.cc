@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <bitset>
+#include <charconv>
 #include <cmath>
 #include <utility>
 
+#include "base/utf8.h"
 #include "nlohmann/json.hpp"
 
 namespace heddle::engine::grammar {
@@ -27,9 +29,70 @@ void Normalize(nlohmann::json* value) {
   for (nlohmann::json& part : *value) Normalize(&part);
 }
 
+// The code unit of `\uXXXX` at the beginning of `text`, or -1.
+int32_t CodeUnit(std::string_view text) {
+  if (text.size() < 6 || text[0] != '\\' || text[1] != 'u') return -1;
+  int32_t unit = 0;
+  const char* end = text.data() + 6;
+  const auto [at, error] = std::from_chars(text.data() + 2, end, unit, 16);
+  return error == std::errc() && at == end ? unit : -1;
+}
+
+// A code point in the one notation of strings.
+void AppendPlain(int32_t code, std::string* plain) {
+  static constexpr std::string_view kControls = "\b\t\n\f\r";
+  static constexpr std::string_view kLetters = "btnfr";
+  if (code == '"' || code == '\\') {
+    plain->push_back('\\');
+    plain->push_back(static_cast<char>(code));
+  } else if (code < 0x20) {
+    const size_t at = kControls.find(static_cast<char>(code));
+    plain->push_back('\\');
+    if (at != std::string_view::npos) {
+      plain->push_back(kLetters[at]);
+    } else {
+      plain->append("u00").push_back(static_cast<char>('0' + code / 16));
+      plain->push_back("0123456789abcdef"[code % 16]);
+    }
+  } else {
+    base::AppendUtf8(static_cast<char32_t>(code), plain);
+  }
+}
+
+// The beginning of a JSON string, or a whole one, in one notation: escapes only where JSON demands
+// them. Null if it ends within an escape, or in one half of a character.
+std::optional<std::string> InOneNotation(std::string_view text) {
+  std::string plain;
+  while (!text.empty()) {
+    const size_t escape = text.find('\\');
+    plain += text.substr(0, escape);
+    if (escape == std::string_view::npos) break;
+    text.remove_prefix(escape);
+    if (text.size() < 2) return std::nullopt;
+    if (text[1] != 'u') {
+      static constexpr std::string_view kLetters = "btnfr\"\\/";
+      const size_t at = kLetters.find(text[1]);
+      if (at == std::string_view::npos) return std::nullopt;
+      AppendPlain("\b\t\n\f\r\"\\/"[at], &plain);
+      text.remove_prefix(2);
+      continue;
+    }
+    int32_t code = CodeUnit(text);
+    if (code < 0 || (code >= 0xDC00 && code < 0xE000)) return std::nullopt;
+    text.remove_prefix(6);
+    if (code >= 0xD800 && code < 0xDC00) {
+      const int32_t low = CodeUnit(text);
+      if (low < 0xDC00 || low >= 0xE000) return std::nullopt;
+      text.remove_prefix(6);
+      code = 0x10000 + ((code - 0xD800) << 10) + (low - 0xDC00);
+    }
+    AppendPlain(code, &plain);
+  }
+  return plain;
+}
+
 std::string ValueOf(std::string_view text) {
-  // A string without escapes has one notation.
-  if (text[0] == '"' && text.find('\\') == std::string_view::npos) return std::string(text);
+  if (text[0] == '"') return InOneNotation(text).value_or(std::string(text));
   nlohmann::json value = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (value.is_discarded()) return std::string(text);
   Normalize(&value);
@@ -65,10 +128,8 @@ bool DistinctValues::EndElement(Frame* frame) {
   for (const Element* at = frame->elements.get(); at != nullptr; at = at->before.get()) {
     if (at->value == value) return false;
   }
-  const bool has_escapes = text.find('\\') != std::string::npos ||
-                           (frame->elements != nullptr && frame->elements->has_escapes);
   frame->elements = std::make_shared<const Element>(
-      Element{std::move(text), std::move(value), has_escapes, std::move(frame->elements)});
+      Element{std::move(text), std::move(value), std::move(frame->elements)});
   return true;
 }
 
@@ -129,10 +190,15 @@ bool DistinctValues::BeforeElement() const {
   return frame.is_marked && frame.begin < 0 && frame.is_due;
 }
 
-bool DistinctValues::IsPlainString() const {
-  if (!in_string_ || num_elements_ != 1 || frames_.back().begin < 0) return false;
-  const Element* last = frames_.back().elements.get();
-  return (last == nullptr || !last->has_escapes) && text_.find('\\') == std::string::npos;
+std::optional<std::vector<std::string>> DistinctValues::RestsOfStrings() const {
+  if (!in_string_ || num_elements_ != 1 || frames_.back().begin < 0) return std::nullopt;
+  const std::optional<std::string> begun = InOneNotation(text_);
+  if (!begun.has_value()) return std::nullopt;
+  std::vector<std::string> rests;
+  for (const Element* at = frames_.back().elements.get(); at != nullptr; at = at->before.get()) {
+    if (at->value.starts_with(*begun)) rests.push_back(at->value.substr(begun->size()));
+  }
+  return rests;
 }
 
 bool DistinctValues::HasElements() const {

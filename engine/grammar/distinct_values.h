@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -34,10 +35,11 @@ class DistinctValues {
   bool in_element() const { return num_elements_ > 0; }
   // Whether there is any earlier key or item in an open object or array.
   bool HasElements() const;
-  // Whether what is being written is a string that must differ from others, itself and nothing
-  // around it, and there is no escape in it nor in the others. Then a text completes an earlier one
-  // only if it begins with a rest of SameSoFar, or has an escape.
-  bool IsPlainString() const;
+  // If what is being written is a string that must differ from others, itself and nothing around
+  // it, and no escape is unfinished: what of earlier strings is left to write, in one notation
+  // (escapes only where JSON demands them). Only a text that begins with one of these, or that has
+  // an escape before its quotation mark, completes an earlier string. Null otherwise.
+  std::optional<std::vector<std::string>> RestsOfStrings() const;
 
   // The rests, as they were written, of earlier keys or items that begin with what has been written
   // of the current one, or with nothing if the next one is about to begin.
@@ -46,13 +48,14 @@ class DistinctValues {
   bool in_scalar() const { return in_scalar_; }
   // Whether a key or item is about to begin, and has not yet.
   bool BeforeElement() const;
+  // Whether the innermost open bracket is an object's.
+  bool in_object() const { return !frames_.empty() && frames_.back().is_object; }
 
  private:
   // A list of the values written so far, newest first. Never changes.
   struct Element {
     std::string text;   // as it was written
     std::string value;  // in one notation
-    bool has_escapes;   // in this text or in one before
     std::shared_ptr<const Element> before;
     ~Element();
   };

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -233,18 +234,21 @@ bool Matcher::IsUntracked() const {
 }
 
 // Tokens among which are all that can complete a key or item, or begin one that would have to be
-// completed as an earlier one was; null: every token. In a plain string they lack those that begin
-// with the rest of an earlier one, or with a part of it, and those of many parts or with escapes.
-// REQUIRES: !IsUntracked().
-const TokenMask* Matcher::TokensThatMayRepeat() const {
+// completed as an earlier one was; null: every token. `in_own_string`: WithoutRepeats looks at
+// those that end the string that is being written. REQUIRES: !IsUntracked().
+const TokenMask* Matcher::TokensThatMayRepeat(bool in_own_string) const {
   using Parts = Vocabulary::PartSet;
   const Vocabulary& vocabulary = *grammar_->vocabulary_;
-  if (values_.IsPlainString()) return &vocabulary.tokens_with(Parts::kQuoteAndComma);
+  if (in_own_string) return &vocabulary.tokens_with(Parts::kCommaBehindQuote);
   if (!values_.HasElements()) {
-    return &vocabulary.tokens_with(values_.in_string() ? Parts::kQuoteAndComma : Parts::kComma);
+    return &vocabulary.tokens_with(values_.in_string() ? Parts::kCommaBehindQuote : Parts::kComma);
   }
   if (values_.in_string()) return &vocabulary.tokens_with(Parts::kQuote);
-  if (values_.in_element() || values_.BeforeElement()) return nullptr;
+  if (values_.in_element()) return nullptr;
+  if (values_.BeforeElement()) {
+    if (!values_.in_object()) return nullptr;
+    return &vocabulary.tokens_with(Parts::kKeyOrTwoQuotesOrComma);
+  }
   return &vocabulary.tokens_with(Parts::kTwoQuotesOrComma);
 }
 
@@ -267,15 +271,20 @@ std::shared_ptr<const TokenMask> Matcher::WithoutRepeats(
   };
   const Vocabulary& vocabulary = *grammar_->vocabulary_;
   const std::vector<TokenId>& ends = grammar_->end_tokens_;
-  const bool is_plain = values_.IsPlainString();
-  if (IsUntracked() || is_plain) {
-    for (TokenId token : vocabulary.many_part_tokens()) look_at(token);
-  }
-  if (is_plain) {
+  const std::optional<std::vector<std::string>> rests = values_.RestsOfStrings();
+  if (rests.has_value() && !rests->empty()) {
     for (TokenId token : vocabulary.escaped_end_tokens()) look_at(token);
+    for (const std::string& rest : *rests) {
+      for (TokenId token : vocabulary.trie().BeginningWith(rest)) look_at(token);
+    }
   }
-  if (!IsUntracked()) {
-    const TokenMask* parts = TokensThatMayRepeat();
+  if (IsUntracked()) {
+    for (TokenId token :
+         values_.in_string() ? vocabulary.many_part_ends() : vocabulary.many_part_tokens()) {
+      look_at(token);
+    }
+  } else {
+    const TokenMask* parts = TokensThatMayRepeat(rests.has_value());
     for (size_t word = 0; word < mask->size(); ++word) {
       for (uint32_t bits = (*mask)[word] & (parts == nullptr ? ~uint32_t{0} : (*parts)[word]);
            bits != 0; bits &= bits - 1) {
@@ -288,8 +297,6 @@ std::shared_ptr<const TokenMask> Matcher::WithoutRepeats(
   // Beginnings of earlier values, which could leave no other way to go on.
   for (std::string_view rest : values_.SameSoFar()) {
     for (TokenId token : vocabulary.trie().BeginningsOf(rest)) look_at(token);
-    if (!is_plain) continue;
-    for (TokenId token : vocabulary.trie().BeginningWith(rest)) look_at(token);
   }
   if (repeating.empty()) return mask;
   TokenMask without = *mask;

@@ -22,22 +22,30 @@ uint8_t JsonPartsOf(std::string_view text) {
   if (quotes >= 1) parts |= Vocabulary::kQuote;
   if (quotes >= 2) parts |= Vocabulary::kTwoQuotes;
   if (quotes >= 3) parts |= Vocabulary::kThreeQuotes;
+  const size_t quote = text.find('"');
+  if (quote != text.npos && text.find(',', quote) != text.npos) {
+    parts |= Vocabulary::kCommaBehindQuote;
+  }
+  const size_t first = text.find_first_not_of(" \t\n\r");
+  if (first != 0 && first != text.npos && text[first] == '"') parts |= Vocabulary::kBeginsKey;
   if (text.find_first_of("[{") != std::string_view::npos) parts |= Vocabulary::kOpens;
   return parts;
 }
 
 bool IsIn(uint8_t parts, Vocabulary::PartSet set) {
   const bool has_comma = (parts & Vocabulary::kComma) != 0;
-  const bool has_quote = (parts & Vocabulary::kQuote) != 0;
+  const bool has_two = (parts & Vocabulary::kTwoQuotes) != 0;
   switch (set) {
     case Vocabulary::PartSet::kQuote:
-      return has_quote;
+      return (parts & Vocabulary::kQuote) != 0;
     case Vocabulary::PartSet::kComma:
       return has_comma;
-    case Vocabulary::PartSet::kQuoteAndComma:
-      return has_quote && has_comma;
+    case Vocabulary::PartSet::kCommaBehindQuote:
+      return (parts & Vocabulary::kCommaBehindQuote) != 0;
     case Vocabulary::PartSet::kTwoQuotesOrComma:
-      return has_comma || (parts & Vocabulary::kTwoQuotes) != 0;
+      return has_comma || has_two;
+    case Vocabulary::PartSet::kKeyOrTwoQuotesOrComma:
+      return has_comma || has_two || (parts & Vocabulary::kBeginsKey) != 0;
   }
   return false;
 }
@@ -151,7 +159,10 @@ Vocabulary::Vocabulary(int32_t size, const std::function<std::string_view(TokenI
     texts_begin_.push_back(static_cast<uint32_t>(texts_.size()));
     const uint8_t parts = JsonPartsOf(text.size() <= kMaxTokenBytes ? text : "");
     const bool is_list = (parts & kOpens) != 0 && (parts & kComma) != 0;
-    if (is_list || (parts & kThreeQuotes) != 0) many_part_tokens_.push_back(id);
+    if (is_list || (parts & kThreeQuotes) != 0) {
+      many_part_tokens_.push_back(id);
+      if ((parts & kQuote) != 0) many_part_ends_.push_back(id);
+    }
     for (size_t set = 0; set < part_masks_.size(); ++set) {
       if (!IsIn(parts, static_cast<PartSet>(set))) continue;
       part_masks_[set][static_cast<size_t>(id) / 32] |= uint32_t{1} << (id % 32);

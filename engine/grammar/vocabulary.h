@@ -109,10 +109,18 @@ class Vocabulary {
     kTwoQuotes = 2,
     kThreeQuotes = 4,
     kComma = 8,
-    kOpens = 16
+    kOpens = 16,
+    kCommaBehindQuote = 32,
+    kBeginsKey = 64  // white space and a quotation mark
   };
   // The tokens with certain parts, as masks.
-  enum class PartSet : uint8_t { kQuote, kComma, kQuoteAndComma, kTwoQuotesOrComma };
+  enum class PartSet : uint8_t {
+    kQuote,
+    kComma,
+    kCommaBehindQuote,
+    kTwoQuotesOrComma,
+    kKeyOrTwoQuotesOrComma
+  };
   const TokenMask& tokens_with(PartSet parts) const {
     return part_masks_[static_cast<size_t>(parts)];
   }
@@ -120,6 +128,8 @@ class Vocabulary {
   const std::vector<TokenId>& escaped_end_tokens() const { return escaped_end_tokens_; }
   // The tokens with at least three quotation marks, or with a bracket that opens and a comma.
   const std::vector<TokenId>& many_part_tokens() const { return many_part_tokens_; }
+  // Those of them with a quotation mark.
+  const std::vector<TokenId>& many_part_ends() const { return many_part_ends_; }
   const TokenTrie& trie() const { return trie_; }
   // The trie of tokens longer than Automaton::kSightBytes.
   const TokenTrie& long_tokens() const { return long_; }
@@ -134,8 +144,8 @@ class Vocabulary {
   Encoder encode_;
   std::string texts_;
   std::vector<uint32_t> texts_begin_;    // [size + 1]
-  std::array<TokenMask, 4> part_masks_;  // by PartSet
-  std::vector<TokenId> many_part_tokens_, escaped_end_tokens_;
+  std::array<TokenMask, 5> part_masks_;  // by PartSet
+  std::vector<TokenId> many_part_tokens_, many_part_ends_, escaped_end_tokens_;
   TokenTrie trie_;
   TokenTrie long_;
   struct SliceCache;

@@ -140,9 +140,9 @@ void BackgroundResponses::Run(Start start, const Started& on_started) {
       });
   if (!submitted.ok()) {
     Erase(log);
-    on_started(submitted);
     call->record().status = 0;
     call->Report(handler_.get());
+    on_started(submitted);  // behind the report, which gives back the key's place
     return;
   }
   {

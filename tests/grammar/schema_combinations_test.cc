@@ -120,6 +120,69 @@ TEST_CASE("A mask leaves out what would repeat a value, and never leaves nothing
   CHECK(engine::grammar::IsAllowed(**mask, test::ByteToken('1')));
 }
 
+TEST_CASE("Masks leave out every token that would repeat a key or item, in any notation",
+          "[grammar][unit]") {
+  const auto vocabulary = test::MakeVocabulary({"ab\"",
+                                                "ab\":",
+                                                "b\":",
+                                                "\"ab\"",
+                                                " \"ab\"",
+                                                "\n\"a",
+                                                "\\u0061b\"",
+                                                "\\u0061",
+                                                "0061b\"",
+                                                "\\/\"",
+                                                "/\"",
+                                                "x/\":",
+                                                "\\\"\"",
+                                                "\\\"",
+                                                "\\n\"",
+                                                "\\u000a\":",
+                                                "\":1,\"ab\":",
+                                                "z\":1,\"z\":",
+                                                ",\"ab\"",
+                                                ",\"",
+                                                ", \"",
+                                                "1,\"ab\":2",
+                                                "\",\"ab\"",
+                                                "],[",
+                                                "[1,1",
+                                                "{\"a\":1,\"a\"",
+                                                "\\ude00\"",
+                                                "\\ud83d\\ude00\"",
+                                                "\xF0\x9F\x98\x80\"",
+                                                "\x98\x80\"",
+                                                "1.0,",
+                                                "e0,",
+                                                "\"}",
+                                                "a,\""});
+  struct Text {
+    const char* schema;
+    std::vector<std::string> beginnings;
+  };
+  const std::string keys = R"({"ab":1,"x/":2,"\"":3,"a\u000a":4,"\ud83d\ude00":[{"a":1}],"":5,)";
+  const std::vector<Text> texts = {
+      {R"({"type":"object"})",
+       {"{", keys, keys + "\"", keys + "\"a", keys + "\"\\u0061", keys + "\"x", keys + "\"\\",
+        keys + "\"\\u00", keys + "\"\\ud83d", keys + "\"\xF0\x9F", keys + "\"a\\n", keys + "\"q\"",
+        keys + "\"q\":", keys + "\"q\":\"", keys + "\"q\":[", keys + "\"q\":{\"ab\":1,\"a",
+        keys + "\"q\":{", keys + "\"q\":1", keys + "\n "}},
+      {R"({"type":"array","uniqueItems":true})",
+       {"[", "[\"ab\",", "[\"ab\",\"a", "[\"x\\/\",\"x", "[1,", "[1,1", "[[1],", "[[1],[",
+        "[{\"a\":1},{\"a\":1", "[{\"ab\":\"ab\"},{\"ab\":\"a", "[\"ab\",[\"ab\""}}};
+  for (const Text& text : texts) {
+    const auto grammar = engine::grammar::ParseJsonSchema(text.schema, {});
+    REQUIRE(grammar.ok());
+    const auto compiled = test::CompileOrDie(*grammar, vocabulary);
+    for (const std::string& beginning : text.beginnings) {
+      INFO(beginning);
+      engine::grammar::Matcher matcher(compiled, /*forces=*/false);
+      REQUIRE(matcher.AcceptText(beginning));
+      test::CheckMask(matcher);
+    }
+  }
+}
+
 TEST_CASE("Properties that nothing mentions are closed by unevaluatedProperties",
           "[grammar][unit]") {
   Check({R"({"allOf":[{"properties":{"a":{"type":"integer"}}}],"unevaluatedProperties":false})",
