@@ -64,6 +64,10 @@ struct EngineConfig {
   int64_t pp = 1;              // stages, each with some of the layers
   std::string pp_layers;       // the number of layers of each stage; empty: divided by their work
   std::string rank_cpus;       // lists of processors, one for each rank, with ":" between them
+  std::string ranks_listen;    // HOST:PORT where the other ranks join; empty: they are threads
+  std::string join;            // HOST:PORT of the head; empty: this process is the head
+  std::string rank_token_file;
+  Seconds rank_timeout{10};
   std::string isa = "auto";
   int64_t page_tokens = 16;
   MemorySize kv_memory;

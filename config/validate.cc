@@ -56,6 +56,14 @@ absl::Status ValidateEngine(const Config& config) {
   if ((config.page_tokens & (config.page_tokens - 1)) != 0) {
     return Contradiction(StrCat("--page-tokens must be a power of two, not ", config.page_tokens));
   }
+  if (!config.join.empty() && (!config.ranks_listen.empty() || config.tp * config.pp > 1)) {
+    return Contradiction(
+        "--join makes this process a rank of another one's engine, which says how the model is "
+        "divided: leave out --ranks-listen, --tp and --pp");
+  }
+  if (!config.ranks_listen.empty() && config.tp * config.pp == 1) {
+    return Contradiction("--ranks-listen is for --tp or --pp above 1: there is no other rank");
+  }
   if (config.max_batch_seqs > config.max_batch_tokens) {
     return Contradiction(StrCat("--max-batch-seqs (", config.max_batch_seqs,
                                 ") is larger than --max-batch-tokens (", config.max_batch_tokens,

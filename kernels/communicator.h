@@ -24,6 +24,8 @@ class Communicator {
 
   virtual int32_t rank() const = 0;
   virtual int32_t world() const = 0;
+  // Whether others' parts are read in place, at no cost but the reading.
+  virtual bool shares_memory() const { return true; }
 
   // Waits until every rank has come with its part of `bytes`. parts[r] is where rank r's part can
   // be read; it is nullptr if that rank gave nullptr. A rank must not change its part before its

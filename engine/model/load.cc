@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <chrono>
+#include <fstream>
+#include <iterator>
 #include <map>
 #include <unordered_set>
 #include <utility>
@@ -20,6 +22,7 @@
 #include "engine/model/tensor_report.h"
 #include "engine/model/warm_up.h"
 #include "engine/model/weights.h"
+#include "engine/parallel/plan_codec.h"
 
 namespace heddle::engine {
 namespace {
@@ -139,6 +142,10 @@ absl::Status PlanMemory(kernels::DType weights, const LoadOptions& options,
   CapacityOptions capacity = CapacityFor(options, loaded->kv_dtype, device);
   if (weights == kernels::DType::kF32) capacity.adapter_dtype = weights;
   capacity.rank_specs = SpecsOfRanks(loaded->model.spec, loaded->shares);
+  if (options.meeting != nullptr) {
+    const auto own = static_cast<size_t>(options.meeting->rank());
+    capacity.rank_specs = {capacity.rank_specs[own]};
+  }
   const HostMemory memory = MemoryOf(device, options);
   absl::StatusOr<Capacity> planned =
       PlanCapacity(loaded->model.spec, weight_bytes, memory, capacity);
@@ -197,7 +204,10 @@ absl::StatusOr<ModelInfo> DescribeAll(const Checkpoint& checkpoint, const kernel
   HEDDLE_RETURN_IF_ERROR(CheckLayoutOf(loaded.model.spec, options.layout));
   loaded.shares =
       DivideModel(loaded.model.spec, options.layout, CutBlocksOf(checkpoint, loaded.model, policy));
-  for (const Share& share : loaded.shares) {
+  for (size_t rank = 0; rank < loaded.shares.size(); ++rank) {
+    if (options.meeting != nullptr && options.meeting->rank() != static_cast<int32_t>(rank))
+      continue;
+    const Share& share = loaded.shares[rank];
     loaded.ranks.push_back(
         {.weight_bytes = ShareBytes(checkpoint, loaded.model, policy, share, device)});
   }
@@ -261,6 +271,20 @@ absl::Status FitPool(const LoadOptions& options, LocalModel* loaded) {
   }
   DividePool(loaded);
   return status;
+}
+
+// Ranks in other processes: the limits become those of all.
+absl::Status AgreeWithOthers(const LoadOptions& options, ModelInfo* loaded) {
+  if (options.meeting == nullptr) return absl::OkStatus();
+  Capacity& capacity = loaded->capacity;
+  HEDDLE_ASSIGN_OR_RETURN(
+      capacity.limits,
+      options.meeting->Agree({.limits = capacity.limits,
+                              .logit_rows = capacity.logit_rows,
+                              .kv_type = std::string(kernels::Info(loaded->kv_dtype).name)}));
+  capacity.kv_bytes = int64_t{capacity.limits.num_pages} * capacity.page_bytes;
+  DividePool(loaded);
+  return absl::OkStatus();
 }
 
 // Makes the executor with a small pool first; then memory is measured, and the rest becomes pages.
@@ -354,6 +378,7 @@ absl::StatusOr<LocalModel> LoadLocalModel(const std::filesystem::path& path,
   OpenedDrafter drafter;
   HEDDLE_ASSIGN_OR_RETURN(static_cast<ModelInfo&>(loaded),
                           DescribeAll(checkpoint, device.get(), &options, &drafter));
+  HEDDLE_RETURN_IF_ERROR(AgreeWithOthers(options, &loaded));
   if (!options.merged_adapter.empty()) {
     HEDDLE_RETURN_IF_ERROR(MergeAdapter(options.merged_adapter, loaded.model, &checkpoint));
   }
@@ -377,6 +402,44 @@ absl::StatusOr<LoadedModel> LoadModel(const std::filesystem::path& path,
   static_cast<ModelInfo&>(loaded) = std::move(static_cast<ModelInfo&>(local));
   loaded.executor = std::move(local.executor);
   return loaded;
+}
+
+absl::StatusOr<LoadedRank> LoadRank(const std::filesystem::path& path, const LoadOptions& given) {
+  LoadOptions options = given;
+  HEDDLE_ASSIGN_OR_RETURN(const Checkpoint checkpoint, OpenCheckpoint(path));
+  HEDDLE_ASSIGN_OR_RETURN(std::unique_ptr<kernels::Device> device, MakeDevice(options));
+  LoadedRank loaded;
+  OpenedDrafter drafter;
+  HEDDLE_ASSIGN_OR_RETURN(static_cast<ModelInfo&>(loaded),
+                          DescribeAll(checkpoint, device.get(), &options, &drafter));
+  HEDDLE_RETURN_IF_ERROR(AgreeWithOthers(options, &loaded));
+  HEDDLE_ASSIGN_OR_RETURN(const WeightPolicy policy, ParseWeightPolicy(options.weights));
+  loaded.device = device->description();
+  const MakeWeights make_weights = [&](kernels::Device& on, int32_t rank) {
+    return LoadWeights(on, checkpoint, loaded.model, policy,
+                       loaded.shares[static_cast<size_t>(rank)]);
+  };
+  HEDDLE_ASSIGN_OR_RETURN(loaded.worker,
+                          LoadOwnRank(options, loaded, make_weights, std::move(device)));
+  return loaded;
+}
+
+absl::StatusOr<uint64_t> ModelDigest(const std::filesystem::path& path) {
+  constexpr size_t kSample = 256;  // bytes at both ends of each tensor
+  HEDDLE_ASSIGN_OR_RETURN(const Checkpoint checkpoint, OpenCheckpoint(path));
+  uint64_t digest = 0;
+  const auto add = [&digest](std::string_view bytes) { digest = ChainChecksum(digest, bytes); };
+  for (const CheckpointTensor& tensor : checkpoint.tensors()) {
+    add(absl::StrCat(std::string(tensor.name), " ", std::string(tensor.type_name), " ",
+                     absl::StrJoin(tensor.shape, "x"), " ", tensor.data.size()));
+    const std::string_view data(reinterpret_cast<const char*>(tensor.data.data()),
+                                tensor.data.size());
+    add(data.substr(0, kSample));
+    add(data.substr(data.size() - std::min(data.size(), kSample)));
+  }
+  std::ifstream config(path / "config.json", std::ios::binary);  // a GGUF file has its own inside
+  add(std::string(std::istreambuf_iterator<char>(config), {}));
+  return digest;
 }
 
 absl::StatusOr<ModelInfo> DescribeRandomModel(std::string_view shape, kernels::DType weights,

@@ -17,6 +17,8 @@
 #include "engine/model/draft_network.h"
 #include "engine/model/local_executor.h"
 #include "engine/model/quantize.h"
+#include "engine/model/rank_meeting.h"
+#include "engine/model/rank_worker.h"
 #include "engine/parallel/shard.h"
 #include "kernels/device.h"
 
@@ -50,6 +52,8 @@ struct LoadOptions {
   // The ranks that share the model: with more than one, each has a part of `cpu`'s threads, and
   // make_device must be empty.
   Layout layout;
+  // Where every rank of `layout` is a process: this one's place among them. Null: all are here.
+  std::shared_ptr<RankMeeting> meeting;
   std::vector<std::vector<int>> rank_cpus;  // [layout.world()] each rank's processors; empty: all
 };
 
@@ -104,6 +108,16 @@ absl::StatusOr<LoadedModel> LoadModel(const std::filesystem::path& path,
                                       const LoadOptions& options);
 absl::StatusOr<LocalModel> LoadLocalModel(const std::filesystem::path& path,
                                           const LoadOptions& options);
+
+// The rank of options.meeting, which is not 0, without a head.
+struct LoadedRank : ModelInfo {
+  std::unique_ptr<RankWorker> worker;
+};
+absl::StatusOr<LoadedRank> LoadRank(const std::filesystem::path& path, const LoadOptions& options);
+
+// A digest of the names, shapes, types and places of a checkpoint's tensors and of a sample of each
+// one's bytes, by which ranks notice that they have different models. O(tensors).
+absl::StatusOr<uint64_t> ModelDigest(const std::filesystem::path& path);
 
 // Makes a model of a built-in shape with random weights (random_model.h), which benchmarks use if
 // there is no checkpoint. INVALID_ARGUMENT for a format whose blocks its rows cannot fill.

@@ -12,6 +12,7 @@
 #include "engine/files/quantized/quantized_matrix.h"
 #include "engine/model/capacity.h"
 #include "engine/model/rank_binding.h"
+#include "engine/model/rank_threads.h"
 #include "kernels/cpu/usable_cpus.h"
 
 namespace heddle::engine {
@@ -98,6 +99,23 @@ struct Meetings {
   }
 };
 
+// `parts` has a device that has joined its groups.
+absl::StatusOr<std::unique_ptr<RankWorker>> MakeWorker(const LoadOptions& options,
+                                                       const ModelInfo& info,
+                                                       const MakeWeights& make_weights,
+                                                       int32_t rank, RankWorker::Parts parts) {
+  parts.spec = SpecOfShare(info.model.spec, info.shares, rank);
+  HEDDLE_ASSIGN_OR_RETURN(parts.weights, make_weights(*parts.device, rank));
+  parts.kv_dtype = info.kv_dtype;
+  parts.kv_layout = KvLayoutOfRank(info.capacity.kv_layout, parts.spec, /*is_head=*/false);
+  // A process with one rank has planned for this one only.
+  const size_t at = options.meeting == nullptr ? static_cast<size_t>(rank) : 0;
+  parts.least_page_bytes = info.capacity.rank_page_bytes[at];
+  parts.logit_rows = info.capacity.logit_rows;
+  parts.host_kv_directory = options.host_kv_directory;
+  return RankWorker::Create(std::move(parts), info.capacity.limits);
+}
+
 absl::StatusOr<std::unique_ptr<RankWorker>> LoadWorker(const LoadOptions& options,
                                                        const ModelInfo& info,
                                                        const MakeWeights& make_weights,
@@ -110,14 +128,26 @@ absl::StatusOr<std::unique_ptr<RankWorker>> LoadWorker(const LoadOptions& option
     HEDDLE_ASSIGN_OR_RETURN(parts.device, kernels::CreateCpuDevice(CpuOfRank(options, rank)));
   }
   HEDDLE_RETURN_IF_ERROR(meetings.Join(*parts.device, rank));
-  parts.spec = SpecOfShare(info.model.spec, info.shares, rank);
-  HEDDLE_ASSIGN_OR_RETURN(parts.weights, make_weights(*parts.device, rank));
-  parts.kv_dtype = info.kv_dtype;
-  parts.kv_layout = KvLayoutOfRank(info.capacity.kv_layout, parts.spec, /*is_head=*/false);
-  parts.least_page_bytes = info.capacity.rank_page_bytes[static_cast<size_t>(rank)];
-  parts.logit_rows = info.capacity.logit_rows;
-  parts.host_kv_directory = options.host_kv_directory;
-  return RankWorker::Create(std::move(parts), info.capacity.limits);
+  return MakeWorker(options, info, make_weights, rank, std::move(parts));
+}
+
+// What does not work yet with ranks in other processes.
+absl::Status CheckMeeting(const LoadOptions& options) {
+  if (options.meeting == nullptr) return absl::OkStatus();
+  const std::pair<const char*, bool> refused[] = {
+      {"--device cuda", static_cast<bool>(options.make_device)},
+      {"--lora and --lora-dir", options.capacity.adapter_max_rank > 0},
+      {"--lora-merge", !options.merged_adapter.empty()},
+      {"--speculate with a drafter that has weights",
+       static_cast<bool>(options.open_draft) && !options.drafter_yields},
+      {"--rank-cpus", !options.rank_cpus.empty()},
+  };
+  for (const auto& [what, is_asked] : refused) {
+    if (!is_asked) continue;
+    return absl::UnimplementedError(
+        absl::StrCat(what, " does not work with ranks in other processes yet"));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -134,6 +164,7 @@ absl::Status CheckLayout(const LoadOptions& options) {
     return absl::InvalidArgumentError(absl::StrCat("tp times pp is ", options.layout.world(),
                                                    "; it must be at most ", kernels::kMaxRanks));
   }
+  HEDDLE_RETURN_IF_ERROR(CheckMeeting(options));
   HEDDLE_RETURN_IF_ERROR(CheckCpus(options));
   const std::string layout = LayoutText(options.layout);
   if (layout.empty()) return absl::OkStatus();
@@ -196,7 +227,7 @@ CutBlocks CutBlocksOf(const Checkpoint& checkpoint, const ModelDescription& mode
 kernels::CpuDeviceOptions CpuOfRank(const LoadOptions& options, int32_t rank) {
   kernels::CpuDeviceOptions cpu = options.cpu;
   const int32_t world = options.layout.world();
-  if (world == 1) return cpu;
+  if (world == 1 || options.meeting != nullptr) return cpu;
   if (!options.rank_cpus.empty()) {
     const auto own = static_cast<int32_t>(CpusOf(options, rank).size());
     cpu.num_threads = cpu.num_threads > 0 ? std::min(cpu.num_threads, own) : own;
@@ -217,12 +248,28 @@ std::vector<ModelSpec> SpecsOfRanks(const ModelSpec& model, std::span<const Shar
   return specs;
 }
 
+absl::StatusOr<std::unique_ptr<RankWorker>> LoadOwnRank(const LoadOptions& options,
+                                                        const ModelInfo& info,
+                                                        const MakeWeights& make_weights,
+                                                        std::unique_ptr<kernels::Device> device) {
+  HEDDLE_RETURN_IF_ERROR(options.meeting->JoinGroups(*device));
+  RankWorker::Parts parts;
+  parts.device = std::move(device);
+  return MakeWorker(options, info, make_weights, options.meeting->rank(), std::move(parts));
+}
+
 absl::StatusOr<LoadedRanks> LoadRanks(const LoadOptions& options, const ModelInfo& info,
                                       const MakeWeights& make_weights, kernels::Device& head) {
   LoadedRanks loaded;
   const int32_t world = options.layout.world();
   if (world == 1) {
     HEDDLE_ASSIGN_OR_RETURN(loaded.head, make_weights(head, 0));
+    return loaded;
+  }
+  if (options.meeting != nullptr) {
+    HEDDLE_RETURN_IF_ERROR(options.meeting->JoinGroups(head));
+    HEDDLE_ASSIGN_OR_RETURN(loaded.head, make_weights(head, 0));
+    HEDDLE_ASSIGN_OR_RETURN(loaded.others, options.meeting->Others(info.capacity.limits));
     return loaded;
   }
   const Meetings meetings(options.layout);

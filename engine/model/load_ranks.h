@@ -15,8 +15,9 @@
 #include "base/status.h"
 #include "engine/files/checkpoint.h"
 #include "engine/model/load.h"
+#include "engine/model/other_ranks.h"
 #include "engine/model/rank_binding.h"
-#include "engine/model/rank_threads.h"
+#include "engine/model/rank_worker.h"
 #include "engine/model/weights.h"
 #include "engine/parallel/shard.h"
 #include "kernels/device.h"
@@ -58,11 +59,17 @@ std::vector<ModelSpec> SpecsOfRanks(const ModelSpec& model, std::span<const Shar
 using MakeWeights =
     std::function<absl::StatusOr<ModelWeights>(kernels::Device& device, int32_t rank)>;
 
+// Loads this process's rank alone, which has joined its groups then (rank_meeting.h).
+absl::StatusOr<std::unique_ptr<RankWorker>> LoadOwnRank(const LoadOptions& options,
+                                                        const ModelInfo& info,
+                                                        const MakeWeights& make_weights,
+                                                        std::unique_ptr<kernels::Device> device);
+
 // Loads the head's weights on `head`, and the other ranks, if there are any, at the same time; then
 // `head` has joined their group.
 struct LoadedRanks {
   ModelWeights head;
-  std::unique_ptr<RankThreads> others;  // null: there are none
+  std::unique_ptr<OtherRanks> others;  // null: there are none
 };
 absl::StatusOr<LoadedRanks> LoadRanks(const LoadOptions& options, const ModelInfo& info,
                                       const MakeWeights& make_weights, kernels::Device& head);

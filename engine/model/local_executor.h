@@ -33,8 +33,8 @@
 #include "engine/model/adapter_residency.h"
 #include "engine/model/decoder.h"
 #include "engine/model/draft_runner.h"
+#include "engine/model/other_ranks.h"
 #include "engine/model/plan_batch.h"
-#include "engine/model/rank_threads.h"
 #include "engine/sample/sampler_state.h"
 #include "kernels/device.h"
 
@@ -63,7 +63,7 @@ class LocalExecutor final : public Executor {
     std::unique_ptr<DraftNetwork> drafter;  // beside the model; null: none
     DraftTraits draft_traits;
     std::unique_ptr<ModelWeights> draft_vocabulary;  // whole, if `weights` has a part; or null
-    std::unique_ptr<RankThreads> ranks;  // the others that share the model; null: none do
+    std::unique_ptr<OtherRanks> ranks;  // the others that share the model; null: none do
   };
 
   // Takes all memory that steps within `limits` need. RESOURCE_EXHAUSTED if there is not enough.

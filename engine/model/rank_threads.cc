@@ -53,7 +53,7 @@ uint32_t RankThreads::Post(const Job& next) {
 }
 
 // The head's steps may come from several threads, of which most come from one.
-void RankThreads::Begin(const StepPlan& plan, RankWorker::Adapters adapters) {
+void RankThreads::Begin(const StepPlan& plan, Adapters adapters) {
   if (bound_ != std::this_thread::get_id()) {
     bound_ = std::this_thread::get_id();
     static_cast<void>(BindThisThread(CpusOf(0)));  // worked when the rank was loaded

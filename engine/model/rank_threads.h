@@ -1,10 +1,8 @@
 // The ranks of a group beside the head, each on a thread of its own: they run every step of the
 // head at the same time, or, behind stage 0 of a pipeline, when its rows arrive.
 //
-// A step has two halves: the layers, and the logits, in which only the ranks of stage 0 have a
-// part. Each rank runs the halves in the order of Begin and BeginLogits, so that all ranks of a
-// stage meet in the same order. Between them the threads spin for some tens of microseconds and
-// then sleep. Thread-safety: none; one thread at a time calls the functions.
+// Between steps the threads spin for some tens of microseconds and then sleep. Thread-safety: none;
+// one thread at a time calls the functions.
 #pragma once
 
 #include <atomic>
@@ -16,12 +14,13 @@
 
 #include "absl/status/status.h"
 #include "base/in_flight.h"
+#include "engine/model/other_ranks.h"
 #include "engine/model/rank_worker.h"
 #include "kernels/communicator.h"
 
 namespace heddle::engine {
 
-class RankThreads {
+class RankThreads final : public OtherRanks {
  public:
   // `groups`: a communicator of each group that ranks meet in; not empty. `cpus` [ranks] are the
   // processors of each rank, the head's first; empty: all. At most `max_steps` steps are begun and
@@ -30,28 +29,20 @@ class RankThreads {
               std::vector<std::shared_ptr<kernels::Communicator>> groups,
               std::vector<std::vector<int>> cpus, int32_t max_steps);
   // REQUIRES: all steps that have begun are joined, or one has failed.
-  ~RankThreads();
+  ~RankThreads() override;
   RankThreads(const RankThreads&) = delete;
   RankThreads& operator=(const RankThreads&) = delete;
 
-  // The other ranks begin a step; `plan` stays unchanged until Join. `adapters`:
-  // StepLocals::adapters, which are kept until then.
-  void Begin(const StepPlan& plan, RankWorker::Adapters adapters);
-  // They begin the second half of the oldest step that is not joined. Once, before its Join.
-  void BeginLogits();
-  // Waits for the other ranks' work on the oldest step; `head` is how it went there. If a step
-  // failed on any rank, no rank waits for another any more, and the error, the first one, stays; it
-  // is returned when all ranks have left all steps.
-  absl::Status Join(const absl::Status& head);
-  // The same for a step that has failed on the head before its second half.
-  absl::Status Fail(const absl::Status& why);
-
-  int32_t world() const { return static_cast<int32_t>(workers_.size()) + 1; }
+  void Begin(const StepPlan& plan, Adapters adapters) override;
+  void BeginLogits() override;
+  absl::Status Join(const absl::Status& head) override;
+  absl::Status Fail(const absl::Status& why) override;
+  int32_t world() const override { return static_cast<int32_t>(workers_.size()) + 1; }
 
  private:
   struct Job {
     const StepPlan* plan = nullptr;
-    RankWorker::Adapters adapters;  // of the step
+    Adapters adapters;  // of the step
     bool is_logits = false;
   };
   struct Step {

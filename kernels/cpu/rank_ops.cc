@@ -44,7 +44,9 @@ void RankOps::AllReduce(const AllReduceArgs& args,
   for (int32_t r = 0; r < world; ++r) {
     if (all[r] != nullptr) sums.parts[sums.num_parts++] = static_cast<const float*>(all[r]);
   }
-  const bool in_two = bytes >= kTwoRoundBytes && world >= kTwoRoundRanks && target.rows >= world;
+  // Where parts are sent, all of them are there already, and a second round would send more.
+  const bool in_two = communicator_->shares_memory() && bytes >= kTwoRoundBytes &&
+                      world >= kTwoRoundRanks && target.rows >= world;
   const int32_t rank = communicator_->rank();
   const int64_t begin = in_two ? target.rows * rank / world : 0;
   const int64_t end = in_two ? target.rows * (rank + 1) / world : target.rows;

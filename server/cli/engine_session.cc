@@ -10,6 +10,7 @@
 #include "engine/threaded_executor.h"
 #include "server/cli/inspect.h"
 #include "server/cli/model_options.h"
+#include "server/cli/remote_ranks.h"
 #include "server/cli/speculation_options.h"
 #include "server/cli/standard_io.h"
 
@@ -77,6 +78,10 @@ absl::StatusOr<EngineSession> StartEngine(const config::Config& config, const Lo
   loop_options.on_draft_failure = [&log](const std::string& why) {
     log.Warning("the drafter has turned itself off", {{"why", why}});
   };
+  HEDDLE_ASSIGN_OR_RETURN(session.ranks, StartRankHead(config, options, &log));
+  options.meeting = session.ranks;
+  // The others have no part in a drafter that is found beside the model.
+  if (session.ranks != nullptr && options.drafter_yields) options.open_draft = {};
   // Runs while the weights load: a vocabulary of 150,000 tokens takes some tenths of a second.
   std::future<LoadedTokenizer> tokenizer = std::async(
       std::launch::async, [&config] { return engine::text::LoadTokenizer(config.model); });

@@ -12,11 +12,13 @@
 #include "server/cli/speculation_options.h"
 #include "server/log.h"
 #include "server/loop/engine_loop.h"
+#include "server/ranks/rank_head.h"
 #include "server/text/model_text_codec.h"
 
 namespace heddle::server {
 
 struct EngineSession {
+  std::shared_ptr<RankHead> ranks;  // null: there are no ranks in other processes
   engine::ModelInfo model;
   engine::SamplingParams defaults;
   std::unique_ptr<ModelTextCodec> codec;

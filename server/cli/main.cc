@@ -31,6 +31,7 @@ namespace {
 using base::StrCat;
 
 constexpr int kFailed = 1;
+constexpr int kRanksLost = 75;  // EX_TEMPFAIL: all processes of the engine are to be started again
 constexpr int kUsage = 2;
 
 constexpr CliCommand kCommands[] = {
@@ -123,7 +124,7 @@ int RunCommand(const CliCommand& command, std::span<const std::string> arguments
   if (status.ok()) status = command.run(loaded->config);
   if (status.ok()) return 0;
   PrintError(std::string(status.message()));
-  return kFailed;
+  return absl::IsAborted(status) ? kRanksLost : kFailed;
 }
 
 int Main(std::span<const std::string> arguments, std::span<const std::string> environment) {

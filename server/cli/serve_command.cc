@@ -18,6 +18,7 @@
 #include "server/cli/free_memory.h"
 #include "server/cli/key_file.h"
 #include "server/cli/model_options.h"
+#include "server/cli/remote_ranks.h"
 #include "server/cli/signals.h"
 #include "server/cli/standard_io.h"
 #include "server/cli/welcome.h"
@@ -283,9 +284,9 @@ void ReloadAll(const Reloads& reloads, const Logger& log) {
 }
 
 // Waits for SIGINT or SIGTERM (OK), or for the engine to fail (a supervisor should then restart
-// us).
+// us). ABORTED: a rank in another process is lost (`ranks`, or null).
 absl::Status WaitForEnd(const config::Config& config, SignalWatch& signals, EngineLoop& loop,
-                        const Reloads& reloads, const Logger& log) {
+                        const RankHead* ranks, const Reloads& reloads, const Logger& log) {
   constexpr int kPollsPerLook = 10;  // at the key file, which is every two seconds
   FreeMemory free_memory;
   for (int poll = 1;; ++poll) {
@@ -304,6 +305,10 @@ absl::Status WaitForEnd(const config::Config& config, SignalWatch& signals, Engi
       ReloadKeys(reloads.keys, reloads.server, log);
     }
     if (config.stuck_timeout.value > 0) loop.FailIfStuck(Seconds(config.stuck_timeout.value));
+    if (const absl::Status lost = ranks == nullptr ? absl::OkStatus() : ranks->Failure();
+        !lost.ok()) {
+      return absl::AbortedError(lost.message());
+    }
     if (loop.Stats().state == EngineState::kFailed) {
       const std::string why(loop.Failure().message());
       log.Error("the engine has failed: nothing runs any more", {{"error", why}});
@@ -408,6 +413,7 @@ absl::Status RunServe(const config::Config& config) {
       config.log_format == config::LogFormat::kJson ? LogFormat::kJson : LogFormat::kText,
       ToLogLevel(config.log_level));
   const LibraryLogs library_logs(&log);
+  if (!config.join.empty()) return RunRank(config, signals, log);
   AllowDescriptors(config.max_connections, log);
   HEDDLE_ASSIGN_OR_RETURN(HttpServerOptions http_options, ToHttpOptions(config, &key_file));
   WarnIfOpen(config, log);
@@ -451,8 +457,8 @@ absl::Status RunServe(const config::Config& config) {
                log);
 
   Certificates certificates(tls.get(), grpc.get(), &log);
-  absl::Status end =
-      WaitForEnd(config, signals, *session.loop, {&certificates, &key_file, server.get()}, log);
+  absl::Status end = WaitForEnd(config, signals, *session.loop, session.ranks.get(),
+                                {&certificates, &key_file, server.get()}, log);
   if (end.ok()) LeaveFirst(config, signals, *server, grpc.get(), *session.loop, log);
   DrainAndStop(config, signals, *server, grpc.get(), *session.loop, log);
   if (session.loop->IsStuck()) {

@@ -47,6 +47,7 @@ const std::map<std::string, std::map<std::string, std::set<std::string>>> kRooms
      {{"adapters/", {"request/", "retry_after.h"}},
       {"batch/", {"json_writer.h", "request/"}},
       {"branches/", {"answer/", "generation.h", "json_writer.h", "openai/", "request/", "text/"}},
+      {"ranks/", {"log.h", "retry_after.h"}},
       {"request/", {"json_writer.h", "retry_after.h"}},
       {"toolcalls/", {"request/"}},
       {"text/", {"generation.h", "toolcalls/"}},

@@ -1,7 +1,7 @@
-// Times how ranks in one process add up their parts, with the norm, op by op: the median and
-// the 90th percentile over many sums, as rank 0 sees them.
+// Times how ranks in one process, or in several, add up their parts, with the norm, op by op: the
+// median and the 90th percentile over many sums, as rank 0 sees them.
 //
-//   ranks_bench [ranks] [threads of each]
+//   ranks_bench [ranks] [threads of each] [processes]
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
@@ -13,6 +13,7 @@
 
 #include "kernels/communicator.h"
 #include "kernels/device.h"
+#include "tests/parallel/processes.h"
 
 namespace {
 
@@ -28,7 +29,7 @@ struct Rank {
   std::vector<float> parts[2], stream, normed, weight;
 };
 
-Rank MakeRank(int32_t threads, std::unique_ptr<heddle::kernels::Communicator> communicator) {
+Rank MakeRank(int32_t threads, std::shared_ptr<heddle::kernels::Communicator> communicator) {
   auto device = heddle::kernels::CreateCpuDevice({.num_threads = threads});
   if (!device.ok() || !(*device)->JoinGroup(std::move(communicator)).ok()) std::exit(1);
   return {.device = *std::move(device)};
@@ -62,29 +63,59 @@ std::vector<double> RunSums(Rank& rank, int64_t rows, int count) {
   return took;
 }
 
+void PrintHead(int32_t world, const char* where, const Device& device) {
+  std::printf("%d ranks in %s, %s\n%10s %8s %12s %12s\n", world, where,
+              device.description().c_str(), "KB", "rows", "p50 us", "p90 us");
+}
+
+void PrintLine(int64_t rows, std::vector<double> took) {
+  std::sort(took.begin(), took.end());
+  std::printf("%10lld %8lld %12.2f %12.2f\n", static_cast<long long>(rows * kHidden * 4 / 1024),
+              static_cast<long long>(rows), took[took.size() / 2], took[took.size() * 9 / 10]);
+}
+
+constexpr int64_t kRows[] = {1, 2, 8, 32, 128, 512};
+int CountOf(int64_t rows) { return rows > 64 ? 300 : 5000; }
+
+int RunThreads(int32_t world, int32_t threads) {
+  std::vector<Rank> ranks;
+  for (auto& communicator : heddle::kernels::MakeLocalCommunicators(world)) {
+    ranks.push_back(MakeRank(threads, std::move(communicator)));
+  }
+  PrintHead(world, "one process", *ranks[0].device);
+  for (const int64_t rows : kRows) {
+    std::vector<std::thread> others;
+    for (size_t r = 1; r < ranks.size(); ++r) {
+      others.emplace_back([&, r] { RunSums(ranks[r], rows, CountOf(rows)); });
+    }
+    std::vector<double> took = RunSums(ranks[0], rows, CountOf(rows));
+    for (std::thread& other : others) other.join();
+    PrintLine(rows, std::move(took));
+  }
+  return 0;
+}
+
+int RunProcesses(int32_t world, int32_t threads) {
+  namespace test = heddle::server::test;
+  const std::vector<bool> ran =
+      test::OnProcesses(world, {.timeout = std::chrono::seconds(60)},
+                        [&](heddle::server::RankMesh& mesh, int32_t rank) {
+                          const auto group = mesh.Join(test::AllRanks(world));
+                          Rank own = MakeRank(threads, group);
+                          if (rank == 0) PrintHead(world, "processes of their own", *own.device);
+                          for (const int64_t rows : kRows) {
+                            std::vector<double> took = RunSums(own, rows, CountOf(rows));
+                            if (rank == 0) PrintLine(rows, std::move(took));
+                          }
+                          return group->Barrier();
+                        });
+  return !ran.empty() && std::find(ran.begin(), ran.end(), false) == ran.end() ? 0 : 1;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   const int32_t world = argc > 1 ? std::atoi(argv[1]) : 2;
   const int32_t threads = argc > 2 ? std::atoi(argv[2]) : 1;
-  std::vector<Rank> ranks;
-  for (auto& communicator : heddle::kernels::MakeLocalCommunicators(world)) {
-    ranks.push_back(MakeRank(threads, std::move(communicator)));
-  }
-  std::printf("%d ranks, %s\n%10s %8s %12s %12s\n", world, ranks[0].device->description().c_str(),
-              "KB", "rows", "p50 us", "p90 us");
-  for (const int64_t rows : {1, 2, 8, 32, 128, 512}) {
-    const int count = rows > 64 ? 300 : 5000;
-    std::vector<double> took;
-    std::vector<std::thread> others;
-    for (size_t r = 1; r < ranks.size(); ++r) {
-      others.emplace_back([&, r] { RunSums(ranks[r], rows, count); });
-    }
-    took = RunSums(ranks[0], rows, count);
-    for (std::thread& other : others) other.join();
-    std::sort(took.begin(), took.end());
-    std::printf("%10lld %8lld %12.2f %12.2f\n", static_cast<long long>(rows * kHidden * 4 / 1024),
-                static_cast<long long>(rows), took[took.size() / 2], took[took.size() * 9 / 10]);
-  }
-  return 0;
+  return argc > 3 ? RunProcesses(world, threads) : RunThreads(world, threads);
 }

@@ -1,0 +1,41 @@
+// How a rank finds those that are processes of their own: what a loader asks of whoever connects
+// them. Every process has one rank then.
+//
+// Life: Agree, when this process knows what it has room for; JoinGroups, on the rank's device; then
+// the head's Others, or the worker's steps. Thread-safety: none.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "engine/executor.h"
+#include "engine/model/other_ranks.h"
+#include "engine/parallel/shard.h"
+#include "kernels/device.h"
+
+namespace heddle::engine {
+
+// What ranks must have in common, and what each has room for.
+struct RankOffer {
+  ExecutorLimits limits;
+  int32_t logit_rows = 0;
+  std::string kv_type;
+};
+
+class RankMeeting {
+ public:
+  virtual ~RankMeeting() = default;
+
+  virtual int32_t rank() const = 0;
+  // Waits for the offers of all ranks; the limits of the group: the least of all. An error names
+  // the rank and what it has otherwise.
+  virtual absl::StatusOr<ExecutorLimits> Agree(const RankOffer& own) = 0;
+  virtual absl::Status JoinGroups(kernels::Device& device) = 0;
+  // Waits until all others are loaded. REQUIRES: rank() is 0.
+  virtual absl::StatusOr<std::unique_ptr<OtherRanks>> Others(const ExecutorLimits& limits) = 0;
+};
+
+}  // namespace heddle::engine

@@ -1,0 +1,23 @@
+#include "server/ranks/group_links.h"
+
+#include <vector>
+
+#include "base/status.h"
+
+namespace heddle::server {
+
+absl::Status JoinGroups(RankMesh& mesh, const engine::Layout& layout, int32_t rank,
+                        kernels::Device& device) {
+  const int32_t stage = rank / layout.tp;
+  if (layout.tp > 1) {
+    std::vector<int32_t> members;
+    for (int32_t i = 0; i < layout.tp; ++i) members.push_back(stage * layout.tp + i);
+    HEDDLE_RETURN_IF_ERROR(device.JoinGroup(mesh.Join(members)));
+  }
+  if (layout.pp == 1) return absl::OkStatus();
+  std::vector<int32_t> members;
+  for (int32_t i = 0; i < layout.pp; ++i) members.push_back(rank % layout.tp + i * layout.tp);
+  return device.JoinStages(mesh.Join(members));
+}
+
+}  // namespace heddle::server

@@ -1,0 +1,265 @@
+#include "server/ranks/rank_client.h"
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "base/message.h"
+#include "base/status.h"
+#include "engine/parallel/plan_codec.h"
+#include "grpcpp/grpcpp.h"
+#include "proto/heddle/ranks/v1/ranks.grpc.pb.h"
+#include "server/ranks/group_links.h"
+#include "server/ranks/rank_mesh.h"
+#include "server/ranks/welcome.h"
+
+namespace heddle::server {
+namespace {
+
+namespace v1 = heddle::ranks::v1;
+using std::chrono::milliseconds;
+
+constexpr milliseconds kBeat{200};
+constexpr int kKeepaliveMs = 2000;
+// A head that notices by itself which rank is lost says more than one that only lost a link to it.
+constexpr milliseconds kPatienceForHead{1500};
+constexpr size_t kMaxQueued = 64;  // messages of the head that wait; it has a few steps in flight
+
+absl::Status FromGrpc(const grpc::Status& status) {
+  return {static_cast<absl::StatusCode>(status.error_code()),
+          base::StrCat("the head: ", status.error_message())};
+}
+
+class Client final : public RankClient {
+ public:
+  Client() = default;
+  ~Client() override;
+
+  absl::Status Connect(const std::string& host, uint16_t port, const RankIdentity& identity);
+  const RankSettings& settings() const override { return settings_; }
+  int32_t rank() const override { return rank_; }
+  absl::StatusOr<engine::ExecutorLimits> Agree(const engine::RankOffer& own) override;
+  absl::Status JoinGroups(kernels::Device& device) override {
+    return server::JoinGroups(*mesh_, settings_.layout, rank_, device);
+  }
+  absl::StatusOr<std::unique_ptr<engine::OtherRanks>> Others(
+      const engine::ExecutorLimits&) override {
+    return absl::FailedPreconditionError("a rank that is not the head has no others");
+  }
+  absl::Status Run(engine::RankWorker& worker, const engine::ExecutorLimits& limits) override;
+  void Stop() override { context_.TryCancel(); }
+
+ private:
+  bool Write(const v1::FromRank& message);
+  bool Next(v1::FromHead* message);
+  void Read();
+  void Beat();
+  absl::Status RunHalf(const v1::FromHead& message, engine::RankWorker& worker);
+  absl::Status Ended();
+
+  std::unique_ptr<v1::Ranks::Stub> stub_;
+  grpc::ClientContext context_;
+  std::unique_ptr<grpc::ClientReaderWriter<v1::FromRank, v1::FromHead>> stream_;
+  std::shared_ptr<RankMesh> mesh_;
+  int32_t rank_ = 0;
+  RankSettings settings_;
+
+  std::unique_ptr<engine::PlanDecoder> decoder_;
+  std::deque<std::unique_ptr<engine::StepPlan>> plans_;  // whose second half is to come
+  std::atomic<uint64_t> step_{0};
+
+  std::mutex write_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<v1::FromHead> queue_;  // GUARDED_BY(mutex_), as the two below
+  bool is_over_ = false;            // nothing more comes
+  bool is_closing_ = false;
+  std::thread reader_, beat_;
+};
+
+Client::~Client() {
+  if (stream_ != nullptr) context_.TryCancel();
+  {
+    const std::lock_guard lock(mutex_);
+    is_closing_ = true;
+  }
+  changed_.notify_all();
+  if (!reader_.joinable()) return;  // Connect has ended the call
+  reader_.join();
+  beat_.join();
+  static_cast<void>(stream_->Finish());
+}
+
+bool Client::Write(const v1::FromRank& message) {
+  const std::lock_guard lock(write_);
+  return stream_->Write(message);
+}
+
+absl::Status Client::Connect(const std::string& host, uint16_t port, const RankIdentity& identity) {
+  HEDDLE_ASSIGN_OR_RETURN(mesh_, RankMesh::Create({.loopback_only = IsLoopbackHost(host)}));
+  grpc::ChannelArguments arguments;
+  // A head that is stopped does not answer pings.
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 4 * kKeepaliveMs);
+  arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+  arguments.SetMaxReceiveMessageSize(-1);  // from the head, which this process trusts
+  stub_ =
+      v1::Ranks::NewStub(grpc::CreateCustomChannel(base::StrCat(host, ":", std::to_string(port)),
+                                                   grpc::InsecureChannelCredentials(), arguments));
+  stream_ = stub_->Join(&context_);
+  v1::FromRank message;
+  v1::Hello& hello = *message.mutable_hello();
+  hello.set_token(identity.token);
+  hello.set_build(identity.build);
+  hello.set_model_digest(identity.model_digest);
+  hello.set_isa(identity.isa);
+  hello.set_mesh_address(mesh_->address());
+  v1::FromHead answer;
+  if (!Write(message) || !stream_->Read(&answer)) {
+    const grpc::Status status = stream_->Finish();
+    if (status.ok()) return absl::UnavailableError("the head ended the call");
+    return FromGrpc(status);
+  }
+  if (!answer.has_welcome()) return absl::InvalidArgumentError("the head does not say Welcome");
+  HEDDLE_ASSIGN_OR_RETURN(settings_, FromWelcome(answer.welcome()));
+  rank_ = answer.welcome().rank();
+  reader_ = std::thread([this] { Read(); });
+  beat_ = std::thread([this] { Beat(); });
+  return absl::OkStatus();
+}
+
+void Client::Read() {
+  v1::FromHead message;
+  while (stream_->Read(&message)) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return queue_.size() < kMaxQueued || is_closing_; });
+    if (is_closing_) break;
+    const bool is_end = message.has_end();
+    queue_.push_back(std::move(message));
+    if (is_end) is_over_ = true;
+    changed_.notify_all();
+  }
+  const std::lock_guard lock(mutex_);
+  if (!is_over_) mesh_->Abort(absl::UnavailableError("the connection to the head has ended"));
+  is_over_ = true;
+  changed_.notify_all();
+}
+
+void Client::Beat() {
+  std::unique_lock lock(mutex_);
+  while (!is_over_ && !is_closing_) {
+    lock.unlock();
+    v1::FromRank message;
+    message.mutable_beat()->set_step(step_);
+    message.mutable_beat()->set_op(mesh_->ops());
+    if (!Write(message)) return;
+    lock.lock();
+    changed_.wait_for(lock, kBeat, [this] { return is_over_ || is_closing_; });
+  }
+}
+
+// False: the head ends the group, or the connection has ended.
+bool Client::Next(v1::FromHead* message) {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] { return !queue_.empty() || is_over_; });
+  if (queue_.empty()) return false;
+  *message = std::move(queue_.front());
+  queue_.pop_front();
+  changed_.notify_all();
+  return true;
+}
+
+absl::Status Client::Ended() {
+  return absl::UnavailableError("the head has ended the group, or is lost");
+}
+
+absl::StatusOr<engine::ExecutorLimits> Client::Agree(const engine::RankOffer& own) {
+  v1::FromRank message;
+  v1::Offer& offer = *message.mutable_offer();
+  offer.set_num_pages(own.limits.num_pages);
+  offer.set_num_host_pages(own.limits.num_host_pages);
+  offer.set_max_context(own.limits.max_context);
+  offer.set_logit_rows(own.logit_rows);
+  offer.set_kv_type(own.kv_type);
+  v1::FromHead answer;
+  if (!Write(message) || !Next(&answer) || !answer.has_start()) return Ended();
+  const v1::Start& start = answer.start();
+  const bool fits = start.num_pages() >= 1 && start.num_pages() <= own.limits.num_pages &&
+                    start.num_host_pages() >= 0 &&
+                    start.num_host_pages() <= own.limits.num_host_pages &&
+                    start.max_context() >= 1 && start.max_context() <= own.limits.max_context;
+  if (!fits || start.peers_size() != settings_.layout.world()) {
+    return absl::InvalidArgumentError("the head has agreed to more than was offered");
+  }
+  engine::ExecutorLimits limits = own.limits;
+  limits.num_pages = start.num_pages();
+  limits.num_host_pages = start.num_host_pages();
+  limits.max_context = start.max_context();
+  std::vector<RankMesh::Peer> peers;
+  for (const v1::Start::Peer& peer : start.peers()) {
+    peers.push_back({peer.mesh_address(), peer.name()});
+  }
+  HEDDLE_RETURN_IF_ERROR(mesh_->Connect(peers, rank_));
+  return limits;
+}
+
+absl::Status Client::RunHalf(const v1::FromHead& message, engine::RankWorker& worker) {
+  if (message.has_logits()) {
+    if (plans_.empty()) return absl::InvalidArgumentError("logits of no step");
+    const std::unique_ptr<engine::StepPlan> plan = std::move(plans_.front());
+    plans_.pop_front();
+    return worker.RunLogits(*plan);
+  }
+  if (message.message_case() != v1::FromHead::kPlan) {
+    return absl::InvalidArgumentError("the head sent a message that has no place there");
+  }
+  auto plan = std::make_unique<engine::StepPlan>();
+  HEDDLE_RETURN_IF_ERROR(decoder_->Decode(message.plan(), plan.get()));
+  if (!plan->adapter_loads.empty() || !plan->adapter_binds.empty()) {
+    return absl::InvalidArgumentError("adapters do not travel");
+  }
+  step_ = plan->step;
+  plans_.push_back(std::move(plan));
+  return worker.RunStage(*plans_.back(), {});
+}
+
+absl::Status Client::Run(engine::RankWorker& worker, const engine::ExecutorLimits& limits) {
+  decoder_ = std::make_unique<engine::PlanDecoder>(limits);
+  v1::FromRank message;
+  message.mutable_ready();
+  if (!Write(message)) return Ended();
+  v1::FromHead next;
+  for (uint64_t halves = 1; Next(&next); ++halves) {
+    if (next.has_end()) return absl::OkStatus();
+    absl::Status status = RunHalf(next, worker);
+    if (!mesh_->status().ok()) {
+      std::unique_lock lock(mutex_);
+      changed_.wait_for(lock, kPatienceForHead, [this] { return is_over_; });
+      if (status.ok()) status = mesh_->status();
+    }
+    if (!status.ok()) {
+      v1::FromRank failed;
+      failed.mutable_failed()->set_why(std::string(status.message()));
+      static_cast<void>(Write(failed));
+      return status;
+    }
+    message.mutable_done()->set_halves(halves);
+    if (!Write(message)) return Ended();
+  }
+  return Ended();
+}
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<RankClient>> RankClient::Join(const std::string& host, uint16_t port,
+                                                             const RankIdentity& identity) {
+  auto client = std::make_shared<Client>();
+  HEDDLE_RETURN_IF_ERROR(client->Connect(host, port, identity));
+  return client;
+}
+
+}  // namespace heddle::server

@@ -1,0 +1,367 @@
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "base/check.h"
+#include "base/message.h"
+#include "base/status.h"
+#include "kernels/await.h"
+#include "server/ranks/rank_mesh.h"
+#include "server/ranks/ucx_library.h"
+
+namespace heddle::server {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using kernels::Communicator;
+
+// A waiter looks at the devices so often without a pause, then gives its processor to others
+// between two looks, and after some milliseconds sleeps between them.
+constexpr int kSpins = 300;
+constexpr int kYields = 3000;
+constexpr std::chrono::microseconds kNap{50};
+
+absl::Status UcxError(const UcxLibrary& ucx, const char* what, ucs_status_t status) {
+  return absl::InternalError(base::StrCat("UCX: ", what, ": ", ucx.status_string(status)));
+}
+
+class UcxMesh final : public RankMesh, public std::enable_shared_from_this<UcxMesh> {
+ public:
+  UcxMesh(const UcxLibrary& ucx, const Options& options) : ucx_(ucx), options_(options) {}
+  ~UcxMesh() override;
+  absl::Status Open();
+
+  std::string address() const override { return address_; }
+  absl::Status Connect(const std::vector<Peer>& peers, int32_t own) override;
+  std::shared_ptr<Communicator> Join(const std::vector<int32_t>& members) override;
+
+  void Abort(const absl::Status& why) override {
+    const std::lock_guard lock(mutex_);
+    if (is_aborted_.load(std::memory_order_relaxed)) return;
+    status_ = why.ok() ? absl::AbortedError("the group of ranks was aborted") : why;
+    is_aborted_.store(true, std::memory_order_release);
+  }
+  absl::Status status() const override {
+    const std::lock_guard lock(mutex_);
+    return status_;
+  }
+  int64_t ops() const override { return ops_.load(std::memory_order_relaxed); }
+
+  // For the communicators; ranks are those of the mesh. Each returns false if it was aborted.
+  void BeginOp() { ops_.fetch_add(1, std::memory_order_relaxed); }
+  void StartSend(const void* data, int64_t bytes, int32_t to);
+  bool FinishSends();
+  bool Receive(int32_t from, std::vector<char>* buffer, int64_t* bytes);
+  bool ReceiveInto(int32_t from, void* data, int64_t bytes);
+
+ private:
+  struct Link {
+    ucp_ep_h endpoint = nullptr;
+    uint32_t sent = 0;
+    uint32_t received = 0;
+    std::string name;
+    UcxMesh* mesh = nullptr;
+  };
+
+  static void OnBroken(void* link, ucp_ep_h, ucs_status_t status);
+  static ucp_tag_t Tag(int32_t from, uint32_t message) {
+    return (static_cast<ucp_tag_t>(from) << 32) | message;
+  }
+  // Makes progress until `is_done`; `peer` is who is to blame for a wait that is too long.
+  template <typename F>
+  bool WaitUntil(const F& is_done, const Link* peer);
+  bool WaitFor(void* request, const Link* peer);
+  std::optional<ucp_tag_message_h> Probe(int32_t from, ucp_tag_recv_info_t* info);
+  bool Take(ucp_tag_message_h message, void* data, size_t bytes, const Link& link);
+
+  const UcxLibrary& ucx_;
+  const Options options_;
+  ucp_context_h context_ = nullptr;
+  ucp_worker_h worker_ = nullptr;
+  std::string address_;
+  int32_t own_ = 0;
+  std::vector<Link> links_;     // [world]
+  std::vector<void*> pending_;  // sends that are not done
+  std::atomic<int64_t> ops_{0};
+  std::atomic<bool> is_aborted_{false};
+  mutable std::mutex mutex_;
+  absl::Status status_;  // GUARDED_BY(mutex_)
+};
+
+absl::Status UcxMesh::Open() {
+  ucp_config_t* config = nullptr;
+  ucs_status_t status = ucx_.config_read(nullptr, nullptr, &config);
+  if (status != UCS_OK) return UcxError(ucx_, "its configuration cannot be read", status);
+  // A message leaves the sender whether or not the receiver asks for it yet: stages of a pipeline
+  // send to each other in a ring.
+  status = ucx_.config_modify(config, "RNDV_THRESH", "inf");
+  if (status == UCS_OK && options_.loopback_only) {
+    status = ucx_.config_modify(config, "NET_DEVICES", "lo");
+  }
+  ucp_params_t params{};
+  params.field_mask = UCP_PARAM_FIELD_FEATURES;
+  params.features = UCP_FEATURE_TAG;
+  if (status == UCS_OK) {
+    status = ucx_.init_version(UCP_API_MAJOR, UCP_API_MINOR, &params, config, &context_);
+  }
+  ucx_.config_release(config);
+  if (status != UCS_OK) return UcxError(ucx_, "no device for links between ranks", status);
+  ucp_worker_params_t worker{};
+  worker.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
+  worker.thread_mode = UCS_THREAD_MODE_SERIALIZED;
+  status = ucx_.worker_create(context_, &worker, &worker_);
+  if (status != UCS_OK) return UcxError(ucx_, "no worker", status);
+  ucp_address_t* address = nullptr;
+  size_t bytes = 0;
+  status = ucx_.worker_get_address(worker_, &address, &bytes);
+  if (status != UCS_OK) return UcxError(ucx_, "no address", status);
+  address_.assign(reinterpret_cast<const char*>(address), bytes);
+  ucx_.worker_release_address(worker_, address);
+  return absl::OkStatus();
+}
+
+UcxMesh::~UcxMesh() {
+  Abort(absl::CancelledError("the mesh of ranks is closed"));
+  std::vector<void*> closing = std::move(pending_);
+  for (void* request : closing) ucx_.request_cancel(worker_, request);
+  for (Link& link : links_) {
+    if (link.endpoint == nullptr) continue;
+    ucp_request_param_t param{};
+    param.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
+    param.flags = UCP_EP_CLOSE_FLAG_FORCE;
+    void* request = ucx_.ep_close(link.endpoint, &param);
+    if (UCS_PTR_IS_PTR(request)) closing.push_back(request);
+  }
+  const auto end = Clock::now() + std::chrono::seconds(1);
+  for (void* request : closing) {
+    while (ucx_.request_check_status(request) == UCS_INPROGRESS && Clock::now() < end) {
+      ucx_.worker_progress(worker_);
+    }
+    ucx_.request_free(request);
+  }
+  if (worker_ != nullptr) ucx_.worker_destroy(worker_);
+  if (context_ != nullptr) ucx_.cleanup(context_);
+}
+
+absl::Status UcxMesh::Connect(const std::vector<Peer>& peers, int32_t own) {
+  HEDDLE_CHECK(links_.empty(), "a mesh is connected once");
+  own_ = own;
+  links_ = std::vector<Link>(peers.size());
+  for (size_t rank = 0; rank < peers.size(); ++rank) {
+    Link& link = links_[rank];
+    link.name = peers[rank].name;
+    link.mesh = this;
+    if (static_cast<int32_t>(rank) == own) continue;
+    ucp_ep_params_t params{};
+    params.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE |
+                        UCP_EP_PARAM_FIELD_ERR_HANDLER;
+    params.address = reinterpret_cast<const ucp_address_t*>(peers[rank].address.data());
+    params.err_mode = UCP_ERR_HANDLING_MODE_PEER;
+    params.err_handler = {.cb = OnBroken, .arg = &link};
+    const ucs_status_t status = ucx_.ep_create(worker_, &params, &link.endpoint);
+    if (status != UCS_OK) {
+      link.endpoint = nullptr;
+      return UcxError(ucx_, base::StrCat("no way to ", link.name).c_str(), status);
+    }
+  }
+  return absl::OkStatus();
+}
+
+void UcxMesh::OnBroken(void* link, ucp_ep_h /*endpoint*/, ucs_status_t status) {
+  const auto* broken = static_cast<const Link*>(link);
+  UcxMesh& mesh = *broken->mesh;
+  mesh.Abort(absl::UnavailableError(base::StrCat("the link to ", broken->name, " broke in op ",
+                                                 std::to_string(mesh.ops()), ": ",
+                                                 mesh.ucx_.status_string(status))));
+}
+
+template <typename F>
+bool UcxMesh::WaitUntil(const F& is_done, const Link* peer) {
+  std::optional<Clock::time_point> began;
+  for (int turn = 0; !is_done(); ++turn) {
+    if (is_aborted_.load(std::memory_order_acquire)) return false;
+    if (ucx_.worker_progress(worker_) != 0) continue;
+    if (turn < kSpins) {
+      kernels::Pause();
+      continue;
+    }
+    if (turn < kYields) {
+      std::this_thread::yield();
+      continue;
+    }
+    std::this_thread::sleep_for(kNap);
+    if (!began) began = Clock::now();
+    if (options_.timeout.count() == 0 || Clock::now() - *began < options_.timeout) continue;
+    Abort(absl::DeadlineExceededError(base::StrCat(
+        peer == nullptr ? "a peer" : peer->name, " did not come to op ", std::to_string(ops()),
+        " within ", std::to_string(options_.timeout.count()), " ms")));
+  }
+  return !is_aborted_.load(std::memory_order_acquire);
+}
+
+bool UcxMesh::WaitFor(void* request, const Link* peer) {
+  if (request == nullptr) return true;
+  if (UCS_PTR_IS_ERR(request)) {
+    Abort(UcxError(ucx_, "a transfer failed", UCS_PTR_STATUS(request)));
+    return false;
+  }
+  ucs_status_t status = UCS_INPROGRESS;
+  const bool in_time = WaitUntil(
+      [&] { return (status = ucx_.request_check_status(request)) != UCS_INPROGRESS; }, peer);
+  if (status == UCS_INPROGRESS) {
+    pending_.push_back(request);  // the destructor ends it
+    return false;
+  }
+  ucx_.request_free(request);
+  if (status != UCS_OK) Abort(UcxError(ucx_, "a transfer failed", status));
+  return in_time && status == UCS_OK;
+}
+
+void UcxMesh::StartSend(const void* data, int64_t bytes, int32_t to) {
+  if (is_aborted_.load(std::memory_order_acquire)) return;
+  Link& link = links_[static_cast<size_t>(to)];
+  ucp_request_param_t param{};
+  void* request = ucx_.tag_send(link.endpoint, data, static_cast<size_t>(bytes),
+                                Tag(own_, link.sent++), &param);
+  if (UCS_PTR_IS_ERR(request)) {
+    Abort(UcxError(ucx_, base::StrCat("nothing can be sent to ", link.name).c_str(),
+                   UCS_PTR_STATUS(request)));
+  } else if (request != nullptr) {
+    pending_.push_back(request);
+  }
+}
+
+// Waits until all that was sent has left this process, which may then compute for long.
+bool UcxMesh::FinishSends() {
+  while (!pending_.empty()) {
+    void* request = pending_.back();
+    pending_.pop_back();
+    if (!WaitFor(request, nullptr)) return false;
+  }
+  if (is_aborted_.load(std::memory_order_acquire)) return false;
+  ucp_request_param_t param{};
+  return WaitFor(ucx_.worker_flush(worker_, &param), nullptr);
+}
+
+std::optional<ucp_tag_message_h> UcxMesh::Probe(int32_t from, ucp_tag_recv_info_t* info) {
+  Link& link = links_[static_cast<size_t>(from)];
+  const ucp_tag_t tag = Tag(from, link.received++);
+  ucp_tag_message_h message = nullptr;
+  const auto is_there = [&] {
+    message = ucx_.tag_probe(worker_, tag, ~ucp_tag_t{0}, /*remove=*/1, info);
+    return message != nullptr;
+  };
+  if (!WaitUntil(is_there, &link)) return std::nullopt;
+  return message;
+}
+
+bool UcxMesh::Take(ucp_tag_message_h message, void* data, size_t bytes, const Link& link) {
+  ucp_request_param_t param{};
+  return WaitFor(ucx_.tag_msg_recv(worker_, data, bytes, message, &param), &link);
+}
+
+bool UcxMesh::Receive(int32_t from, std::vector<char>* buffer, int64_t* bytes) {
+  ucp_tag_recv_info_t info{};
+  const std::optional<ucp_tag_message_h> message = Probe(from, &info);
+  if (!message) return false;
+  const Link& link = links_[static_cast<size_t>(from)];
+  if (info.length > static_cast<size_t>(options_.max_message_bytes)) {
+    Abort(absl::InvalidArgumentError(base::StrCat(link.name, " sent ", std::to_string(info.length),
+                                                  " bytes at a time, more than any step has")));
+    return false;
+  }
+  if (buffer->size() < info.length) buffer->resize(info.length);
+  *bytes = static_cast<int64_t>(info.length);
+  return Take(*message, buffer->data(), info.length, link);
+}
+
+bool UcxMesh::ReceiveInto(int32_t from, void* data, int64_t bytes) {
+  ucp_tag_recv_info_t info{};
+  const std::optional<ucp_tag_message_h> message = Probe(from, &info);
+  if (!message) return false;
+  const Link& link = links_[static_cast<size_t>(from)];
+  if (info.length != static_cast<size_t>(bytes)) {
+    Abort(absl::InvalidArgumentError(base::StrCat(link.name, " sent ", std::to_string(info.length),
+                                                  " bytes where a step has ",
+                                                  std::to_string(bytes))));
+    return false;
+  }
+  return Take(*message, data, info.length, link);
+}
+
+class MeshCommunicator final : public Communicator {
+ public:
+  MeshCommunicator(std::shared_ptr<UcxMesh> mesh, std::vector<int32_t> members, int32_t own)
+      : mesh_(std::move(mesh)), members_(std::move(members)), buffers_(members_.size()) {
+    const auto at = std::find(members_.begin(), members_.end(), own);
+    HEDDLE_CHECK(at != members_.end(), "a rank joins a group of others");
+    rank_ = static_cast<int32_t>(at - members_.begin());
+  }
+
+  int32_t rank() const override { return rank_; }
+  int32_t world() const override { return static_cast<int32_t>(members_.size()); }
+  bool shares_memory() const override { return false; }
+
+  bool Exchange(const void* part, int64_t bytes, std::span<const void*> parts) override {
+    HEDDLE_CHECK(static_cast<int32_t>(parts.size()) >= world(), "a place for each rank's part");
+    return Meet(part, part == nullptr ? 0 : bytes, parts);
+  }
+  bool Barrier() override { return Meet(nullptr, 0, {}); }
+
+  bool Send(const void* data, int64_t bytes, int32_t to) override { return Post(data, bytes, to); }
+  bool Post(const void* data, int64_t bytes, int32_t to) override {
+    mesh_->BeginOp();
+    mesh_->StartSend(data, bytes, members_[static_cast<size_t>(to)]);
+    return mesh_->FinishSends();
+  }
+  bool Recv(void* data, int64_t bytes, int32_t from) override {
+    mesh_->BeginOp();
+    return mesh_->ReceiveInto(members_[static_cast<size_t>(from)], data, bytes);
+  }
+
+  void Abort(const absl::Status& why) override { mesh_->Abort(why); }
+  absl::Status status() const override { return mesh_->status(); }
+
+ private:
+  bool Meet(const void* part, int64_t bytes, std::span<const void*> parts) {
+    mesh_->BeginOp();
+    for (int32_t r = 0; r < world(); ++r) {
+      if (r != rank_) mesh_->StartSend(part, bytes, members_[static_cast<size_t>(r)]);
+    }
+    for (int32_t r = 0; r < world(); ++r) {
+      const auto at = static_cast<size_t>(r);
+      int64_t received = bytes;
+      if (r != rank_ && !mesh_->Receive(members_[at], &buffers_[at], &received)) return false;
+      if (parts.empty()) continue;
+      const void* own = bytes > 0 ? part : nullptr;
+      parts[at] = r == rank_ ? own : received > 0 ? buffers_[at].data() : nullptr;
+    }
+    return mesh_->FinishSends();
+  }
+
+  const std::shared_ptr<UcxMesh> mesh_;
+  const std::vector<int32_t> members_;
+  int32_t rank_ = 0;
+  std::vector<std::vector<char>> buffers_;  // [world] the parts of the last meeting
+};
+
+std::shared_ptr<Communicator> UcxMesh::Join(const std::vector<int32_t>& members) {
+  return std::make_shared<MeshCommunicator>(shared_from_this(), members, own_);
+}
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<RankMesh>> RankMesh::Create(const Options& options) {
+  HEDDLE_ASSIGN_OR_RETURN(const UcxLibrary* ucx, LoadUcx());
+  auto mesh = std::make_shared<UcxMesh>(*ucx, options);
+  HEDDLE_RETURN_IF_ERROR(mesh->Open());
+  return mesh;
+}
+
+}  // namespace heddle::server

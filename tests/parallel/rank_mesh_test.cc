@@ -1,0 +1,172 @@
+// Ranks that are processes: the same bits as ranks that are threads, and nobody waits for ever.
+#include "server/ranks/rank_mesh.h"
+
+#include <signal.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "catch2/catch.hpp"
+#include "kernels/communicator.h"
+#include "kernels/device.h"
+#include "kernels/ops.h"
+#include "tests/parallel/processes.h"
+
+namespace heddle::server {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr int64_t kHidden = 96;
+
+// What a rank has behind some sums of its parts, of few rows and of many.
+std::vector<float> Sums(const std::shared_ptr<kernels::Communicator>& group) {
+  const int32_t rank = group->rank();
+  auto device = kernels::CreateCpuDevice({.num_threads = 1});
+  if (!device.ok() || !(*device)->JoinGroup(group).ok()) return {};
+  std::vector<float> all;
+  for (const int64_t rows : {1, 3, 700, 1024}) {
+    std::vector<float> part(static_cast<size_t>(rows * kHidden));
+    std::vector<float> stream(part.size(), 0.25f);
+    for (size_t i = 0; i < part.size(); ++i) {
+      part[i] = std::sin(static_cast<float>(i) * 0.37f + static_cast<float>(rank) * 1.3f);
+    }
+    const absl::Status ran = (*device)->Run([&](kernels::Ops& ops) {
+      ops.AllReduce({.partial = {part.data(), rows, kHidden, kHidden},
+                     .residual = {stream.data(), rows, kHidden, kHidden}});
+    });
+    // Others may still read this rank's part.
+    if (!ran.ok() || !group->Barrier()) return {};
+    all.insert(all.end(), stream.begin(), stream.end());
+  }
+  return all;
+}
+
+// The same in ranks that are threads of this process.
+std::vector<float> SumsOfThreads(int32_t world) {
+  std::vector<std::vector<float>> all(static_cast<size_t>(world));
+  std::vector<std::thread> threads;
+  for (auto& one : kernels::MakeLocalCommunicators(world)) {
+    threads.emplace_back([&all, own = std::shared_ptr<kernels::Communicator>(std::move(one))] {
+      all[static_cast<size_t>(own->rank())] = Sums(own);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return all[0];
+}
+
+bool All(const std::vector<bool>& results) {
+  return !results.empty() && std::find(results.begin(), results.end(), false) == results.end();
+}
+
+TEST_CASE("Sums over processes have the bits of sums over threads", "[unit]") {
+  const int32_t world = GENERATE(2, 3, 4);
+  CHECK(
+      All(test::OnProcesses(world, {.timeout = milliseconds(20000)}, [&](RankMesh& mesh, int32_t) {
+        const auto group = mesh.Join(test::AllRanks(world));
+        const std::vector<float> far = Sums(group);
+        if (!mesh.status().ok() || !group->Barrier()) return false;
+        const std::vector<float> near = SumsOfThreads(world);
+        return !far.empty() && far.size() == near.size() &&
+               std::memcmp(far.data(), near.data(), far.size() * sizeof(float)) == 0;
+      })));
+}
+
+TEST_CASE("Parts differ in size, and a rank may have none", "[unit]") {
+  CHECK(
+      All(test::OnProcesses(3, {.timeout = milliseconds(20000)}, [](RankMesh& mesh, int32_t rank) {
+        const auto group = mesh.Join(test::AllRanks(3));
+        for (int32_t round = 0; round < 200; ++round) {
+          const std::vector<int32_t> part(static_cast<size_t>(rank) * 1000 + 1, 7 * rank + round);
+          const void* parts[kernels::kMaxRanks];
+          const bool has_part = rank != 1;
+          const auto bytes = static_cast<int64_t>(part.size() * sizeof(int32_t));
+          if (!group->Exchange(has_part ? part.data() : nullptr, bytes, parts)) return false;
+          if (parts[1] != nullptr) return false;
+          if (static_cast<const int32_t*>(parts[2])[2000] != 14 + round) return false;
+          if (static_cast<const int32_t*>(parts[0])[0] != round) return false;
+        }
+        return group->Barrier();
+      })));
+}
+
+TEST_CASE("Rows go round a ring of stages, however long they are", "[unit]") {
+  // More than the sockets hold, in both directions at a time.
+  constexpr size_t kRows = size_t{6} << 20;
+  CHECK(
+      All(test::OnProcesses(2, {.timeout = milliseconds(20000)}, [](RankMesh& mesh, int32_t rank) {
+        const auto stages = mesh.Join({0, 1});
+        std::vector<char> sent(kRows, static_cast<char>(rank + 1)), received(kRows);
+        for (int round = 0; round < 3; ++round) {
+          if (!stages->Post(sent.data(), kRows, 1 - rank)) return false;
+          if (!stages->Recv(received.data(), kRows, 1 - rank)) return false;
+          if (received != std::vector<char>(kRows, static_cast<char>(2 - rank))) return false;
+        }
+        return stages->Barrier();
+      })));
+}
+
+TEST_CASE("A rank that does not come is named after the timeout", "[unit]") {
+  CHECK(All(test::OnProcesses(2, {.timeout = milliseconds(300)}, [](RankMesh& mesh, int32_t rank) {
+    const auto group = mesh.Join({0, 1});
+    if (rank == 1) {
+      std::this_thread::sleep_for(milliseconds(1500));
+      return true;
+    }
+    if (group->Barrier()) return false;
+    const std::string why(mesh.status().message());
+    return why.find("rank 1") != std::string::npos && why.find("op 1") != std::string::npos &&
+           why.find("300 ms") != std::string::npos && !group->Barrier();
+  })));
+}
+
+TEST_CASE("A message that is longer than any step's breaks the mesh, and names its sender",
+          "[unit]") {
+  CHECK(All(test::OnProcesses(
+      2, {.timeout = milliseconds(5000), .max_message_bytes = 1024},
+      [](RankMesh& mesh, int32_t rank) {
+        const auto group = mesh.Join({0, 1});
+        const std::vector<char> part(rank == 1 ? 2000 : 10);
+        const void* parts[kernels::kMaxRanks];
+        const bool met = group->Exchange(part.data(), static_cast<int64_t>(part.size()), parts);
+        if (rank == 1) return true;
+        return !met && mesh.status().message().find("rank 1") != std::string_view::npos;
+      })));
+}
+
+TEST_CASE("Abort from another thread wakes a rank that waits", "[unit]") {
+  CHECK(All(test::OnProcesses(2, {}, [](RankMesh& mesh, int32_t rank) {
+    const auto group = mesh.Join({0, 1});
+    if (rank == 1) return !group->Recv(nullptr, 0, 0);  // ends when the other one has ended
+    std::thread breaker([&] { mesh.Abort(absl::UnavailableError("enough")); });
+    const bool met = group->Recv(nullptr, 0, 1);
+    breaker.join();
+    return !met && mesh.status().message() == "enough";
+  })));
+}
+
+TEST_CASE("A rank that dies breaks the links to it", "[unit]") {
+  const std::vector<bool> results =
+      test::OnProcesses(2, {.timeout = milliseconds(20000)}, [&](RankMesh& mesh, int32_t rank) {
+        const auto group = mesh.Join({0, 1});
+        if (!group->Barrier()) return false;
+        if (rank == 1) return kill(getpid(), SIGKILL) == 0;
+        const auto begin = std::chrono::steady_clock::now();
+        const bool met = group->Barrier() && group->Barrier();
+        return !met && mesh.status().message().find("rank 1") != std::string_view::npos &&
+               std::chrono::steady_clock::now() - begin < milliseconds(1000);
+      });
+  REQUIRE(results.size() == 2);
+  CHECK(results[0]);
+  CHECK_FALSE(results[1]);
+}
+
+}  // namespace
+}  // namespace heddle::server

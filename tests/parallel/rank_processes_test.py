@@ -1,0 +1,240 @@
+"""Ranks that are processes: same tokens as threads; a rank that dies, hangs or does not belong is named."""
+
+import concurrent.futures
+import pathlib
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "conformance"))
+from heddle_server import BINARY, DEMO_MODEL, TIMEOUT_SCALE, Server, wait_until  # noqa: E402
+
+LIMITS = ("--threads", "1", "--kv-memory", "64MiB", "--max-batch-tokens", "64")
+RANKS_LOST = 75  # exit code: all processes are to be started again
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class Rank:
+    """`heddle serve --join`, and what it says."""
+
+    def __init__(self, port, *flags, model=DEMO_MODEL):
+        self.log = []
+        self.process = subprocess.Popen(
+            [str(BINARY), "serve", str(model), "--join", f"127.0.0.1:{port}", *LIMITS, *flags],
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self):
+        for line in self.process.stdout:
+            self.log.append(line.rstrip("\n"))
+
+    def says(self, text):
+        return any(text in line for line in list(self.log))
+
+    def wait(self, seconds=20):
+        status = self.process.wait(seconds * TIMEOUT_SCALE)
+        self._reader.join()
+        return status
+
+    def end(self):
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        self._reader.join()
+        self.process.stdout.close()
+
+
+class Group:
+    """A head and its ranks; a context manager that ends them."""
+
+    def __init__(self, others, *flags, rank_flags=()):
+        self.port = free_port()
+        self.ranks = [Rank(self.port, *rank_flags) for _ in range(others)]
+        try:
+            self.head = Server(*LIMITS, "--ranks-listen", f"127.0.0.1:{self.port}", *flags)
+        except RuntimeError:
+            self.end()
+            raise
+
+    def end(self):
+        for rank in self.ranks:
+            rank.end()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *unused):
+        self.head.__exit__()
+        self.end()
+
+
+def answers(server):
+    """What the server says to requests that run side by side."""
+    prompts = [f"The {animal} went to" for animal in ("cat", "dog", "old fish", "bird of the sea")]
+
+    def ask(i):
+        answer = server.complete(prompts[i], max_tokens=24, temperature=0.8 * (i % 2), seed=i, logprobs=2)
+        choice = answer["choices"][0]
+        return choice["text"], choice["logprobs"]["token_logprobs"]
+
+    with concurrent.futures.ThreadPoolExecutor(len(prompts)) as pool:
+        return list(pool.map(ask, range(len(prompts))))
+
+
+def ask_in_background(server):
+    """Begins a long answer; the list gets its events, and what ended it."""
+    events = []
+
+    def run():
+        try:
+            for event in server.stream("/v1/completions", {"prompt": "Once", "max_tokens": 100000,
+                                                           "ignore_eos": True}):
+                events.append(event)
+        except Exception as error:  # the head may end in the middle
+            events.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    return events, thread
+
+
+class RankProcessesTest(unittest.TestCase):
+    def test_processes_give_the_tokens_of_threads(self):
+        for layout in (("--tp", "2"), ("--tp", "3"), ("--pp", "2"), ("--tp", "2", "--pp", "2")):
+            with self.subTest(layout=layout):
+                world = 1
+                for number in layout[1::2]:
+                    world *= int(number)
+                with Server(*LIMITS, *layout) as threads:
+                    expected = answers(threads)
+                with Group(world - 1, *layout) as group:
+                    self.assertEqual(answers(group.head), expected)
+                    self.assertEqual(group.head.stop(), 0)
+                    for rank in group.ranks:
+                        self.assertEqual(rank.wait(), 0, rank.log)
+
+    def lose(self, number, flags, seconds):
+        with Group(2, "--tp", "3", *flags) as group:
+            events, thread = ask_in_background(group.head)
+            self.assertTrue(wait_until(lambda: len(events) > 3))
+            victim = next(rank for rank in group.ranks if rank.says("rank=1"))
+            begin = time.monotonic()
+            victim.process.send_signal(number)
+            named = lambda: any(re.search(r"rank 1 \(127\.0\.0\.1\) is lost in step \d+.*op \d+", line)
+                                for line in list(group.head.log))
+            self.assertTrue(wait_until(named, 20), group.head.log)
+            self.assertLess(time.monotonic() - begin, seconds * TIMEOUT_SCALE)
+            self.assertEqual(group.head.process.wait(20), RANKS_LOST)
+            thread.join(20)
+            errors = [event for event in events if isinstance(event, dict) and "error" in event]
+            self.assertEqual(len(errors), 1, events[-3:])
+            self.assertNotIn("127.0.0.1", errors[0]["error"]["message"])
+            for rank in group.ranks:
+                if rank is not victim:
+                    self.assertEqual(rank.wait(), RANKS_LOST, rank.log)
+
+    def test_a_rank_that_dies_is_named_at_once(self):
+        self.lose(signal.SIGKILL, (), 1)
+
+    def test_a_rank_that_is_stopped_is_named_after_the_timeout(self):
+        self.lose(signal.SIGSTOP, ("--rank-timeout", "1"), 2)
+
+    def test_a_rank_that_dies_while_nothing_runs_is_named(self):
+        with Group(1, "--tp", "2") as group:
+            group.ranks[0].process.kill()
+            self.assertEqual(group.head.process.wait(20), RANKS_LOST)
+            self.assertIn("rank 1 (127.0.0.1) is lost", "\n".join(group.head.log))
+
+    def test_ranks_end_when_the_head_dies(self):
+        with Group(2, "--tp", "3") as group:
+            group.head.process.kill()
+            for rank in group.ranks:
+                self.assertEqual(rank.wait(), RANKS_LOST, rank.log)
+
+    def test_what_does_not_belong_is_refused_by_name(self):
+        with tempfile.TemporaryDirectory() as folder:
+            token, other = pathlib.Path(folder) / "token", pathlib.Path(folder) / "other"
+            token.write_text("a-secret-of-this-group")
+            other.write_text("a-secret-of-that-group")
+            for file in (token, other):
+                file.chmod(0o600)
+            model = pathlib.Path(folder) / "model"
+            shutil.copytree(DEMO_MODEL, model)
+            weights = next(model.glob("*.safetensors"))
+            data = bytearray(weights.read_bytes())
+            data[-3] ^= 1
+            weights.write_bytes(data)
+
+            port = free_port()
+            good = ("--rank-token-file", str(token))
+            strangers = [(Rank(port), "the token differs"),
+                         (Rank(port, "--rank-token-file", str(other)), "the token differs"),
+                         (Rank(port, *good, model=model), "the model differs"),
+                         (Rank(port, *good, "--isa", "portable"), "the instruction set (--isa) differs")]
+            started = {}
+
+            def start():
+                started["head"] = Server(*LIMITS, "--tp", "2", "--ranks-listen", f"127.0.0.1:{port}", *good)
+
+            thread = threading.Thread(target=start)
+            thread.start()
+            try:
+                for rank, why in strangers:
+                    self.assertEqual(rank.wait(), 1)
+                    self.assertTrue(rank.says(why), rank.log)
+                self.disturb(port)
+                member = Rank(port, *good)
+                strangers.append((member, ""))
+                thread.join(60)
+                self.assertIn("head", started)
+                late = Rank(port, *good)
+                strangers.append((late, ""))
+                self.assertEqual(late.wait(), 1)
+                self.assertTrue(late.says("are there"), late.log)
+                self.disturb(port)
+                started["head"].complete("Once", max_tokens=5)
+                self.assertEqual(started["head"].stop(), 0)
+            finally:
+                for rank, _ in strangers:
+                    rank.end()
+                thread.join(60)
+                if "head" in started:
+                    started["head"].__exit__()
+
+    def disturb(self, port):
+        """A port scan, garbage, and connections that say nothing."""
+        for data in (b"", b"GET / HTTP/1.1\r\n\r\n", bytes(range(256)) * 64,
+                     b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\xff" * 500):
+            with socket.create_connection(("127.0.0.1", port)) as connection:
+                connection.sendall(data)
+
+    def test_what_cannot_be_combined_yet_is_refused_at_start(self):
+        cases = [(("--ranks-listen", "127.0.0.1:0"), "for --tp or --pp above 1"),
+                 (("--ranks-listen", "127.0.0.1:0", "--tp", "2", "--join", "127.0.0.1:1"), "leave out"),
+                 (("--ranks-listen", "0.0.0.0:0", "--tp", "2"), "needs --rank-token-file"),
+                 (("--ranks-listen", "nowhere", "--tp", "2"), "HOST:PORT"),
+                 (("--ranks-listen", "127.0.0.1:0", "--tp", "2", "--lora-dir", "."), "--lora-dir does not work"),
+                 (("--ranks-listen", "127.0.0.1:0", "--tp", "2", "--rank-cpus", "0:0"), "--rank-cpus does not work")]
+        for flags, why in cases:
+            with self.subTest(flags=flags):
+                ended = subprocess.run([str(BINARY), "serve", str(DEMO_MODEL), "--port", "0", *flags],
+                                       capture_output=True, text=True, timeout=60)
+                self.assertIn(ended.returncode, (1, 2))
+                self.assertIn(why, ended.stderr + ended.stdout)
+
+
+if __name__ == "__main__":
+    unittest.main()
