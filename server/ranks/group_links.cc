@@ -11,11 +11,13 @@ absl::Status JoinGroups(RankMesh& mesh, const engine::Layout& layout, int32_t ra
   const int32_t stage = rank / layout.tp;
   if (layout.tp > 1) {
     std::vector<int32_t> members;
+    members.reserve(static_cast<size_t>(layout.tp));
     for (int32_t i = 0; i < layout.tp; ++i) members.push_back(stage * layout.tp + i);
     HEDDLE_RETURN_IF_ERROR(device.JoinGroup(mesh.Join(members)));
   }
   if (layout.pp == 1) return absl::OkStatus();
   std::vector<int32_t> members;
+  members.reserve(static_cast<size_t>(layout.pp));
   for (int32_t i = 0; i < layout.pp; ++i) members.push_back(rank % layout.tp + i * layout.tp);
   return device.JoinStages(mesh.Join(members));
 }

@@ -215,7 +215,9 @@ class RankProcessesTest(unittest.TestCase):
                     started["head"].__exit__()
 
     def disturb(self, port):
-        """A port scan, garbage, and connections that say nothing."""
+        """A port scan, garbage, and a connection that stays open and says nothing."""
+        silent = socket.create_connection(("127.0.0.1", port))
+        self.addCleanup(silent.close)
         for data in (b"", b"GET / HTTP/1.1\r\n\r\n", bytes(range(256)) * 64,
                      b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\xff" * 500):
             with socket.create_connection(("127.0.0.1", port)) as connection:
