@@ -29,6 +29,9 @@ struct ExecutorLimits {
   // Missing positions come in multiples of this (a multiple of page_tokens), so that sums over the
   // rest are the same bit for bit.
   int32_t window_grain = 1;
+  // The last groups, which have state in place of keys (engine/memory/kv_layout.h): there missing
+  // positions come in whole pages.
+  int32_t state_groups = 0;
   // Proposed tokens that one sample verifies behind its sequence's last token; 0: the executor
   // takes no drafts. Drafts are chains: their slices have no masks.
   int32_t max_draft_tokens = 0;

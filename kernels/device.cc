@@ -33,6 +33,10 @@ absl::Status Device::JoinStages(std::shared_ptr<Communicator>) {
                                   " cannot be a stage of a pipeline yet; --pp is for --device cpu");
 }
 
+void Ops::ShortConv(const ShortConvArgs&) {
+  HEDDLE_CHECK(false, "this device has no short convolutions");
+}
+
 void Ops::SendRows(Tensor, int32_t) { HEDDLE_CHECK(false, "this device is no stage"); }
 void Ops::RecvRows(Tensor, int32_t) { HEDDLE_CHECK(false, "this device is no stage"); }
 

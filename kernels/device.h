@@ -62,6 +62,8 @@ class Device {
   virtual bool HasKvType(DType dtype) const {
     return dtype != DType::kInt8 && dtype != DType::kF8E4M3;
   }
+  // Whether it has Ops::ShortConv.
+  virtual bool has_short_conv() const { return false; }
   // Memory that Pack takes for one row of a matrix of `dtype`. REQUIRES: cols in whole blocks.
   virtual int64_t PackedRowBytes(DType dtype, int64_t cols) const { return RowBytes(dtype, cols); }
   // Measures its peak rates now, in memory that it already has; blocks for some 30 ms.

@@ -134,6 +134,22 @@ struct AttentionArgs {
                                  // a context merge exactly (the sink belongs to one of the parts)
 };
 
+// A gated short convolution, over positions and for each channel alone:
+//   out[t] = c[t] * (bias + sum over j < taps of weight[j] * y[p - taps + 1 + j]),  y = b * x,
+// where p is the row's position in its sequence, and y is zero before the first. The row's y is
+// written to the cache at its kv_slot, and the others are read from there: the cache holds them as
+// keys of one head, and the window of its group is `taps`. Sums are in F32, the oldest term first.
+// REQUIRES: rows of drafts are chains (no tree_mask).
+// Source: Poli et al. 2023 (Hyena); Liquid AI 2025 (LFM2).
+struct ShortConvArgs {
+  Tensor bcx;                     // [n, 3 * channels]: b, c and x of each row
+  const float* weight = nullptr;  // [taps, channels] F32, the oldest position first
+  const float* bias = nullptr;    // [channels] F32 or nullptr
+  int32_t taps = 0;               // >= 1
+  KvCacheView cache;              // kF32, n_kv_heads 1, head_dim = channels, keys alone
+  Tensor out;                     // [n, channels]; not bcx
+};
+
 // A sum over the ranks of a tensor-parallel group, behind a product whose input features are cut
 // among them. Every rank gets the same bits: the parts are added in F32 as a binary tree over the
 // ranks in their order, the lower half of ranks (a power of two) and the rest first.
@@ -173,6 +189,8 @@ class Ops {
   virtual void RopeAngles(const RopeAnglesArgs& args) = 0;
   virtual void RopeKvWrite(const RopeKvWriteArgs& args) = 0;
   virtual void Attention(const AttentionArgs& args) = 0;
+  // Only on devices with Device::has_short_conv().
+  virtual void ShortConv(const ShortConvArgs& args);
   virtual void Route(const RouteArgs& args) = 0;
   virtual void ExpertMix(const ExpertMixArgs& args) = 0;
   virtual void HeadLinear(const HeadLinearArgs& args) = 0;

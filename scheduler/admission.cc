@@ -44,8 +44,10 @@ void ReserveAnswer(RequestState* request, const SchedulerLimits& limits) {
     if (branch.phase == Phase::kFinished) continue;
     branch.generated.reserve(static_cast<size_t>(growth));
     for (int32_t group = 0; group < branch.tables.num_groups(); ++group) {
-      const int64_t held = rule.MostHeld(prompt + growth, options.windows[group]);
-      branch.tables[group].Reserve(static_cast<int32_t>(held), options.page_tokens);
+      const int64_t pages =
+          rule.MostPagesOf(prompt + growth, options.windows, static_cast<size_t>(group));
+      branch.tables[group].Reserve(static_cast<int32_t>(pages) * options.page_tokens,
+                                   options.page_tokens);
     }
   }
 }

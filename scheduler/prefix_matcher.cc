@@ -26,8 +26,10 @@ std::vector<int32_t> TailPages(const SchedulerOptions& options) {
   std::vector<int32_t> pages;
   for (size_t group = 1; group < options.windows.size(); ++group) {
     const int32_t window = options.windows[group];
+    const int32_t grain = options.page_rule().GrainOf(static_cast<int64_t>(group),
+                                                      static_cast<int64_t>(options.windows.size()));
     pages.push_back(window == 0 ? std::numeric_limits<int32_t>::max()
-                                : (window + options.window_grain) / options.page_tokens + 2);
+                                : (window + grain) / options.page_tokens + 2);
   }
   return pages;
 }
@@ -170,7 +172,7 @@ int32_t PrefixMatcher::FirstSeen(int32_t group, int32_t position) const {
   const int32_t window = limits_.options.windows[group];
   if (window == 0 || group == 0) return 0;  // the first group needs the whole path
   const int32_t first = std::max(0, position + 1 - window);
-  return first - first % limits_.options.window_grain;
+  return first - first % limits_.GrainOf(group);
 }
 
 // Pages of path_ that can be taken over: as many as give the next row its full window in every

@@ -20,8 +20,8 @@ SchedulerLimits::SchedulerLimits(const SchedulerOptions& given)
                               [](int32_t window) { return window > 0; })) {
   HEDDLE_CHECK(given.max_context > 0 && max_running > 0, "a limit of the scheduler is not set");
   HEDDLE_CHECK(num_groups > 0, "a model has at least one group of layers");
-  for (int32_t window : options.windows) {
-    const int64_t pages = options.page_rule().MostPages(max_context, {&window, 1});
+  for (size_t group = 0; group < options.windows.size(); ++group) {
+    const int64_t pages = options.page_rule().MostPagesOf(max_context, options.windows, group);
     most_pages.push_back(static_cast<int32_t>(pages));
   }
 }

@@ -23,6 +23,9 @@ struct SchedulerLimits {
   // back meanwhile, and never holds more than PageRule says.
   int32_t PagesToRun(const Sequence& sequence, const PageAllocator& pool) const;
 
+  // The multiple of positions that the group's window gives back.
+  int32_t GrainOf(int32_t group) const { return options.page_rule().GrainOf(group, num_groups); }
+
   // Whether `sequence` reaches its length limit with `more` further tokens.
   bool IsFull(const Sequence& sequence, int32_t more) const {
     return static_cast<int32_t>(sequence.generated.size()) + more >=

@@ -27,6 +27,7 @@ struct SchedulerOptions {
   int32_t max_context = 0;             // positions per sequence
   std::vector<int32_t> windows = {0};  // ExecutorLimits::windows: one per group of layers
   int32_t window_grain = 1;            // ExecutorLimits::window_grain
+  int32_t state_groups = 0;            // ExecutorLimits::state_groups
   int32_t max_step_tokens = 0;         // rows per plan
   int32_t max_step_seqs = 0;           // sequences per plan, and running at a time
   int32_t pipeline_stages = 1;         // ExecutorLimits::pipeline_stages
@@ -57,8 +58,10 @@ struct SchedulerOptions {
   double adapter_page_us = 1;
 
   engine::PageRule page_rule() const {
-    return {
-        .page_tokens = page_tokens, .window_grain = window_grain, .step_tokens = max_step_tokens};
+    return {.page_tokens = page_tokens,
+            .window_grain = window_grain,
+            .step_tokens = max_step_tokens,
+            .state_groups = state_groups};
   }
 };
 

@@ -65,12 +65,13 @@ void StepPlanner::DropPassed(Sequence* sequence, int32_t group) {
   // back.
   const int32_t in_draft = sequence->num_drafted > 0 ? sequence->num_drafted + 1 : 0;
   int32_t drop = sequence->num_computed() - in_draft + 1 - options.windows[group];
-  if (drop < table.num_dropped() + std::max(options.window_grain, options.page_tokens)) return;
+  const int32_t grain = parts_.limits.GrainOf(group);
+  if (drop < table.num_dropped() + std::max(grain, options.page_tokens)) return;
   parts_.prefixes.Leave(sequence);
   if (group == 0 && sequence->num_hashed_pages > 0) {
     drop = std::min(drop, (sequence->num_hashed_pages - 1) * options.page_tokens);
   }
-  drop -= drop % options.window_grain;
+  drop -= drop % grain;
   table.DropFront(drop, &parts_.pool);
 }
 

@@ -115,6 +115,7 @@ void AdapterPlaces::AddAttention(const LayerNames& names, const LayerSpec& spec,
     add(names.v, AdapterSite::kQkv, 2, names.v_bias);
     add(names.qkv, AdapterSite::kQkv, kWhole, names.qkv_bias);
   }
+  Refuse(names.conv, "is a convolution");
   add(names.o, AdapterSite::kOut, 0, names.o_bias);
   add(names.attn_norm, AdapterSite::kAttentionNorm, 0, names.attn_norm_bias);
   add(names.attn_post_norm, AdapterSite::kAttentionPostNorm, 0);

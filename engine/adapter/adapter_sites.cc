@@ -84,12 +84,17 @@ SiteShape ShapeInAttention(const ModelSpec& spec, const AttentionSpec& attention
   const bool latent = attention.mla.kv_rank > 0;
   if (site == AdapterSite::kOut) {
     if (attention.linear) return {1, spec.hidden, {spec.hidden}};
+    if (attention.conv.channels > 0) return {1, attention.conv.channels, {spec.hidden}};
     const int64_t head = latent ? attention.mla.v_dim : attention.head_dim;
     return {attention.n_heads > 0 ? 1 : 0, attention.n_heads * head, {spec.hidden}};
   }
   if (latent) return ShapeInMla(spec, attention, site);
   if (site == AdapterSite::kQueryNorm || site == AdapterSite::kKeyNorm) {
     return ShapeOfHeadsNorm(attention, site);
+  }
+  if (site == AdapterSite::kQkv && attention.conv.channels > 0) {
+    const int64_t channels = attention.conv.channels;
+    return {1, spec.hidden, {channels, channels, channels}};
   }
   if (site != AdapterSite::kQkv || attention.n_heads == 0) return {};
   const int64_t kv_rows = int64_t{attention.n_kv_heads} * attention.head_dim;
@@ -100,8 +105,8 @@ SiteShape ShapeInLayer(const ModelSpec& spec, const LayerSpec& layer, AdapterSit
   const MlpSpec& mlp = layer.mlp;
   const MoeSpec& moe = layer.moe;
   // A rank without a share norms what the others have added up.
-  const bool has_attention =
-      layer.attention.n_heads > 0 || layer.attention.linear || layer.attention_is_part;
+  const bool has_attention = layer.attention.n_heads > 0 || layer.attention.linear ||
+                             layer.attention.conv.taps > 0 || layer.attention_is_part;
   const bool has_mlp = mlp.inter > 0 || moe.n_experts > 0 || layer.mlp_is_part;
   switch (site) {
     case AdapterSite::kUp:

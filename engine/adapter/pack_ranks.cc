@@ -60,6 +60,7 @@ class RankCut {
     const MlaSpec& mla = layer.attention.mla;
     switch (source.factors.site) {
       case AdapterSite::kQkv:
+        if (layer.attention.conv.taps > 0) return WithRows(source, {share.attention.channels});
         return WithRows(source, QkvRows(layer.attention, share.attention, source.factors.part));
       case AdapterSite::kQueryB:
         return WithRows(source, {Times(heads, mla.q_dim())});
@@ -68,6 +69,7 @@ class RankCut {
         return WithMember(source, heads);
       case AdapterSite::kOut:
         if (layer.attention.linear) return source;
+        if (layer.attention.conv.taps > 0) return WithColumns(source, share.attention.channels);
         return WithColumns(source,
                            Times(heads, mla.kv_rank > 0 ? mla.v_dim : layer.attention.head_dim));
       case AdapterSite::kUp:

@@ -218,6 +218,55 @@ const NameMap& ErnieMoeStackedNames() {
   return names;
 }
 
+const NameMap& Lfm2Names() {
+  static const NameMap names = [] {
+    NameMap lfm2 = LlamaNames();
+    lfm2.final_norm = "embedding_norm.weight";
+    LayerNames& layer = lfm2.layer;
+    layer.attn_norm = "layers.{}.operator_norm.weight";
+    layer.q_norm = "layers.{}.self_attn.q_layernorm.weight";
+    layer.k_norm = "layers.{}.self_attn.k_layernorm.weight";
+    layer.o = "layers.{}.self_attn.out_proj.weight";
+    layer.conv = "layers.{}.conv.conv.weight";
+    layer.conv_bias = "layers.{}.conv.conv.bias";
+    layer.conv_in = "layers.{}.conv.in_proj.weight";
+    layer.conv_in_bias = "layers.{}.conv.in_proj.bias";
+    layer.conv_out = "layers.{}.conv.out_proj.weight";
+    layer.conv_out_bias = "layers.{}.conv.out_proj.bias";
+    layer.mlp_norm = "layers.{}.ffn_norm.weight";
+    layer.gate = "layers.{}.feed_forward.w1.weight";
+    layer.up = "layers.{}.feed_forward.w3.weight";
+    layer.down = "layers.{}.feed_forward.w2.weight";
+    return lfm2;
+  }();
+  return names;
+}
+
+const NameMap& Lfm2MoeNames() {
+  static const NameMap names = [] {
+    NameMap lfm2 = Lfm2Names();
+    LayerNames& layer = lfm2.layer;
+    layer.router = "layers.{}.feed_forward.gate.weight";
+    layer.choice_bias = "layers.{}.feed_forward.expert_bias";
+    layer.expert_gate = "layers.{}.feed_forward.experts.{e}.w1.weight";
+    layer.expert_up = "layers.{}.feed_forward.experts.{e}.w3.weight";
+    layer.expert_down = "layers.{}.feed_forward.experts.{e}.w2.weight";
+    return lfm2;
+  }();
+  return names;
+}
+
+const NameMap& Lfm2MoeStackedNames() {
+  static const NameMap names = [] {
+    NameMap lfm2 = Lfm2MoeNames();
+    lfm2.layer.expert_gate = lfm2.layer.expert_up = "";
+    lfm2.layer.expert_gate_up = "layers.{}.feed_forward.experts.gate_up_proj";
+    lfm2.layer.expert_down = "layers.{}.feed_forward.experts.down_proj";
+    return lfm2;
+  }();
+  return names;
+}
+
 const NameMap& GraniteMoeNames() {
   static const NameMap names = [] {
     NameMap granite = LlamaNames();
@@ -424,6 +473,12 @@ const NameMap& GgufNames() {
                                     .o = "blk.{}.attn_output.weight",
                                     .o_bias = "blk.{}.attn_output.bias",
                                     .attn_linear = "blk.{}.attn_output.weight",
+                                    .conv = "blk.{}.shortconv.conv.weight",
+                                    .conv_bias = "blk.{}.shortconv.conv.bias",
+                                    .conv_in = "blk.{}.shortconv.in_proj.weight",
+                                    .conv_in_bias = "blk.{}.shortconv.in_proj.bias",
+                                    .conv_out = "blk.{}.shortconv.out_proj.weight",
+                                    .conv_out_bias = "blk.{}.shortconv.out_proj.bias",
                                     .mlp_norm = "blk.{}.ffn_norm.weight",
                                     .mlp_norm_bias = "blk.{}.ffn_norm.bias",
                                     .mlp_post_norm = "blk.{}.post_ffw_norm.weight",

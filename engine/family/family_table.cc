@@ -5,6 +5,7 @@
 #include "engine/family/family_names.h"
 #include "engine/family/family_refine.h"
 #include "engine/family/gguf_refine.h"
+#include "engine/family/hybrid_rows.h"
 #include "engine/family/recent_rows.h"
 
 namespace heddle::engine {
@@ -458,6 +459,8 @@ std::span<const Family> FamilyTable() {
                                                    .granite = Granite(),
                                                    .qwen3_moe = Qwen3Moe()});
     rows.insert(rows.end(), recent.begin(), recent.end());
+    const std::vector<Family> hybrid = HybridRows(Llama());
+    rows.insert(rows.end(), hybrid.begin(), hybrid.end());
     return rows;
   }();
   return table;

@@ -26,7 +26,8 @@ constexpr std::string_view kHarmless[] = {
     "ignore_index", "pad_vocab_size_multiple",
     // Training.
     "aux_loss_alpha", "ep_size", "init_method", "moe_capacity", "moe_norm_min",
-    "initializer_factor", "initializer_range", "init_std",
+    "initializer_factor", "initializer_range", "init_std", "block_mlp_init_scale",
+    "block_out_init_scale", "block_use_xavier_init", "conv_use_xavier_init",
 
     "num_nextn_predict_layers", "mtp_num_hidden_layers", "mtp_use_dedicated_embeddings",
     "num_mtp_modules", "num_mtp_layers", "mtp_transformer_layers", "use_mtp", "output_attentions",
@@ -127,7 +128,9 @@ constexpr OnlyValue kHarmlessValues[] = {{"attention_bias", "false"},
                                          {"use_embedding_sharing", "true"},
                                          {"use_gated_activation", "true"},
                                          {"use_parallel_block", "true"},
-                                         {"use_parallel_embedding", "true"}};
+                                         {"use_parallel_embedding", "true"},
+                                         {"use_pos_enc", "true"},
+                                         {"block_use_swiglu", "true"}};
 
 bool IsHarmless(std::string_view key, const json& value) {
   if (std::find(std::begin(kHarmless), std::end(kHarmless), key) != std::end(kHarmless))

@@ -57,13 +57,25 @@ LayerNames NameMap::Layer(int32_t index, const LayerSpec& spec) const {
   if (spec.attention.n_heads == 0) {
     clear({&names.q, &names.k, &names.v, &names.qkv, &names.q_bias, &names.k_bias, &names.v_bias,
            &names.qkv_bias, &names.q_norm, &names.k_norm});
-    names.o = names.attn_linear;
-    if (!spec.attention.linear) {
+    const bool convolves = spec.attention.conv.taps > 0;
+    names.o = convolves ? names.conv_out : names.attn_linear;
+    if (convolves) {
+      names.o_bias = names.conv_out_bias;
+      names.qkv = names.conv_in;
+      names.qkv_bias = names.conv_in_bias;
+    }
+    if (!spec.attention.linear && !convolves) {
       clear({&names.attn_norm, &names.attn_norm_bias, &names.attn_post_norm, &names.o,
              &names.o_bias});
     }
   }
-  clear({&names.attn_linear});
+  clear({&names.attn_linear, &names.conv_in, &names.conv_in_bias, &names.conv_out,
+         &names.conv_out_bias});
+  if (spec.attention.conv.taps == 0) clear({&names.conv, &names.conv_bias});
+  if (!spec.attention.conv.bias) {
+    clear({&names.conv_bias});
+    if (spec.attention.conv.taps > 0) clear({&names.o_bias, &names.qkv_bias});
+  }
   if (spec.attention_input == AttentionInput::kRawStream) {
     clear({&names.attn_norm, &names.attn_norm_bias});
   }

@@ -39,7 +39,13 @@ struct LayerNames {
   std::string o;
   std::string o_bias;
   std::string attn_linear;  // [hidden, hidden] in place of attention (once resolved: `o`)
-  std::string mlp_norm;     // before the MLP
+  std::string conv;         // [channels, 1, taps], or without the 1: a convolution in its place,
+  std::string conv_bias;    // with a product before it [3 channels, hidden] (once resolved: `qkv`)
+  std::string conv_in;      // and one behind it [hidden, channels] (once resolved: `o`)
+  std::string conv_in_bias;
+  std::string conv_out;
+  std::string conv_out_bias;
+  std::string mlp_norm;  // before the MLP
   std::string mlp_norm_bias;
   std::string mlp_post_norm;  // norm of the MLP's output
   std::string gate;           // a gated MLP: either gate and up, or gate_up: gate stacked over up
@@ -98,6 +104,12 @@ struct LayerNames {
                               &o,
                               &o_bias,
                               &attn_linear,
+                              &conv,
+                              &conv_bias,
+                              &conv_in,
+                              &conv_in_bias,
+                              &conv_out,
+                              &conv_out_bias,
                               &mlp_norm,
                               &mlp_norm_bias,
                               &mlp_post_norm,

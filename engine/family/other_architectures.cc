@@ -104,8 +104,6 @@ constexpr OtherArchitecture kOthers[] = {
      "qwen3_moe", "recurrent layers (gated delta net) and their state"},
     {"kimi-linear kimi_linear KimiLinearForCausalLM", "deepseek_v3",
      "recurrent layers (Kimi delta attention) and their state"},
-    {"lfm2 lfm2moe lfm2_moe Lfm2ForCausalLM Lfm2MoeForCausalLM", "qwen3",
-     "layers of short convolutions and their state"},
     {"rwkv6 rwkv7 arwkv7 rwkv6qwen2 RwkvForCausalLM", "",
      "recurrent layers (RWKV) and their state"},
     {"minimax MiniMaxForCausalLM MiniMaxText01ForCausalLM", "minimax_m2",

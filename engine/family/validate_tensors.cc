@@ -69,6 +69,7 @@ class Demands {
     AddVector(names.attn_norm, hidden, "hidden");
     AddVector(names.attn_norm_bias, hidden, "hidden");
     AddVector(names.attn_post_norm, hidden, "hidden");
+    if (attention.conv.taps > 0) return AddConvolution(names, attention.conv);
     if (layer.attention_input == AttentionInput::kPair) {
       Add(names.q, {q, 2 * hidden}, "heads * head_dim, 2 hidden");
       Add(names.k, {kv, 2 * hidden}, "kv_heads * head_dim, 2 hidden");
@@ -92,6 +93,17 @@ class Demands {
     AddVector(names.sinks, attention.n_heads, "heads");
     AddLinear(names.o, hidden, attention.linear ? hidden : q, "hidden, heads * head_dim",
               "heads * head_dim, hidden");
+    AddVector(names.o_bias, hidden, "hidden");
+  }
+
+  void AddConvolution(const LayerNames& names, const ConvSpec& conv) {
+    const int64_t hidden = model_.spec.hidden;
+    const int64_t channels = conv.channels;
+    Add(names.conv, {channels, 1, conv.taps}, "channels, 1, taps");
+    AddVector(names.conv_bias, channels, "channels");
+    Add(names.qkv, {3 * channels, hidden}, "3 channels, hidden");
+    AddVector(names.qkv_bias, 3 * channels, "3 channels");
+    Add(names.o, {hidden, channels}, "hidden, channels");
     AddVector(names.o_bias, hidden, "hidden");
   }
 
@@ -172,8 +184,11 @@ class Demands {
   std::vector<Demand> list_;
 };
 
-// A matrix with one row may be stored as a vector.
+// A matrix with one row may be stored as a vector, and weights of a convolution as a matrix.
 bool SameShape(std::span<const int64_t> found, std::span<const int64_t> wanted) {
+  if (wanted.size() == 3 && wanted[1] == 1 && found.size() == 2) {
+    return found[0] == wanted[0] && found[1] == wanted[2];
+  }
   if (wanted.size() == 2 && wanted[0] == 1 && found.size() == 1) wanted = wanted.subspan(1);
   if (found.size() == 2 && found[0] == 1 && wanted.size() == 1) found = found.subspan(1);
   return std::ranges::equal(found, wanted);

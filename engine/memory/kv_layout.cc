@@ -1,6 +1,7 @@
 #include "engine/memory/kv_layout.h"
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
 
 #include "kernels/kv_cache.h"
@@ -11,8 +12,10 @@ namespace {
 // Share of the memory that each further group must save to pay for its lists of spans.
 constexpr double kGroupCost = 0.02;
 
-// The layers with the same window, counted by shape.
+// The layers with the same window, counted by shape. Layers with state are of other kinds than
+// those with keys.
 struct Kind {
+  bool is_state = false;
   int32_t window = 0;
   std::vector<int32_t> layers_of_shape;  // [shapes]
 };
@@ -25,6 +28,29 @@ struct Census {
 
 bool SeesFurther(int32_t window, int32_t other) {
   return window != other && other != 0 && (window == 0 || window > other);
+}
+
+// Whether layers of the kind come before the layer's in the list of groups, or are of its kind.
+bool IsBefore(const Kind& kind, const KvLayer& layer) {
+  if (kind.is_state != layer.shape.is_state) return layer.shape.is_state;
+  return !SeesFurther(layer.window, kind.window);
+}
+
+bool IsOf(const Kind& kind, const KvLayer& layer) {
+  return kind.is_state == layer.shape.is_state && kind.window == layer.window;
+}
+
+// Bytes of one position in a page whose places have these shapes, `places` of each.
+int64_t PageRowBytes(std::span<const KvLayerShape> shapes, std::span<const int32_t> places,
+                     kernels::DType dtype) {
+  int64_t of_keys = 0;
+  int64_t of_state = 0;
+  for (size_t s = 0; s < shapes.size(); ++s) {
+    (shapes[s].is_state ? of_state : of_keys) += places[s] * shapes[s].RowBytes(dtype);
+  }
+  constexpr int64_t kAlignment = sizeof(float);
+  if (of_state > 0) of_keys = (of_keys + kAlignment - 1) / kAlignment * kAlignment;
+  return std::max(of_keys, of_state);
 }
 
 size_t ShapeOf(const Census& census, const KvLayerShape& shape) {
@@ -41,10 +67,11 @@ Census Count(std::span<const KvLayer> layers) {
   for (const KvLayer& layer : layers) {
     if (layer.shape.n_arrays() == 0) continue;
     auto at = std::find_if(census.kinds.begin(), census.kinds.end(), [&](const Kind& kind) {
-      return !SeesFurther(kind.window, layer.window);
+      return IsOf(kind, layer) || !IsBefore(kind, layer);
     });
-    if (at == census.kinds.end() || at->window != layer.window) {
-      at = census.kinds.insert(at, {layer.window, std::vector<int32_t>(census.shapes.size())});
+    if (at == census.kinds.end() || !IsOf(*at, layer)) {
+      at = census.kinds.insert(
+          at, {layer.shape.is_state, layer.window, std::vector<int32_t>(census.shapes.size())});
     }
     ++at->layers_of_shape[ShapeOf(census, layer.shape)];
   }
@@ -66,8 +93,10 @@ std::vector<int32_t> PlacesOf(const Census& census, std::span<const int32_t> gro
 // Tries all numbers of groups per kind; there are few.
 class Search {
  public:
-  Search(const Census& census, const PageRule& rule, int64_t tokens, kernels::DType dtype)
-      : census_(census), rule_(rule), tokens_(tokens), dtype_(dtype) {}
+  // `one_each`: kinds with keys have one group each.
+  Search(const Census& census, const PageRule& rule, int64_t tokens, kernels::DType dtype,
+         bool one_each)
+      : census_(census), rule_(rule), tokens_(tokens), dtype_(dtype), one_each_(one_each) {}
 
   // The best number of groups of each kind.
   std::vector<int32_t> Run() {
@@ -78,19 +107,16 @@ class Search {
   // Memory of one sequence with this many groups of each kind, weighted by the cost of their lists.
   double Cost(std::span<const int32_t> groups) const {
     std::vector<int32_t> windows;
+    PageRule rule = rule_;
     for (size_t k = 0; k < groups.size(); ++k) {
       windows.insert(windows.end(), static_cast<size_t>(groups[k]), census_.kinds[k].window);
+      if (census_.kinds[k].is_state) rule.state_groups += groups[k];
     }
-    const std::vector<int32_t> places = PlacesOf(census_, groups);
-    int64_t row_bytes = 0;
-    for (size_t s = 0; s < places.size(); ++s) {
-      row_bytes += places[s] * census_.shapes[s].RowBytes(dtype_);
-    }
-    return Weighed(row_bytes, windows);
+    return Weighed(PageRowBytes(census_.shapes, PlacesOf(census_, groups), dtype_), windows, rule);
   }
 
-  double Weighed(int64_t row_bytes, std::span<const int32_t> windows) const {
-    return static_cast<double>(row_bytes * rule_.MostPages(tokens_, windows)) *
+  double Weighed(int64_t row_bytes, std::span<const int32_t> windows, const PageRule& rule) const {
+    return static_cast<double>(row_bytes * rule.MostPages(tokens_, windows)) *
            (1 + kGroupCost * static_cast<double>(windows.size()));
   }
 
@@ -104,7 +130,8 @@ class Search {
       }
       return;
     }
-    for (int32_t count = 1; count <= left; ++count) {
+    const bool is_one = one_each_ && !census_.kinds[groups_.size()].is_state;
+    for (int32_t count = 1; count <= (is_one ? std::min(1, left) : left); ++count) {
       groups_.push_back(count);
       Extend(left - count);
       groups_.pop_back();
@@ -115,6 +142,7 @@ class Search {
   const PageRule& rule_;
   const int64_t tokens_;
   const kernels::DType dtype_;
+  const bool one_each_;
   std::vector<int32_t> groups_, best_;
   double best_cost_ = std::numeric_limits<double>::infinity();
 };
@@ -130,6 +158,7 @@ KvLayout Build(std::span<const KvLayer> layers, const Census& census,
     first_group.push_back(layout.n_groups());
     layout.windows.insert(layout.windows.end(), static_cast<size_t>(groups[k]),
                           census.kinds[k].window);
+    if (census.kinds[k].is_state) layout.n_state_groups += groups[k];
   }
   for (size_t s = 0; s < places.size(); ++s) {
     first_place[s] = static_cast<int32_t>(layout.places.size());
@@ -143,7 +172,7 @@ KvLayout Build(std::span<const KvLayer> layers, const Census& census,
     }
     const size_t s = ShapeOf(census, layer.shape);
     size_t k = 0;
-    while (census.kinds[k].window != layer.window) ++k;
+    while (!IsOf(census.kinds[k], layer)) ++k;
     const int32_t nth = placed[k][s]++;
     layout.layers.push_back({first_group[k] + nth / places[s], first_place[s] + nth % places[s]});
   }
@@ -153,19 +182,20 @@ KvLayout Build(std::span<const KvLayer> layers, const Census& census,
 }  // namespace
 
 int64_t KvLayerShape::RowBytes(kernels::DType dtype) const {
-  return int64_t{n_arrays()} * n_kv_heads * kernels::KvRowBytes(dtype, head_dim);
+  return int64_t{n_arrays()} * n_kv_heads *
+         kernels::KvRowBytes(is_state ? kernels::DType::kF32 : dtype, head_dim);
 }
 
 int64_t KvBytesPerToken(std::span<const KvLayer> layers, kernels::DType dtype) {
   int64_t bytes = 0;
-  for (const KvLayer& layer : layers) bytes += layer.shape.RowBytes(dtype);
+  for (const KvLayer& layer : layers) {
+    if (!layer.shape.is_state) bytes += layer.shape.RowBytes(dtype);
+  }
   return bytes;
 }
 
 int64_t KvLayout::RowBytes(kernels::DType dtype) const {
-  int64_t bytes = 0;
-  for (const KvLayerShape& place : places) bytes += place.RowBytes(dtype);
-  return bytes;
+  return PageRowBytes(places, std::vector<int32_t>(places.size(), 1), dtype);
 }
 
 KvLayout WithShapes(KvLayout layout, std::span<const KvLayer> layers) {
@@ -194,16 +224,36 @@ KvLayout OneKvGroup(std::span<const KvLayer> layers) {
   return layout;
 }
 
-KvLayout PlanKvLayout(std::span<const KvLayer> layers, const PageRule& rule, int64_t tokens,
-                      kernels::DType dtype) {
-  KvLayout one = OneKvGroup(layers);
-  const Census census = Count(layers);
-  if (census.kinds.size() < 2 || census.kinds.size() > static_cast<size_t>(kMaxKvGroups)) {
-    return one;
+KvLayout PlanKvLayout(std::span<const KvLayer> given, const PageRule& rule, int64_t tokens,
+                      kernels::DType dtype, bool one_kv_group) {
+  const auto has_state = [](const KvLayer& layer) { return layer.shape.is_state; };
+  const bool any_state = std::any_of(given.begin(), given.end(), has_state);
+  if (one_kv_group && !any_state) return OneKvGroup(given);
+  std::vector<KvLayer> layers(given.begin(), given.end());
+  Census census = Count(layers);
+  // Beside state, layers that see less far than others are with these if they must be or if there
+  // are too many kinds.
+  if (any_state && (one_kv_group || census.kinds.size() > static_cast<size_t>(kMaxKvGroups))) {
+    std::vector<KvLayer> with_keys;
+    std::copy_if(layers.begin(), layers.end(), std::back_inserter(with_keys),
+                 [&](const KvLayer& layer) { return !has_state(layer); });
+    const int32_t furthest = OneKvGroup(with_keys).windows.front();
+    for (KvLayer& layer : layers) {
+      if (!has_state(layer)) layer.window = furthest;
+    }
+    census = Count(layers);
   }
-  Search search(census, rule, tokens, dtype);
+  const size_t kinds = census.kinds.size();
+  if (!any_state && (kinds < 2 || kinds > static_cast<size_t>(kMaxKvGroups))) {
+    return OneKvGroup(layers);
+  }
+  Search search(census, rule, tokens, dtype, one_kv_group);
   const std::vector<int32_t> groups = search.Run();
-  if (search.Weighed(one.RowBytes(dtype), one.windows) <= search.Cost(groups)) return one;
+  if (!any_state) {
+    KvLayout one = OneKvGroup(layers);
+    const double cost = search.Weighed(one.RowBytes(dtype), one.windows, rule);
+    if (cost <= search.Cost(groups)) return one;
+  }
   return Build(layers, census, groups);
 }
 

@@ -2,9 +2,14 @@
 // (engine/step.h). A page has a number of places, each for one layer of its group. All pages have
 // the same places, whatever the group, so that they have one size and come from one pool.
 //
-// Pure arithmetic. The scheduler only needs the windows of the groups.
+// Layers with state in place of keys and values (KvLayerShape::is_state) are in groups of their
+// own, behind the others. A page of theirs has no keys: their places begin where a page begins, as
+// the others do (docs/decisions/0084).
+//
+// Pure arithmetic. The scheduler only needs the windows of the groups, and how many have state.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -22,6 +27,9 @@ struct KvLayerShape {
   // A drafter's: the head keeps all of it and the other ranks nothing, so that it shares no place
   // with a layer that ranks cut.
   bool is_of_head = false;
+  // State: the inputs of a short convolution, of which rows see a few positions. They are F32
+  // whatever the cache's type, one head of keys alone.
+  bool is_state = false;
 
   int32_t n_arrays() const { return n_kv_heads == 0 ? 0 : keys_alone ? 1 : 2; }
   // Bytes of one position, scales included.
@@ -34,7 +42,7 @@ struct KvLayer {
   int32_t window = 0;  // positions that a row sees; 0: all
 };
 
-// Bytes of one position over all layers, K and V, scales included.
+// Bytes of one position over all layers with keys, K and V, scales included.
 int64_t KvBytesPerToken(std::span<const KvLayer> layers, kernels::DType dtype);
 
 struct KvLayout {
@@ -44,11 +52,14 @@ struct KvLayout {
     int32_t place = kNowhere;  // index in the page; none without attention
   };
 
-  std::vector<int32_t> windows = {0};  // [groups]; the furthest first; 0: all
+  std::vector<int32_t> windows = {0};  // [groups]; the furthest first, then state; 0: all
+  int32_t n_state_groups = 0;          // of these, the last
   std::vector<KvLayerShape> places;    // in each page
   std::vector<Place> layers;           // [n_layers]
 
   int32_t n_groups() const { return static_cast<int32_t>(windows.size()); }
+  // Groups that have keys and values; 1 if there is none.
+  int32_t n_kv_groups() const { return std::max(1, n_groups() - n_state_groups); }
   // Bytes of one position in a page.
   int64_t RowBytes(kernels::DType dtype) const;
 };
@@ -61,13 +72,14 @@ inline constexpr int32_t kMaxKvGroups = 8;
 // of a pipeline's other stages.
 KvLayout WithShapes(KvLayout layout, std::span<const KvLayer> layers);
 
-// Puts all layers in one group, which sees as far as any of them.
+// Puts all layers in one group, which sees as far as any of them. REQUIRES: none has state.
 KvLayout OneKvGroup(std::span<const KvLayer> layers);
 
 // The layout in which a sequence of `tokens` takes the least memory. Layers of one window form one
 // or several groups, so that all groups have about as many layers; each group beyond the first has
-// to save two percent. If no other layout is better, it has one group.
+// to save two percent. If no other layout is better, all layers without state are in one group.
+// `one_kv_group`: they are in any case.
 KvLayout PlanKvLayout(std::span<const KvLayer> layers, const PageRule& rule, int64_t tokens,
-                      kernels::DType dtype);
+                      kernels::DType dtype, bool one_kv_group = false);
 
 }  // namespace heddle::engine

@@ -17,9 +17,12 @@ absl::StatusOr<KvStorage> KvStorage::Create(kernels::Device& device, const KvLay
     HEDDLE_ASSIGN_OR_RETURN(storage.buffer_, device.Allocate(num_pages * storage.page_bytes_));
     storage.base_ = static_cast<std::byte*>(storage.buffer_->data());
   }
-  std::byte* block = storage.base_;
+  // A page has keys or state, which both begin where it begins.
+  std::byte* key_block = storage.base_;
+  std::byte* state_block = storage.base_;
   for (const KvLayerShape& shape : layout.places) {
-    kernels::KvCacheView view{.dtype = dtype,
+    std::byte*& block = shape.is_state ? state_block : key_block;
+    kernels::KvCacheView view{.dtype = shape.is_state ? kernels::DType::kF32 : dtype,
                               .num_pages = num_pages,
                               .page_tokens = page_tokens,
                               .n_kv_heads = shape.n_kv_heads,

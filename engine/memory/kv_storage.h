@@ -1,7 +1,7 @@
 // Storage of the pool's pages. A page is contiguous: for each of its places a block of keys and one
-// of values, one behind the other. So a swapped page is one copy, and a page can hold anything else
-// as well, such as an adapter's factors. Layers of different groups share the blocks of a place
-// (kv_layout.h).
+// of values, or one of state, one behind the other. So a swapped page is one copy, and a page can
+// hold anything else as well, such as an adapter's factors. Layers of different groups share the
+// blocks of a place (kv_layout.h).
 //
 // Unit: one page = page_tokens positions of the layers of one group, K and V. Page ids index the
 // storage; the scheduler hands them out. All memory is taken at creation (the CPU backend's pages

@@ -69,7 +69,7 @@ std::span<const ModelSpec> PartsOf(const ModelSpec& spec, const CapacityOptions&
   return options.rank_specs;
 }
 
-bool HasGroups(const Capacity& capacity) { return capacity.kv_layout.n_groups() > 1; }
+bool HasGroups(const Capacity& capacity) { return capacity.kv_layout.n_kv_groups() > 1; }
 
 // Tells what the longest context takes of the pool, and what it would take without windows.
 std::string WindowText(const Capacity& capacity) {
@@ -129,9 +129,7 @@ void PlanKv(const ModelSpec& spec, const PageRule& rule, int32_t context,
     layer.shape.is_of_head = !options.rank_specs.empty();
     layers.push_back(layer);
   }
-  capacity->kv_layout = options.one_kv_group
-                            ? OneKvGroup(layers)
-                            : PlanKvLayout(layers, rule, context, options.kv_dtype);
+  capacity->kv_layout = PlanKvLayout(layers, rule, context, options.kv_dtype, options.one_kv_group);
   std::vector<int64_t>& pages = capacity->rank_page_bytes;
   int64_t largest = 0;  // page without the drafter's layers
   for (const ModelSpec& part : PartsOf(spec, options)) {
@@ -157,6 +155,15 @@ std::vector<KvLayer> KvLayers(const ModelSpec& spec) {
   std::vector<KvLayer> layers;
   for (const LayerSpec& layer : spec.layers) {
     const AttentionSpec& attention = layer.attention;
+    if (attention.conv.taps > 0) {
+      const int32_t channels = attention.conv.channels;
+      layers.push_back({.shape = {.n_kv_heads = channels > 0 ? 1 : 0,
+                                  .head_dim = channels,
+                                  .keys_alone = true,
+                                  .is_state = true},
+                        .window = attention.conv.taps});
+      continue;
+    }
     layers.push_back({.shape = {attention.n_heads == 0 ? 0 : attention.n_kv_heads,
                                 attention.head_dim, attention.mla.kv_rank > 0},
                       .window = attention.window});
@@ -190,11 +197,12 @@ absl::StatusOr<Capacity> PlanCapacity(const ModelSpec& spec, int64_t weight_byte
   const int32_t seqs = std::min(options.max_batch_seqs, options.max_batch_tokens);
   // Each sequence may have an adapter of its own, and one more is bound beside those in flight.
   int32_t adapter_slots = options.adapter_max_rank > 0 ? 2 * seqs : 0;
-  const PageRule rule{.page_tokens = options.page_tokens,
-                      .window_grain = std::max(kernels::kContextGrain, options.page_tokens),
-                      .step_tokens = options.max_batch_tokens};
+  PageRule rule{.page_tokens = options.page_tokens,
+                .window_grain = std::max(kernels::kContextGrain, options.page_tokens),
+                .step_tokens = options.max_batch_tokens};
   const int32_t context = options.max_context > 0 ? options.max_context : spec.max_context;
   PlanKv(spec, rule, context, options, &capacity);
+  rule.state_groups = capacity.kv_layout.n_state_groups;
   const std::vector<int32_t>& windows = capacity.kv_layout.windows;
   if (capacity.page_bytes == 0 || capacity.page_bytes % kFactorAlignment != 0) adapter_slots = 0;
   for (const ModelSpec& part : PartsOf(spec, options)) {
@@ -235,6 +243,7 @@ absl::StatusOr<Capacity> PlanCapacity(const ModelSpec& spec, int64_t weight_byte
                      .vocab = spec.vocab,
                      .windows = windows,
                      .window_grain = rule.window_grain,
+                     .state_groups = rule.state_groups,
                      .max_draft_tokens = LocalExecutor::kMaxDraftTokens,
                      .max_ahead_tokens = options.max_ahead_tokens,
                      .rows_beyond_guesses = options.rows_beyond_guesses,
@@ -262,9 +271,11 @@ std::string DescribeCapacity(const Capacity& capacity) {
     const int64_t count = count_of(each);
     return absl::StrCat(count, count == 1 ? " user" : " users", " of ", each, " tokens");
   };
-  std::string text =
-      absl::StrCat("KV memory of ", base::ShowBytes(capacity.kv_bytes), " holds ",
-                   HasGroups(capacity) ? "at least " : "", tokens, " tokens: ", users(context));
+  std::string text = absl::StrCat("KV memory of ", base::ShowBytes(capacity.kv_bytes), " holds ",
+                                  HasGroups(capacity)                ? "at least "
+                                  : capacity.limits.state_groups > 0 ? "up to "
+                                                                     : "",
+                                  tokens, " tokens: ", users(context));
   if (context > kShortContext && count_of(kShortContext) > count_of(context)) {
     absl::StrAppend(&text, ", or ", users(kShortContext));
   }
@@ -277,11 +288,15 @@ std::string DescribeCapacity(const Capacity& capacity) {
   absl::StrAppend(&text, "--kv-memory");
   if (capacity.limits.num_host_pages > 0) {
     absl::StrAppend(&text, "; the host keeps ",
-                    int64_t{capacity.limits.num_host_pages} / capacity.kv_layout.n_groups() *
+                    int64_t{capacity.limits.num_host_pages} / capacity.kv_layout.n_kv_groups() *
                         capacity.limits.page_tokens,
                     " more tokens of prompts and paused answers (--host-kv-memory)");
   }
   if (HasGroups(capacity)) absl::StrAppend(&text, "; ", WindowText(capacity));
+  if (capacity.limits.state_groups > 0) {
+    absl::StrAppend(&text, "; of these, ", base::ShowBytes(capacity.state_bytes()),
+                    " a user are the state of its recurrent layers");
+  }
   if (capacity.context_reduced) {
     absl::StrAppend(&text, " (the model's own context is longer than this memory)");
   }

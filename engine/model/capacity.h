@@ -68,12 +68,16 @@ struct Capacity {
 
   // Positions that the pool holds in all layers; more of contexts longer than some layers' windows.
   int64_t pool_tokens() const {
-    return int64_t{limits.num_pages} / kv_layout.n_groups() * limits.page_tokens;
+    return int64_t{limits.num_pages} / kv_layout.n_kv_groups() * limits.page_tokens;
   }
+  // What state takes of the pool, for one sequence that decodes: in each group of such layers a
+  // page, and the one before while its window reaches there.
+  int64_t state_bytes() const { return int64_t{2} * kv_layout.n_state_groups * page_bytes; }
   PageRule page_rule() const {
     return {.page_tokens = limits.page_tokens,
             .window_grain = limits.window_grain,
-            .step_tokens = limits.max_batch_tokens};
+            .step_tokens = limits.max_batch_tokens,
+            .state_groups = limits.state_groups};
   }
 };
 

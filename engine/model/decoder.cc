@@ -159,6 +159,7 @@ void Decoder::Attention(kernels::Ops& ops, int32_t layer, int32_t n_tokens,
   if (attention.linear) {
     return AddToStream(ops, layer, AdapterSite::kOut, Normed(ops, in));
   }
+  if (attention.conv.channels > 0) return Convolve(ops, layer, in, n_tokens, cache);
   if (attention.n_heads == 0) return AttendWithoutHeads(ops, layer, n_tokens);
   const int32_t q_cols = attention.n_heads * attention.head_dim;
   const Tensor qkv = View(*qkv_, n_tokens, static_cast<int32_t>(attention.qkv_dim()));
@@ -220,6 +221,27 @@ void Decoder::WriteKeys(kernels::Ops& ops, Tensor states, const KvStorage& cache
                 .out = qkv});
     WriteHeads(ops, layer, qkv, cache);
   }
+}
+
+void Decoder::Convolve(kernels::Ops& ops, int32_t layer, const BlockInput& in, int32_t n_tokens,
+                       const KvStorage& cache) {
+  const ConvSpec& conv = spec_.layers[layer].attention.conv;
+  const LayerWeights& weights = weights_.layers[layer];
+  const Tensor bcx = View(*qkv_, n_tokens, 3 * conv.channels);
+  const Tensor out = View(*attended_, n_tokens, conv.channels);
+  ops.Linear({.x = in.x,
+              .weight = weights.qkv.matrix.get(),
+              .bias = weights.qkv.bias.data(),
+              .out = bcx,
+              .adapters = Adapters(layer, AdapterSite::kQkv),
+              .norm = in.norm});
+  ops.ShortConv({.bcx = bcx,
+                 .weight = weights.conv.data(),
+                 .bias = weights.conv_bias.data(),
+                 .taps = conv.taps,
+                 .cache = cache.layer(first_kv_layer_ + layer),
+                 .out = out});
+  AddToStream(ops, layer, AdapterSite::kOut, out);
 }
 
 void Decoder::LatentQuery(kernels::Ops& ops, int32_t layer, Tensor in, Tensor q, Tensor row) {

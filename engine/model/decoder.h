@@ -94,6 +94,13 @@ class Decoder {
     std::unique_ptr<kernels::Buffer> cos_sin;  // [max_batch_tokens, rotary_dim] F32
   };
 
+  // The input of a block: the stream or, where the layer norms first, rows that `norm` is to make.
+  // The product that reads them applies the norm if it is their only reader; otherwise Normed does.
+  struct BlockInput {
+    kernels::Tensor x;
+    std::optional<kernels::NormArgs> norm;
+  };
+
   absl::Status AllocateBuffers(kernels::Device& device, int32_t max_batch_tokens);
   absl::Status PrepareRotations(kernels::Device& device, int32_t max_batch_tokens);
   void ComputeAngles(kernels::Ops& ops);
@@ -103,6 +110,8 @@ class Decoder {
                              const KvStorage& cache);
   void AttendWithoutHeads(kernels::Ops& ops, int32_t layer, int32_t n_tokens);
   void LatentAttention(kernels::Ops& ops, int32_t layer, int32_t n_tokens, const KvStorage& cache);
+  void Convolve(kernels::Ops& ops, int32_t layer, const BlockInput& in, int32_t n_tokens,
+                const KvStorage& cache);
   // Copies the stream that enters `layer` to the features that want it.
   void KeepStream(kernels::Ops& ops, int32_t layer, kernels::Tensor x);
   kernels::Tensor FeatureColumns(size_t feature, int32_t n_tokens) const;
@@ -129,12 +138,6 @@ class Decoder {
   void BeginStream(kernels::Ops& ops, kernels::Tensor x);
   void Embed(kernels::Ops& ops, kernels::Tensor x);
   void AdaptEmbedding(kernels::Ops& ops, kernels::Tensor x) const;
-  // The input of a block: the stream or, where the layer norms first, rows that `norm` is to make.
-  // The product that reads them applies the norm if it is their only reader; otherwise Normed does.
-  struct BlockInput {
-    kernels::Tensor x;
-    std::optional<kernels::NormArgs> norm;
-  };
   // `site`: of the norm.
   BlockInput InputOf(int32_t layer, const NormWeights& norm, AdapterSite site,
                      int32_t n_tokens) const;

@@ -35,9 +35,10 @@ Widths WidestLayer(const ModelSpec& spec) {
   widths.parts = spec.is_part() ? spec.hidden : 0;
   for (const LayerSpec& layer : spec.layers) {
     const AttentionSpec& attention = layer.attention;
-    widths.qkv = std::max(widths.qkv, attention.qkv_dim());
+    const int64_t channels = attention.conv.channels;
+    widths.qkv = std::max({widths.qkv, attention.qkv_dim(), 3 * channels});
     widths.attended =
-        std::max<int64_t>(widths.attended, int64_t{attention.n_heads} * attention.head_dim);
+        std::max({widths.attended, int64_t{attention.n_heads} * attention.head_dim, channels});
     widths.inner = std::max<int64_t>(widths.inner, layer.mlp.inter);
     if (!attention.head_borders.empty()) {
       widths.all_heads =

@@ -108,6 +108,17 @@ CapacityOptions CapacityFor(const LoadOptions& options, kernels::DType kv_dtype,
   return capacity;
 }
 
+// Refuses layers that the device has no op for; nullptr: it is the host.
+absl::Status CheckOpsFor(const ModelSpec& spec, const kernels::Device* device) {
+  const bool convolves =
+      std::any_of(spec.layers.begin(), spec.layers.end(),
+                  [](const LayerSpec& layer) { return layer.attention.conv.taps > 0; });
+  if (device == nullptr || !convolves || device->has_short_conv()) return absl::OkStatus();
+  return absl::UnimplementedError(
+      absl::StrCat("family ", spec.family, " has layers of short convolutions, which ",
+                   device->description(), " does not run; use --device cpu"));
+}
+
 // Adds to each rank what it takes of the pool; a drafter's part is the head's.
 void DividePool(ModelInfo* loaded) {
   const Capacity& capacity = loaded->capacity;
@@ -201,6 +212,7 @@ absl::StatusOr<ModelInfo> DescribeAll(const Checkpoint& checkpoint, const kernel
   for (const std::string_view name : UnusedTensors(checkpoint, loaded.model)) {
     loaded.unused_tensors.emplace_back(name);
   }
+  HEDDLE_RETURN_IF_ERROR(CheckOpsFor(loaded.model.spec, device));
   HEDDLE_RETURN_IF_ERROR(CheckLayoutOf(loaded.model.spec, options.layout));
   loaded.shares =
       DivideModel(loaded.model.spec, options.layout, CutBlocksOf(checkpoint, loaded.model, policy));

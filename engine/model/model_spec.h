@@ -64,6 +64,14 @@ struct MlaSpec {
   int32_t q_dim() const { return nope_dim + rope_dim; }
 };
 
+// A short convolution in place of attention (kernels::ShortConvArgs). One product of the layer's
+// input gives its three factors, and another one leads back to the stream.
+struct ConvSpec {
+  int32_t taps = 0;      // positions that a row sees, itself included; 0: no convolution
+  int32_t channels = 0;  // of the model: hidden
+  bool bias = false;     // of the products and of the convolution
+};
+
 struct AttentionSpec {
   int32_t n_heads = 0;  // 0: the layer has no attention
   int32_t n_kv_heads = 0;
@@ -74,6 +82,7 @@ struct AttentionSpec {
   int32_t window = 0;   // sliding window in positions; 0: all
   float scale = 0.0f;   // scale of q k^T; usually 1 / sqrt(head_dim)
   bool linear = false;  // one matrix in place of attention; then n_heads is 0
+  ConvSpec conv;        // likewise
   MlaSpec mla;
   float softcap = 0.0f;  // 0: none
   bool sinks = false;    // each head has a logit in the softmax that has no value

@@ -95,6 +95,7 @@ class ShareCounter {
                  const HeadShare& share) {
     const int64_t heads = share.heads.count;
     if (attention.linear) Matrix(names.o, hidden, hidden);
+    if (attention.conv.taps > 0) Convolution(names, attention.conv, hidden, share.channels.count);
     if (attention.n_heads > 0) {
       const bool is_latent = attention.mla.kv_rank > 0;
       const int64_t value_dim = is_latent ? attention.mla.v_dim : attention.head_dim;
@@ -103,7 +104,18 @@ class ShareCounter {
       if (is_latent && heads > 0) Latent(names, attention.mla, hidden, heads);
       if (!is_latent && heads > 0) Heads(names, attention, hidden, share);
     }
-    if (attention.linear || attention.n_heads > 0) Values(names.o_bias, hidden);
+    const bool has_out = attention.linear || attention.conv.taps > 0 || attention.n_heads > 0;
+    if (has_out) Values(names.o_bias, hidden);
+  }
+
+  void Convolution(const LayerNames& names, const ConvSpec& conv, int64_t hidden,
+                   int64_t channels) {
+    Columns(names.o, hidden, channels, conv.channels);
+    if (channels == 0) return;
+    Matrix(names.qkv, 3 * channels, hidden);
+    Values(names.qkv_bias, 3 * channels);
+    Values(names.conv, conv.taps * channels);
+    Values(names.conv_bias, channels);
   }
 
   void Heads(const LayerNames& names, const AttentionSpec& attention, int64_t hidden,

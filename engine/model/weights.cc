@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "base/status.h"
 #include "engine/files/quantized/quantized_matrix.h"
+#include "engine/model/conv_taps.h"
 #include "engine/model/expert_sources.h"
 #include "engine/model/head_projections.h"
 #include "engine/parallel/cut_sources.h"
@@ -181,6 +182,7 @@ class Loader {
       HEDDLE_ASSIGN_OR_RETURN(layer->out, Linear({&names.o}, {&names.o_bias}));
       return absl::OkStatus();
     }
+    if (attention.conv.taps > 0) return Convolution(names, attention.conv, share.channels, layer);
     if (attention.n_heads == 0) return absl::OkStatus();
     const bool is_latent = attention.mla.kv_rank > 0;
     if (is_latent && share.heads.count > 0) {
@@ -193,6 +195,23 @@ class Loader {
     HEDDLE_ASSIGN_OR_RETURN(layer->out, Linear({&names.o}, {&names.o_bias}, heads));
     HEDDLE_ASSIGN_OR_RETURN(const std::vector<float> sinks, Values({&names.sinks}));
     HEDDLE_ASSIGN_OR_RETURN(layer->sinks, Upload(CutValues(sinks, CutRows({share.heads}))));
+    return absl::OkStatus();
+  }
+
+  // A rank has some of the channels.
+  absl::Status Convolution(const LayerNames& names, const ConvSpec& conv, Range channels,
+                           LayerWeights* layer) {
+    HEDDLE_ASSIGN_OR_RETURN(layer->out, Linear({&names.o}, {&names.o_bias}, CutColumns(channels)));
+    if (channels.count == 0) return absl::OkStatus();
+    std::vector<Range> factors;
+    for (int64_t first = channels.first; factors.size() < 3; first += conv.channels) {
+      factors.push_back({first, channels.count});
+    }
+    HEDDLE_ASSIGN_OR_RETURN(layer->qkv, Linear({&names.qkv}, {&names.qkv_bias}, CutRows(factors)));
+    HEDDLE_ASSIGN_OR_RETURN(const CheckpointTensor* taps, Find(names.conv));
+    HEDDLE_ASSIGN_OR_RETURN(layer->conv, Upload(TapsOf(*taps, conv.taps, channels)));
+    HEDDLE_ASSIGN_OR_RETURN(const std::vector<float> bias, Values({&names.conv_bias}));
+    HEDDLE_ASSIGN_OR_RETURN(layer->conv_bias, Upload(CutValues(bias, CutRows({channels}))));
     return absl::OkStatus();
   }
 

@@ -65,12 +65,14 @@ struct MlaWeights {
 struct LayerWeights {
   NormWeights attention_norm;
   NormWeights attention_post_norm;
-  LinearWeights qkv;    // rows: q [n_heads * head_dim], k and v [n_kv_heads * head_dim] each
-  DeviceVector q_norm;  // [head_dim] or [n_heads * head_dim]
-  DeviceVector k_norm;  // [head_dim] or [n_kv_heads * head_dim]
-  DeviceVector sinks;   // [n_heads]
-  MlaWeights mla;       // in place of qkv
-  LinearWeights out;    // [hidden, n_heads * head_dim]
+  LinearWeights qkv;       // rows: q [n_heads * head_dim], k and v [n_kv_heads * head_dim] each
+  DeviceVector q_norm;     // [head_dim] or [n_heads * head_dim]
+  DeviceVector k_norm;     // [head_dim] or [n_kv_heads * head_dim]
+  DeviceVector sinks;      // [n_heads]
+  MlaWeights mla;          // in place of qkv
+  DeviceVector conv;       // [taps, channels], ConvSpec; then the rows of qkv are b, c and x
+  DeviceVector conv_bias;  // [channels]
+  LinearWeights out;       // [hidden, n_heads * head_dim or channels]
   NormWeights mlp_norm;
   NormWeights mlp_post_norm;
   LinearWeights up;        // gated: rows gate [inter] over up [inter]

@@ -58,8 +58,13 @@ std::vector<int32_t> KvHeadsOf(Range heads, int64_t piece, int64_t group) {
 std::vector<HeadShare> DivideHeads(const AttentionSpec& attention, int64_t block,
                                    std::span<const double> weights) {
   std::vector<HeadShare> shares(weights.size());
-  if (attention.n_heads == 0) return shares;
   const auto world = static_cast<int32_t>(weights.size());
+  if (attention.conv.taps > 0) {
+    const int64_t channels = attention.conv.channels;
+    const std::vector<Range> ranges = Divide(channels, UnitOf(channels, block, world), weights);
+    for (size_t r = 0; r < shares.size(); ++r) shares[r].channels = ranges[r];
+  }
+  if (attention.n_heads == 0) return shares;
   const bool is_latent = attention.mla.kv_rank > 0;
   const int64_t n_heads = attention.n_heads;
   const int64_t group = is_latent ? 1 : n_heads / attention.n_kv_heads;
@@ -110,6 +115,10 @@ LayerSpec SpecOfLayer(const LayerSpec& layer, std::span<const Share> shares, int
       }
     }
   }
+  if (layer.attention.conv.taps > 0) {
+    own.attention_is_part = true;
+    own.attention.conv.channels = static_cast<int32_t>(share.attention.channels.count);
+  }
   own.mlp_is_part = layer.mlp.inter > 0 || layer.moe.n_experts > 0;
   own.mlp.inter = static_cast<int32_t>(share.inner.count);
   own.moe.inter = static_cast<int32_t>(share.expert_inner.count);
@@ -131,7 +140,8 @@ LayerSpec LayerElsewhere(const LayerSpec& layer) {
 // have it.
 double CostOfLayer(const LayerSpec& layer) {
   const AttentionSpec& attention = layer.attention;
-  const double heads = 2.0 * (attention.n_heads + attention.n_kv_heads) * attention.head_dim;
+  const double heads = 2.0 * (attention.n_heads + attention.n_kv_heads) * attention.head_dim +
+                       4.0 * attention.conv.channels;
   const double matrices = layer.mlp.gated ? 3 : 2;
   return heads + matrices * layer.mlp.inter + 3.0 * layer.moe.n_experts * layer.moe.inter;
 }

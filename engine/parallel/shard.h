@@ -1,11 +1,12 @@
 // Which part of a model each rank holds and computes: stages of a pipeline have consecutive layers,
 // and the ranks of a stage, a tensor-parallel group, share each of them.
 //
-// Attention is cut by heads, MLPs and experts by their inner features, embedding and output head by
-// the vocabulary; norms, routers, latent projections and learned positions are on every rank. A
-// product whose input features are cut gives a partial sum, which AllReduce completes. Cuts lie on
-// borders of quantisation blocks, head groups and kernel tiles. Shares may be uneven or empty, so
-// that any number of ranks works; a group of one rank has everything, by the same code.
+// Attention is cut by heads, convolutions by channels, MLPs and experts by their inner features,
+// embedding and output head by the vocabulary; norms, routers, latent projections and learned
+// positions are on every rank. A product whose input features are cut gives a partial sum, which
+// AllReduce completes. Cuts lie on borders of quantisation blocks, head groups and kernel tiles.
+// Shares may be uneven or empty, so that any number of ranks works; a group of one rank has
+// everything, by the same code.
 //
 // Stage 0 has embedding, final norm and head beside its layers: hidden rows pass from stage to
 // stage and back to it (Yang et al. 2022, EnergonAI; prima.cpp's ring).
@@ -54,12 +55,14 @@ struct CutBlocks {
   int64_t expert_down = 1;  // of experts' second layers
 };
 
-// A rank's query heads, and for each KV head that it keeps, which of the model's that is. Where
+// A rank's query heads, or channels of a convolution in place of attention; and for each KV head
+// that it keeps, which of the model's that is. Where
 // there are more ranks than KV heads, several ranks keep the same one. A rank keeps a KV head twice
 // if its query heads could not be divided evenly over its KV heads otherwise.
 struct HeadShare {
   Range heads;
   std::vector<int32_t> kv_heads;
+  Range channels;
 
   bool operator==(const HeadShare&) const = default;
 };

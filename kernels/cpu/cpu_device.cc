@@ -18,6 +18,7 @@
 #include "kernels/cpu/rank_ops.h"
 #include "kernels/cpu/sampler.h"
 #include "kernels/cpu/scratch.h"
+#include "kernels/cpu/short_conv.h"
 #include "kernels/cpu/thread_pool.h"
 #include "kernels/cpu/usable_cpus.h"
 #include "kernels/device.h"
@@ -180,6 +181,10 @@ class CpuOps final : public Ops {
 
   void Attention(const AttentionArgs& args) override {
     cpu::Attention(batch().OfGroup(args.cache.group), args, *table_.attention, pool_, attention_);
+  }
+
+  void ShortConv(const ShortConvArgs& args) override {
+    cpu::ShortConv(batch().OfGroup(args.cache.group), args, *table_.rows, pool_, conv_inputs_);
   }
 
   void Route(const RouteArgs& args) override { cpu::Route(args, pool_); }
@@ -393,6 +398,7 @@ class CpuOps final : public Ops {
   cpu::AdapterScratch adapters_;
   cpu::Scratch position_rows_;
   cpu::Scratch norm_vectors_;
+  cpu::Scratch conv_inputs_;
   cpu::AttentionScratch attention_;
   cpu::ExpertScratch experts_;
   std::vector<cpu::SamplerScratch> samplers_;
@@ -424,6 +430,7 @@ class CpuDevice final : public Device {
   std::string description() const override { return description_; }
   DType activation_dtype() const override { return DType::kF32; }
   bool HasKvType(DType) const override { return true; }
+  bool has_short_conv() const override { return true; }
   DType preferred_kv_type() const override {
     return isa_ == Isa::kAvx512Bf16 ? DType::kBF16 : DType::kF16;
   }

@@ -187,6 +187,17 @@ struct SumPartsArgs {
   float* out;
 };
 
+// out = gate * (bias + the sum over j of weight[j] * inputs[j]), the first term first.
+struct ConvRowArgs {
+  const float* const* inputs;  // [taps] of [dim]; nullptr: zeros
+  const float* weight;         // [taps, dim]
+  const float* bias;           // [dim] or nullptr
+  const float* gate;           // [dim]
+  int32_t taps;
+  int64_t dim;
+  float* out;
+};
+
 struct RowKernels {
   void (*norm)(const NormRowArgs& args);
   void (*rotate)(const RotateArgs& args);
@@ -201,6 +212,8 @@ struct RowKernels {
   void (*adapter_shrink)(const AdapterShrinkArgs& args);
   void (*adapter_expand)(const AdapterExpandArgs& args);
   void (*sum_parts)(const SumPartsArgs& args);
+  void (*multiply)(const float* a, const float* b, int64_t n, float* out);  // out = a * b
+  void (*conv)(const ConvRowArgs& args);
 };
 
 // One run of consecutive positions in one page.

@@ -233,8 +233,29 @@ inline void SumParts(const SumPartsArgs& args) {
   }
 }
 
-constexpr RowKernels kRowKernels = {NormRow, RotateHeads,   ToKv,          ScaleRow, CopyLogits,
-                                    ExpSum,  AdapterShrink, AdapterExpand, SumParts};
+inline void MultiplyRow(const float* a, const float* b, int64_t n, float* out) {
+  for (int64_t i = 0; i < n; i += kLanes) {
+    const int lanes = LanesAt(i, n);
+    StoreUpTo(out + i, LoadUpTo(a + i, lanes) * LoadUpTo(b + i, lanes), lanes);
+  }
+}
+
+inline void ConvRow(const ConvRowArgs& args) {
+  for (int64_t i = 0; i < args.dim; i += kLanes) {
+    const int lanes = LanesAt(i, args.dim);
+    Vec sum = args.bias ? LoadUpTo(args.bias + i, lanes) : Zero();
+    for (int32_t j = 0; j < args.taps; ++j) {
+      if (!args.inputs[j]) continue;
+      sum = Fma(LoadUpTo(args.weight + j * args.dim + i, lanes),
+                LoadUpTo(args.inputs[j] + i, lanes), sum);
+    }
+    StoreUpTo(args.out + i, sum * LoadUpTo(args.gate + i, lanes), lanes);
+  }
+}
+
+constexpr RowKernels kRowKernels = {NormRow,    RotateHeads, ToKv,          ScaleRow,
+                                    CopyLogits, ExpSum,      AdapterShrink, AdapterExpand,
+                                    SumParts,   MultiplyRow, ConvRow};
 
 }  // namespace
 }  // namespace heddle::kernels::cpu

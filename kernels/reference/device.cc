@@ -44,6 +44,9 @@ class ReferenceOps final : public Ops {
   void Attention(const AttentionArgs& args) override {
     reference::Attention(batch_.OfGroup(args.cache.group), args);
   }
+  void ShortConv(const ShortConvArgs& args) override {
+    reference::ShortConv(batch_.OfGroup(args.cache.group), args);
+  }
   void Route(const RouteArgs& args) override { reference::Route(args); }
   void ExpertMix(const ExpertMixArgs& args) override { reference::ExpertMix(batch_, args); }
   void HeadLinear(const HeadLinearArgs& args) override { reference::HeadLinear(batch_, args); }
@@ -91,6 +94,7 @@ class ReferenceDevice final : public Device {
   std::string description() const override { return "reference (plain loops, 1 thread)"; }
   DType activation_dtype() const override { return DType::kF32; }
   bool HasKvType(DType) const override { return true; }
+  bool has_short_conv() const override { return true; }
 
   absl::StatusOr<std::unique_ptr<Buffer>> Allocate(int64_t bytes) override {
     return AllocateHost(bytes, "buffer");

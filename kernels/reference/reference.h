@@ -48,6 +48,7 @@ void Linear(const HostBatch& batch, const LinearArgs& args);
 void RopeAngles(const HostBatch& batch, const RopeAnglesArgs& args);
 void RopeKvWrite(const HostBatch& batch, const RopeKvWriteArgs& args);
 void Attention(const HostBatch& batch, const AttentionArgs& args);
+void ShortConv(const HostBatch& batch, const ShortConvArgs& args);
 void Route(const RouteArgs& args);
 void ExpertMix(const HostBatch& batch, const ExpertMixArgs& args);
 void HeadLinear(const HostBatch& batch, const HeadLinearArgs& args);

@@ -36,7 +36,7 @@ absl::StatusOr<AdapterOnBase> CheckOnBase(const config::Config& config) {
                        .bytes = loaded.image->bytes(),
                        .pages = loaded.image->pages_of_each_rank(),
                        .tokens = loaded.image->pages_of_each_rank() /
-                                 capacity.kv_layout.n_groups() *
+                                 capacity.kv_layout.n_kv_groups() *
                                  int64_t{capacity.limits.page_tokens}};
 }
 

@@ -27,6 +27,7 @@ scheduler::SchedulerOptions SchedulerOptionsFor(const engine::ExecutorLimits& li
           .max_context = limits.max_context,
           .windows = limits.windows,
           .window_grain = limits.window_grain,
+          .state_groups = limits.state_groups,
           .max_step_tokens = step_tokens,
           .max_step_seqs = limits.max_batch_seqs,
           .pipeline_stages = limits.pipeline_stages,

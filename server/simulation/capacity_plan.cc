@@ -42,7 +42,7 @@ void CountUsers(const CapacityQuestion& question, CapacityAnswer* answer) {
   const int64_t left = std::max<int64_t>(0, question.scheduler.num_pages - AdapterPages(question));
   const int64_t by_memory = left / pages;
   answer->tokens_left =
-      left / question.capacity.kv_layout.n_groups() * question.scheduler.page_tokens;
+      left / question.capacity.kv_layout.n_kv_groups() * question.scheduler.page_tokens;
   const int64_t by_batch = MostRunning(question.scheduler);
   answer->limit = by_memory < by_batch ? UserLimit::kKvMemory : UserLimit::kBatchSeqs;
   answer->users_that_fit = static_cast<int32_t>(std::min(by_memory, by_batch));
@@ -142,7 +142,7 @@ std::string AdapterText(const CapacityQuestion& question, const CapacityAnswer& 
            base::StrCat(question.adapters, " leave room for ", answer.tokens_left, " tokens\n");
   }
   const scheduler::SchedulerOptions& options = question.scheduler;
-  const int64_t groups = question.capacity.kv_layout.n_groups();
+  const int64_t groups = question.capacity.kv_layout.n_kv_groups();
   for (const int64_t count : {1, 10, 100, 1000}) {
     const int64_t left = options.num_pages - count * question.adapter.pages;
     if (left <= 0) break;

@@ -179,6 +179,7 @@ TEST_CASE(
                                    .max_context = limits.max_context,
                                    .windows = limits.windows,
                                    .window_grain = limits.window_grain,
+                                   .state_groups = limits.state_groups,
                                    .max_step_tokens = limits.max_batch_tokens,
                                    .max_step_seqs = 16,
                                    .prefix_cache = false,

@@ -196,6 +196,21 @@ DOTS1 = dict(
     routed_scaling_factor=2.5, n_group=4, topk_group=2, first_k_dense_replace=1,
     norm_topk_prob=True, sliding_window=8, max_window_layers=2, num_hidden_layers=3,
     scoring_func="noaux_tc", rms_norm_eps=1e-5)
+# 5 heads over 1, taps beyond the published 3, a width that block_auto_adjust_ff_dim rounds.
+LFM2 = dict(
+    architectures=["Lfm2ForCausalLM"], model_type="lfm2", vocab_size=289, hidden_size=80,
+    intermediate_size=168, num_hidden_layers=5, num_attention_heads=5, num_key_value_heads=1,
+    max_position_embeddings=1024, norm_eps=1e-5, rope_theta=10000.0, conv_L_cache=5,
+    conv_bias=False, block_auto_adjust_ff_dim=True, block_ffn_dim_multiplier=1.1,
+    block_multiple_of=24, tie_word_embeddings=False, bos_token_id=1, eos_token_id=2,
+    layer_types=["conv", "full_attention", "conv", "conv", "full_attention"])
+LFM2_MOE = {
+    **{k: v for k, v in LFM2.items() if not k.startswith("block_")},
+    "architectures": ["Lfm2MoeForCausalLM"], "model_type": "lfm2_moe", "conv_L_cache": 3,
+    "conv_bias": True, "num_hidden_layers": 4, "moe_intermediate_size": 48, "num_experts": 6,
+    "num_experts_per_tok": 3, "num_dense_layers": 1, "use_expert_bias": True,
+    "norm_topk_prob": True, "routed_scaling_factor": 1.5, "tie_word_embeddings": True,
+    "layer_types": ["conv", "conv", "full_attention", "conv"]}
 ERNIE4_5_MOE = dict(
     SMALL, architectures=["Ernie4_5_MoeForCausalLM"], model_type="ernie4_5_moe", use_bias=False,
     moe_intermediate_size=64, moe_num_experts=8, moe_k=3, moe_num_shared_experts=2,
@@ -362,6 +377,18 @@ CASES = {
                             experts=SEPARATE_EXPERTS),
     "gpt_oss_default_rope": dict(config=dict(
         GPT_OSS_PLAIN, num_hidden_layers=2, layer_types=["sliding_attention", "full_attention"])),
+    "lfm2": dict(config=LFM2),
+    "lfm2_first": dict(config={
+        **{k: v for k, v in LFM2.items() if k not in ("layer_types", "tie_word_embeddings")},
+        "num_hidden_layers": 3, "full_attn_idxs": [1], "conv_bias": True, "tie_embedding": True,
+        "block_auto_adjust_ff_dim": False, "intermediate_size": 96, "block_ff_dim": 72,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "conv_dim": 80, "num_heads": 4,
+        "block_norm_eps": 1e-5, "theta": 10000.0}),
+    "lfm2_moe": dict(config=LFM2_MOE),
+    "lfm2_moe_separate": dict(
+        config=dict(LFM2_MOE, num_hidden_layers=3, use_expert_bias=False, conv_bias=False,
+                    layer_types=["full_attention", "conv", "conv"]),
+        experts=LFM2_EXPERTS, experts_at="feed_forward.experts."),
     "glm": dict(config=GLM),
     "glm4": dict(config=dict(GLM, architectures=["Glm4ForCausalLM"], model_type="glm4")),
 }
@@ -398,7 +425,7 @@ def file_tensors(name: str, parameter, case: dict):
     for before, after in case.get("rename", {}).items():
         name = name.replace(before, after)
     name = name.removeprefix(case.get("prefix", ""))
-    layer, dot, leaf = name.partition("mlp.experts.")
+    layer, dot, leaf = name.partition(case.get("experts_at", "mlp.experts."))
     if "experts" not in case or not dot:
         return [(name, parameter)]
     parts = case["experts"][0 if leaf == "gate_up_proj" else 1]
@@ -472,7 +499,7 @@ def build_deci(config: dict):
 def routing_biases(model):
     """Buffers that are weights."""
     return [(name, buffer) for name, buffer in model.named_buffers()
-            if name.endswith("e_score_correction_bias")]
+            if name.endswith(("e_score_correction_bias", "feed_forward.expert_bias"))]
 
 
 def build_model(case: dict):

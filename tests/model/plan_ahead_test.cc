@@ -77,6 +77,7 @@ SchedulerOptions OptionsFor(const engine::ExecutorLimits& limits) {
           .max_context = limits.max_context,
           .windows = limits.windows,
           .window_grain = limits.window_grain,
+          .state_groups = limits.state_groups,
           .max_step_tokens = 32,
           .max_step_seqs = 8};
 }

@@ -65,6 +65,7 @@ SchedulerOptions OptionsFor(const engine::ExecutorLimits& limits) {
           .max_context = limits.max_context,
           .windows = limits.windows,
           .window_grain = limits.window_grain,
+          .state_groups = limits.state_groups,
           .max_step_tokens = limits.max_batch_tokens,
           .max_step_seqs = 16,
           .pipeline_stages = limits.pipeline_stages,
