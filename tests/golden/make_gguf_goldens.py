@@ -116,6 +116,13 @@ CASES = {
     # A variant that reads images, for which the converter reorders q and k for pairs of halves.
     "glm4_sections": (dict(models.GLM, architectures=["Glm4ForCausalLM"], model_type="glm4"),
                       ARCH.GLM4, [(KEYS.Rope.DIMENSION_SECTIONS, [2, 3, 3, 0])]),
+    "lfm2": (models.LFM2, ARCH.LFM2, [
+        (KEYS.LLM.FEED_FORWARD_LENGTH, 144), (KEYS.Attention.HEAD_COUNT_KV, [0, 1, 0, 0, 1]),
+        (KEYS.Attention.LAYERNORM_RMS_EPS, 1e-5), (KEYS.ShortConv.L_CACHE, 5)]),
+    "lfm2_moe": (dict(models.LFM2_MOE, conv_bias=False), ARCH.LFM2MOE, [
+        (KEYS.Attention.HEAD_COUNT_KV, [0, 0, 1, 0]), (KEYS.Attention.LAYERNORM_RMS_EPS, 1e-5),
+        (KEYS.LLM.EXPERT_GATING_FUNC, 2), (KEYS.LLM.EXPERT_WEIGHTS_SCALE, 1.5),
+        (KEYS.LLM.LEADING_DENSE_BLOCK_COUNT, 1), (KEYS.ShortConv.L_CACHE, 3)]),
     "granite_no_experts": (models.GRANITE, ARCH.GRANITE, GRANITE_SCALES + [
         (KEYS.LLM.EXPERT_COUNT, 0)]),
     "gpt2": (models.GPT2, ARCH.GPT2, []),
@@ -181,7 +188,8 @@ def metadata(config, arch, extra):
          config.get("shared_expert_intermediate_size")),
     ] + extra
     name = gguf.MODEL_ARCH_NAMES[arch]
-    return [[key.format(arch=name), value] for key, value in entries if value is not None]
+    last = {key: value for key, value in entries if value is not None}
+    return [[key.format(arch=name), value] for key, value in last.items()]
 
 
 def gpt_oss_parts(name):
@@ -236,6 +244,8 @@ def transform(config, name, sections=False):
     if "query_key_value" in name:
         kv_heads = first(config, "num_kv_heads") or (1 if config.get("multi_query") else heads)
         return ["regroup", heads, kv_heads]
+    if name.endswith("conv.conv.weight"):
+        return ["squeeze"]
     if kind == "gpt2" and name.endswith((".c_attn.weight", ".c_proj.weight", ".c_fc.weight")):
         return ["transpose"]
     return []
@@ -250,9 +260,7 @@ def folder_tensors(config, parts):
             model = transformers.AutoModelForCausalLM.from_config(
                 transformers.AutoConfig.for_model(**copy.deepcopy(config)))
     tensors, merged = [], {}
-    case = dict(rename=parts.get("rename", {}), experts=parts.get("experts"))
-    if case["experts"] is None:
-        del case["experts"]
+    case = {key: parts[key] for key in ("rename", "experts", "experts_at") if key in parts}
     for name, parameter in list(model.named_parameters()) + models.routing_biases(model):
         for file_name, part in models.file_tensors(name, parameter, case):
             shape = list(part.shape)
@@ -271,6 +279,8 @@ def make_case(name):
     parts = models.CASES.get(name, {})
     if name == "glm4_sections":
         parts = models.CASES["glm4"]
+    if name == "lfm2_moe":
+        parts = models.CASES["lfm2_moe_separate"]
     if config["model_type"].startswith("deepseek"):
         parts = dict(experts=models.SEPARATE_EXPERTS)  # what the converter reads
     tensors, merged = folder_tensors(config, parts)
@@ -284,6 +294,11 @@ def make_case(name):
             made = deepseek_parts(config, source)
         elif source.endswith("input_linear.weight"):
             made = granite_parts(source)
+        elif ".feed_forward.experts." in source:
+            own = dict(w1="gate_proj", w2="down_proj", w3="up_proj")[source.split(".")[-2]]
+            made = [(f"{source.split('feed_forward')[0]}mlp.experts.{own}.weight", [])]
+        elif source.endswith(".expert_bias"):
+            made = [(source + ".bias", [])]
         elif source.endswith("_correction_bias"):
             made = [(source.replace("_correction_bias", "_correction.bias"), [])]
         for made_name, operation in made:

@@ -258,6 +258,8 @@ GRANITE_RENAME = {".experts.gate_up_proj": ".input_linear.weight",
 MIXTRAL_EXPERTS = [["block_sparse_moe.experts.{e}.w1.weight",
                     "block_sparse_moe.experts.{e}.w3.weight"],
                    ["block_sparse_moe.experts.{e}.w2.weight"]]
+LFM2_EXPERTS = [["feed_forward.experts.{e}.w1.weight", "feed_forward.experts.{e}.w3.weight"],
+                ["feed_forward.experts.{e}.w2.weight"]]
 # Activations in 8 bits could choose other experts; here both are always chosen.
 TWO_EXPERTS = dict(MIXTRAL, num_hidden_layers=2, num_local_experts=2)
 FP8 = dict(quant_method="fp8", activation_scheme="dynamic", weight_block_size=[32, 32])
@@ -402,7 +404,7 @@ def scale_and_offset(name: str, shape) -> tuple[float, float]:
     """Activations stay near unit size, and no term of the forward is negligible."""
     if "norm" in name or "ln_" in name:
         return 0.25, (0.0 if name.endswith("bias") else 1.0)
-    if len(shape) == 1 or name.endswith("e_score_correction_bias"):
+    if len(shape) == 1 or name.endswith(("e_score_correction_bias", "expert_bias")):
         return 0.25, 0.0
     if "embed" in name or "wte" in name:
         return 0.5, 0.0

@@ -143,6 +143,10 @@ Matrix Apply(Matrix matrix, const json& operation) {
   if (name == "slice") return Slice(matrix, operation.at(1), operation.at(2));
   if (name == "columns") return Columns(matrix, operation.at(1), operation.at(2));
   if (name == "transpose") return Transpose(matrix);
+  if (name == "squeeze") {
+    matrix.shape.erase(matrix.shape.begin() + 1);
+    return matrix;
+  }
   HEDDLE_CHECK(name == "add_one", "unknown operation " + name);
   for (float& value : matrix.values) value += 1.0f;
   return matrix;
