@@ -241,6 +241,7 @@ absl::StatusOr<ModelInfo> DescribeRandom(const ModelSpec& spec, kernels::DType w
                                          const kernels::Device* device) {
   ModelInfo loaded;
   loaded.model.spec = spec;
+  HEDDLE_RETURN_IF_ERROR(CheckOpsFor(spec, device));
   HEDDLE_RETURN_IF_ERROR(CheckWholeBlocks(loaded.model.spec, weights));
   HEDDLE_RETURN_IF_ERROR(CheckLayoutOf(spec, options.layout));
   const int64_t block = kernels::Info(weights).block_elements;

@@ -31,6 +31,7 @@ struct Shape {
   bool tied;
   bool qkv_bias;
   bool qk_norm;
+  uint64_t convolves = 0;  // bit i: layer i is a short convolution of 3 taps
 };
 
 // The dimensions are those of each model's published config.json.
@@ -46,6 +47,7 @@ constexpr Shape kShapes[] = {
     {"qwen2.5-7b", 28, 3584, 18944, 28, 4, 128, 152064, 32768, false, true, false},
     {"qwen3-0.6b", 28, 1024, 3072, 16, 8, 128, 151936, 40960, true, false, true},
     {"qwen3-1.7b", 28, 2048, 6144, 16, 8, 128, 151936, 40960, true, false, true},
+    {"lfm2-1.2b", 16, 2048, 8192, 32, 8, 64, 65536, 128000, true, false, true, 0xaadb},
     {"qwen3-8b", 36, 4096, 12288, 32, 8, 128, 151936, 40960, false, false, true},
 };
 
@@ -66,6 +68,11 @@ ModelSpec ToSpec(const Shape& shape) {
   spec.max_context = shape.max_context;
   spec.tied_embeddings = shape.tied;
   spec.layers.assign(shape.layers, layer);
+  for (size_t i = 0; i < spec.layers.size() && i < 64; ++i) {
+    if ((shape.convolves >> i & 1) == 0) continue;
+    AttentionSpec& attention = spec.layers[i].attention;
+    attention = {.conv = {.taps = 3, .channels = shape.hidden}};
+  }
   return spec;
 }
 
@@ -251,7 +258,14 @@ class Maker {
     const int64_t inter = layer.mlp.inter;
     LayerWeights weights;
     HEDDLE_ASSIGN_OR_RETURN(weights.attention_norm.weight, Constant(spec.hidden, 1.0f));
-    HEDDLE_ASSIGN_OR_RETURN(weights.qkv.matrix, Matrix({q, kv, kv}, spec.hidden));
+    const int64_t channels = attention.conv.channels;
+    if (channels > 0) {
+      HEDDLE_ASSIGN_OR_RETURN(weights.qkv.matrix,
+                              Matrix({channels, channels, channels}, spec.hidden));
+      HEDDLE_ASSIGN_OR_RETURN(weights.conv, Constant(channels * attention.conv.taps, 0.5f));
+    } else {
+      HEDDLE_ASSIGN_OR_RETURN(weights.qkv.matrix, Matrix({q, kv, kv}, spec.hidden));
+    }
     if (attention.qkv_bias) {
       HEDDLE_ASSIGN_OR_RETURN(weights.qkv.bias, Constant(q + 2 * kv, 0.0f));
     }
@@ -259,7 +273,7 @@ class Maker {
       HEDDLE_ASSIGN_OR_RETURN(weights.q_norm, Constant(attention.head_dim, 1.0f));
       HEDDLE_ASSIGN_OR_RETURN(weights.k_norm, Constant(attention.head_dim, 1.0f));
     }
-    HEDDLE_ASSIGN_OR_RETURN(weights.out.matrix, Matrix({spec.hidden}, q));
+    HEDDLE_ASSIGN_OR_RETURN(weights.out.matrix, Matrix({spec.hidden}, q + channels));
     HEDDLE_ASSIGN_OR_RETURN(weights.mlp_norm.weight, Constant(spec.hidden, 1.0f));
     std::vector<int64_t> up(layer.mlp.gated ? 2 : 1, inter);
     HEDDLE_ASSIGN_OR_RETURN(weights.up.matrix, Matrix(up, spec.hidden));
@@ -328,7 +342,8 @@ absl::Status CheckWholeBlocks(const ModelSpec& spec, DType dtype) {
   const kernels::DTypeInfo& info = kernels::Info(dtype);
   std::vector<int64_t> widths = {spec.hidden};
   for (const LayerSpec& layer : spec.layers) {
-    widths.push_back(int64_t{layer.attention.n_heads} * layer.attention.head_dim);
+    widths.push_back(int64_t{layer.attention.n_heads} * layer.attention.head_dim +
+                     layer.attention.conv.channels);
     widths.push_back(layer.mlp.inter);
   }
   for (int64_t width : widths) {
@@ -371,9 +386,10 @@ int64_t WeightBytes(const ModelSpec& spec, DType dtype, const kernels::Device* d
     const AttentionSpec& attention = layer.attention;
     const int64_t q = int64_t{attention.n_heads} * attention.head_dim;
     const int64_t kv = int64_t{attention.n_kv_heads} * attention.head_dim;
+    const int64_t channels = attention.conv.channels;
     const int64_t up_rows = int64_t{layer.mlp.gated ? 2 : 1} * layer.mlp.inter;
-    bytes += (q + 2 * kv + up_rows) * row_bytes(spec.hidden) +
-             spec.hidden * (row_bytes(q) + row_bytes(layer.mlp.inter));
+    bytes += (q + 2 * kv + 3 * channels + up_rows) * row_bytes(spec.hidden) +
+             spec.hidden * (row_bytes(q + channels) + row_bytes(layer.mlp.inter));
   }
   return bytes;
 }

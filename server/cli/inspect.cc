@@ -34,7 +34,27 @@ std::string ParameterCount(int64_t count) {
   return absl::StrCat(count);
 }
 
-std::string AttentionText(const ModelSpec& spec) {
+// What a sequence keeps beside its keys and values; empty if nothing.
+std::string StateText(const engine::Capacity& capacity) {
+  if (capacity.limits.state_groups == 0) return "";
+  return absl::StrCat(" and ", base::ShowBytes(capacity.state_bytes()), " of state per user");
+}
+
+// Text like "short convolutions over 3 positions in 10 layers"; empty without any.
+std::string ConvolutionText(const ModelSpec& spec) {
+  const auto layers =
+      std::count_if(spec.layers.begin(), spec.layers.end(),
+                    [](const LayerSpec& l) { return l.attention.conv.taps > 0; });
+  if (layers == 0) return "";
+  return absl::StrCat("short convolutions over ",
+                      Range(spec, [](const LayerSpec& l) { return l.attention.conv.taps; }),
+                      " positions in ", layers, layers == 1 ? " layer" : " layers");
+}
+
+std::string AttentionText(const ModelSpec& whole) {
+  ModelSpec spec = whole;  // without the layers that convolve
+  std::erase_if(spec.layers, [](const LayerSpec& l) { return l.attention.conv.taps > 0; });
+  if (spec.layers.empty()) return "none";
   std::string text = absl::StrCat(
       Range(spec, [](const LayerSpec& l) { return l.attention.n_heads; }), " heads of ",
       Range(spec, [](const LayerSpec& l) { return l.attention.head_dim; }), ", ",
@@ -122,12 +142,16 @@ std::string InspectText(const std::string& path, const engine::ModelInfo& model,
     Line(&out, "experts", experts);
   }
   Line(&out, "attention", AttentionText(spec));
+  if (const std::string convolutions = ConvolutionText(spec); !convolutions.empty()) {
+    Line(&out, "recurrent", convolutions);
+  }
   Line(&out, "vocabulary", absl::StrCat(spec.vocab, spec.tied_embeddings ? ", tied head" : ""));
   Line(&out, "context", absl::StrCat(spec.max_context, " tokens"));
   Line(&out, "weights", absl::StrCat(base::ShowBytes(capacity.weight_bytes), ": ", model.formats));
   Line(&out, "KV cache",
        absl::StrCat(std::string(kernels::Info(model.kv_dtype).name), ", ",
-                    base::ShowBytes(capacity.kv_bytes_per_token), " per token"));
+                    base::ShowBytes(capacity.kv_bytes_per_token), " per token",
+                    StateText(capacity)));
   Line(&out, "this machine",
        absl::StrCat(base::ShowBytes(capacity.available_bytes), " free; ",
                     DescribeCapacity(capacity)));
@@ -153,6 +177,7 @@ std::string InspectJson(const std::string& path, const engine::ModelInfo& model,
       {"workspace_bytes", capacity.workspace_bytes},
       {"kv_type", kernels::Info(model.kv_dtype).name},
       {"kv_bytes_per_token", capacity.kv_bytes_per_token},
+      {"state_bytes_per_user", capacity.state_bytes()},
       {"kv_bytes", capacity.kv_bytes},
       {"available_bytes", capacity.available_bytes},
       {"pool_tokens", capacity.pool_tokens()},

@@ -464,5 +464,53 @@ TEST_CASE("Generation defaults are read and bounded", "[model][unit]") {
              {"\"top_p\" is 1.5", "from 0 to 1"});
 }
 
+TEST_CASE("LFM2: layers of both kinds, widths and bad values", "[model][unit]") {
+  const json config = *test::LoadGolden("lfm2").config;
+  auto description = DescribeJson(config);
+  REQUIRE(description.ok());
+  const ModelSpec& spec = description->spec;
+  CHECK(spec.layers[0].attention.conv.taps == 5);
+  CHECK(spec.layers[0].attention.conv.channels == 80);
+  CHECK(spec.layers[0].attention.n_heads == 0);
+  CHECK(spec.layers[1].attention.conv.taps == 0);
+  CHECK(spec.layers[1].attention.n_heads == 5);
+  CHECK(spec.layers[0].mlp.inter == 144);  // int(1.1 * int(2 * 168 / 3)) = 123, in multiples of 24
+  CHECK(DescribeJson(With(config, "block_ffn_dim_multiplier", nullptr))->spec.layers[0].mlp.inter ==
+        112);
+  // The first releases say which layers attend.
+  auto first = DescribeJson(*test::LoadGolden("lfm2_first").config);
+  REQUIRE(first.ok());
+  CHECK(first->spec.layers[1].attention.n_heads == 4);
+  CHECK(first->spec.layers[2].attention.conv.bias);
+  CHECK(first->spec.tied_embeddings);
+
+  const auto refused = [&](const char* key, const json& value, StatusCode code, const char* text) {
+    CheckError(DescribeJson(With(config, key, value)).status(), code, {key, text});
+  };
+  refused("layer_types", {"conv"}, StatusCode::kInvalidArgument, "one per layer");
+  refused("layer_types", {"conv", "conv", "conv", "conv", "mamba"}, StatusCode::kUnimplemented,
+          "mamba");
+  refused("conv_L_cache", 0, StatusCode::kInvalidArgument, "");
+  refused("conv_L_cache", 1000, StatusCode::kInvalidArgument, "");
+  refused("conv_dim", 64, StatusCode::kUnimplemented, "hidden_size");
+  refused("block_ffn_dim_multiplier", 1e-5, StatusCode::kInvalidArgument, "1e-05");
+  refused("block_use_swiglu", false, StatusCode::kUnimplemented, "");
+  refused("num_key_value_heads", 3, StatusCode::kInvalidArgument, "divisor");
+  json indexed = config;
+  indexed.erase("layer_types");
+  CHECK(DescribeJson(With(indexed, "full_attn_idxs", {0, 4})).ok());
+  CheckError(DescribeJson(With(indexed, "full_attn_idxs", {5})).status(),
+             StatusCode::kInvalidArgument, {"full_attn_idxs"});
+  CheckError(DescribeJson(With(indexed, "full_attn_idxs", {-1})).status(),
+             StatusCode::kInvalidArgument, {"full_attn_idxs"});
+  const json moe = *test::LoadGolden("lfm2_moe").config;
+  CHECK(DescribeJson(moe)->spec.layers[0].moe.n_experts == 0);
+  CHECK(DescribeJson(moe)->spec.layers[1].moe.choice_bias);
+  CheckError(DescribeJson(With(moe, "num_dense_layers", 9)).status(), StatusCode::kInvalidArgument,
+             {"num_dense_layers"});
+  CheckError(DescribeJson(With(moe, "num_experts_per_tok", 7)).status(),
+             StatusCode::kInvalidArgument, {"num_experts_per_tok"});
+}
+
 }  // namespace
 }  // namespace heddle::engine

@@ -102,6 +102,53 @@ TEST_CASE("Layers of two shapes share places with their like only", "[unit]") {
   CHECK(alone[1] == 1);
 }
 
+TEST_CASE("LFM2 1.2B: state lies in pages of its own, which are hardly larger than those of keys",
+          "[unit]") {
+  std::vector<KvLayer> layers;
+  for (int32_t i = 0; i < 16; ++i) {
+    const bool attends = i == 2 || i == 5 || i == 8 || i == 10 || i == 12 || i == 14;
+    layers.push_back(attends ? KvLayer{.shape = {.n_kv_heads = 8, .head_dim = 64}}
+                             : KvLayer{.shape = {.n_kv_heads = 1,
+                                                 .head_dim = 2048,
+                                                 .keys_alone = true,
+                                                 .is_state = true},
+                                       .window = 3});
+  }
+  for (const bool one_group : {false, true}) {
+    const KvLayout layout = PlanKvLayout(layers, kRule, 32768, DType::kF16, one_group);
+    CheckPlaces(layers, layout);
+    // 6 layers of 8 heads with keys and values; two states of 4 * 2,048 bytes need a third more.
+    CHECK(layout.windows == std::vector<int32_t>{0, 3, 3, 3, 3, 3});
+    CHECK(layout.n_state_groups == 5);
+    CHECK(layout.n_kv_groups() == 1);
+    CHECK(layout.RowBytes(DType::kF16) == 2 * 4 * 2048);
+    CHECK(KvBytesPerToken(layers, DType::kF16) == 6 * 2 * 8 * 64 * 2);
+  }
+  // Windows of state give back single pages: the window, a step, one page more, and three.
+  PageRule rule = kRule;
+  rule.state_groups = 1;
+  const int32_t windows[] = {0, 3};
+  CHECK(rule.MostPages(32768, windows) == 32768 / 16 + (3 + 16 + 512 + 48 + 15) / 16);
+  CHECK(kRule.MostPages(32768, windows) == 32768 / 16 + (3 + 512 + 512 + 48 + 15) / 16);
+}
+
+TEST_CASE("State of odd formats begins at whole floats, and a model may have nothing else",
+          "[unit]") {
+  std::vector<KvLayer> layers(
+      3, {.shape = {.n_kv_heads = 1, .head_dim = 5, .keys_alone = true, .is_state = true},
+          .window = 4});
+  CHECK(PlanKvLayout(layers, kRule, 4096, DType::kF16).windows.front() == 4);
+  CHECK(PlanKvLayout(layers, kRule, 4096, DType::kF16).n_kv_groups() == 1);
+  layers.push_back({.shape = {.n_kv_heads = 3, .head_dim = 7}, .window = 256});
+  layers.push_back({.shape = {.n_kv_heads = 3, .head_dim = 7}});
+  const KvLayout layout = PlanKvLayout(layers, kRule, 4096, DType::kF8E4M3, true);
+  CheckPlaces(layers, layout);
+  CHECK(layout.windows.front() == 0);
+  CHECK(layout.n_groups() - layout.n_state_groups == 1);
+  CHECK(layout.RowBytes(DType::kF8E4M3) % 4 == 0);
+  CHECK(layout.RowBytes(DType::kF8E4M3) >= 2 * 2 * 3 * 7);
+}
+
 TEST_CASE("A rule's longest sequence is the last whose pages fit", "[unit]") {
   for (const std::vector<int32_t>& windows :
        {std::vector<int32_t>{0}, {0, 128}, {0, 512, 512, 512}, {1024, 16}}) {

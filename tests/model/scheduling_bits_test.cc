@@ -104,6 +104,8 @@ TEST_CASE("Output does not depend on scheduling, bit for bit", "[golden]") {
                                                      {"gemma2", 1, 1},
                                                      {"gemma3", 1, 1},
                                                      {"gpt_oss", 1, 1},
+                                                     {"lfm2", 1, 1},
+                                                     {"lfm2", 2, 2},
                                                      {"llama_q4_0", 1, 1},
                                                      {"llama_q4_0", 2, 1},
                                                      {"mistral_window", 3, 1},
@@ -116,7 +118,8 @@ TEST_CASE("Output does not depend on scheduling, bit for bit", "[golden]") {
   const SchedulerOptions plain = OptionsFor(executor->limits());
   // Windows are cut at multiples of 512 positions, and hold as much more.
   const std::vector<int32_t>& windows = executor->limits().windows;
-  const bool has_windows = windows.back() > 0;
+  const bool has_state = executor->limits().state_groups > 0;
+  const bool has_windows = windows.back() > 0 && !has_state;
   const auto requests = Requests(&random, executor->limits().vocab, has_windows ? 30 : 1);
   Answers alone;
   for (const GenerationRequest& request : requests) {
@@ -134,6 +137,9 @@ TEST_CASE("Output does not depend on scheduling, bit for bit", "[golden]") {
     if (has_windows) {
       options.num_pages += static_cast<int32_t>(options.page_rule().MostPages(1830, windows));
       options.num_pages = std::max(options.num_pages, 150);  // else no prefix stays whole
+    }
+    if (has_state) {
+      options.num_pages += static_cast<int32_t>(options.page_rule().MostPages(60, windows));
     }
     options.num_host_pages = (round % 4 > 1) * std::min(40, executor->limits().num_host_pages);
     options.max_step_tokens = std::uniform_int_distribution<int32_t>(2, kMaxStepTokens)(random);

@@ -43,6 +43,7 @@ class Rig {
                   .vocab = kVocab,
                   .windows = options.windows,
                   .window_grain = options.window_grain,
+                  .state_groups = options.state_groups,
                   .max_draft_tokens = options.max_draft_tokens,
                   .adapter_slots = options.adapter_slots},
                  max_in_flight) {}

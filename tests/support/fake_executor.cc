@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
+#include "engine/page_rule.h"
 
 namespace heddle::test {
 
@@ -368,7 +369,11 @@ absl::Status FakeExecutor::ReadContext(const StepPlan& plan, const SequenceSlice
       (position > 0 && position > first_new + 1 - window)) {
     return Broken(slice.id, "lacks positions that its rows see");
   }
-  if (position % limits_.window_grain != 0) return Broken(slice.id, "was cut within a grain");
+  const engine::PageRule rule{.page_tokens = limits_.page_tokens,
+                              .window_grain = limits_.window_grain,
+                              .state_groups = limits_.state_groups};
+  const int32_t grain = rule.GrainOf(view.group, static_cast<int64_t>(limits_.windows.size()));
+  if (position % grain != 0) return Broken(slice.id, "was cut within a grain");
   bool is_known = position == 0;  // the history before the first span
   for (int32_t s = 0; s < view.range.num_spans; ++s) {
     KvSpan span = view.spans[s];
