@@ -39,7 +39,9 @@ absl::StatusOr<std::vector<bool>> ReadLayerTypes(const JsonSource& config, int32
     if (attending == nullptr) return convolves;
     std::fill(convolves.begin(), convolves.end(), true);
     for (const json& index : attending->is_array() ? *attending : json::array({*attending})) {
-      if (!index.is_number_unsigned() || index.get<uint64_t>() >= convolves.size()) {
+      // Numbers above 2^63 become negative.
+      if (!index.is_number_integer() || index.get<int64_t>() < 0 ||
+          index.get<int64_t>() >= n_layers) {
         return config.Error("full_attn_idxs", JsonSource::Show(*attending),
                             base::StrCat("a list of layers from 0 to ", n_layers - 1));
       }

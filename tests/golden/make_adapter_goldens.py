@@ -65,6 +65,7 @@ CASES = {
     "glm4": dict(base="glm4", config=PLAIN),
     "nemotron": dict(base="nemotron", config=PLAIN),
     "decilm": dict(base="decilm", config=PLAIN),
+    "lfm2": dict(base="lfm2", config=PLAIN),
     "mixtral": dict(base="mixtral", config=dict(PLAIN, target_modules=ATTENTION),
                     merged=ROUTER),
     "qwen2_moe": dict(base="qwen2_moe", config=PLAIN, merged=ROUTER),
