@@ -200,6 +200,55 @@ absl::Status RefineGgufLfm2Moe(const GgufSource& source, const TensorFinder& fin
   return RefineGgufLfm2(source, find, spec, names);
 }
 
+const NameMap& Lfm2Names() {
+  static const NameMap names = [] {
+    NameMap lfm2 = LlamaNames();
+    lfm2.final_norm = "embedding_norm.weight";
+    LayerNames& layer = lfm2.layer;
+    layer.attn_norm = "layers.{}.operator_norm.weight";
+    layer.q_norm = "layers.{}.self_attn.q_layernorm.weight";
+    layer.k_norm = "layers.{}.self_attn.k_layernorm.weight";
+    layer.o = "layers.{}.self_attn.out_proj.weight";
+    layer.conv = "layers.{}.conv.conv.weight";
+    layer.conv_bias = "layers.{}.conv.conv.bias";
+    layer.conv_in = "layers.{}.conv.in_proj.weight";
+    layer.conv_in_bias = "layers.{}.conv.in_proj.bias";
+    layer.conv_out = "layers.{}.conv.out_proj.weight";
+    layer.conv_out_bias = "layers.{}.conv.out_proj.bias";
+    layer.mlp_norm = "layers.{}.ffn_norm.weight";
+    layer.gate = "layers.{}.feed_forward.w1.weight";
+    layer.up = "layers.{}.feed_forward.w3.weight";
+    layer.down = "layers.{}.feed_forward.w2.weight";
+    return lfm2;
+  }();
+  return names;
+}
+
+const NameMap& Lfm2MoeNames() {
+  static const NameMap names = [] {
+    NameMap lfm2 = Lfm2Names();
+    LayerNames& layer = lfm2.layer;
+    layer.router = "layers.{}.feed_forward.gate.weight";
+    layer.choice_bias = "layers.{}.feed_forward.expert_bias";
+    layer.expert_gate = "layers.{}.feed_forward.experts.{e}.w1.weight";
+    layer.expert_up = "layers.{}.feed_forward.experts.{e}.w3.weight";
+    layer.expert_down = "layers.{}.feed_forward.experts.{e}.w2.weight";
+    return lfm2;
+  }();
+  return names;
+}
+
+const NameMap& Lfm2MoeStackedNames() {
+  static const NameMap names = [] {
+    NameMap lfm2 = Lfm2MoeNames();
+    lfm2.layer.expert_gate = lfm2.layer.expert_up = "";
+    lfm2.layer.expert_gate_up = "layers.{}.feed_forward.experts.gate_up_proj";
+    lfm2.layer.expert_down = "layers.{}.feed_forward.experts.down_proj";
+    return lfm2;
+  }();
+  return names;
+}
+
 Family Lfm2(const Family& llama) {
   Family lfm2 = llama;
   lfm2.name = lfm2.model_type = "lfm2";

@@ -5,7 +5,7 @@ namespace {
 
 int64_t AttentionElements(const AttentionSpec& attention, int64_t hidden) {
   const int64_t heads = 2 * (int64_t{attention.n_heads} + attention.n_kv_heads);  // q, out, k, v
-  const int64_t factors = 4 * int64_t{attention.conv.channels};  // three, and out
+  const int64_t factors = 4 * int64_t{attention.conv.channels};                   // three, and out
   return hidden * (heads * attention.head_dim + factors);
 }
 

@@ -203,11 +203,9 @@ class Loader {
                            LayerWeights* layer) {
     HEDDLE_ASSIGN_OR_RETURN(layer->out, Linear({&names.o}, {&names.o_bias}, CutColumns(channels)));
     if (channels.count == 0) return absl::OkStatus();
-    std::vector<Range> factors;
-    for (int64_t first = channels.first; factors.size() < 3; first += conv.channels) {
-      factors.push_back({first, channels.count});
-    }
-    HEDDLE_ASSIGN_OR_RETURN(layer->qkv, Linear({&names.qkv}, {&names.qkv_bias}, CutRows(factors)));
+    std::vector<Range> bcx(3, channels);
+    for (size_t i = 1; i < bcx.size(); ++i) bcx[i].first = bcx[i - 1].first + conv.channels;
+    HEDDLE_ASSIGN_OR_RETURN(layer->qkv, Linear({&names.qkv}, {&names.qkv_bias}, CutRows(bcx)));
     HEDDLE_ASSIGN_OR_RETURN(const CheckpointTensor* taps, Find(names.conv));
     HEDDLE_ASSIGN_OR_RETURN(layer->conv, Upload(TapsOf(*taps, conv.taps, channels)));
     HEDDLE_ASSIGN_OR_RETURN(const std::vector<float> bias, Values({&names.conv_bias}));

@@ -2,9 +2,9 @@
 preemption, swaps, shared prefixes, evicted adapters) and drafts with all drafters, half of them streamed. Each answer equals that of the same request
 alone on a server with nothing of this, to the bit of every log-probability.
 
-    combine_test.py [--requests N] [--seed S] [--tp RANKS] [--pp STAGES]
+    combine_test.py [--requests N] [--seed S] [--tp RANKS] [--pp STAGES] [--hybrid]
 
-With several stages there are no adapters and no drafters with weights.
+With several stages there are no adapters and no drafters with weights. --hybrid: on a model with short convolutions, with neither.
 """
 
 import argparse
@@ -20,6 +20,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "conformanc
 from adapter_kinds import write_adapters  # noqa: E402
 from features import FEATURES, draw, without_adapters  # noqa: E402
 from heddle_server import DEMO_MODEL, Server  # noqa: E402
+from hybrid_model import write_hybrid_model  # noqa: E402
 
 ROUTE = "/v1/chat/completions"
 TRAINED = {name: DEMO_MODEL / "adapters" / name for name in ("pirate", "upper")}
@@ -60,11 +61,16 @@ def main():
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--tp", type=int, default=1)
     parser.add_argument("--pp", type=int, default=1)
+    parser.add_argument("--hybrid", action="store_true")
     arguments = parser.parse_args()
     source = random.Random(arguments.seed)
-    features = FEATURES if arguments.pp == 1 else without_adapters()
+    features = FEATURES if arguments.pp == 1 and not arguments.hybrid else without_adapters()
     drawn = [draw(source, features) for _ in range(arguments.requests)]
     ranks = [*COMMON, "--tp", str(arguments.tp), "--pp", str(arguments.pp)]
+    if arguments.hybrid:
+        with tempfile.TemporaryDirectory() as folder:
+            model = write_hybrid_model(pathlib.Path(folder) / "model", DEMO_MODEL)
+            return compare(drawn, features, ranks, ["ngram,suffix"], arguments.seed, model)
     if arguments.pp > 1:
         return compare(drawn, features, ranks, ["ngram,suffix"], arguments.seed)
     with tempfile.TemporaryDirectory() as folder:
@@ -73,8 +79,8 @@ def main():
         return compare(drawn, FEATURES, flags, DRAFTERS, arguments.seed)
 
 
-def compare(drawn, features, flags, all_drafters, seed):
-    with Server(*flags, *ROOMY) as server:
+def compare(drawn, features, flags, all_drafters, seed, model=DEMO_MODEL):
+    with Server(*flags, *ROOMY, model=model) as server:
         alone = [whole(server, request) for _, request in drawn]
     refused = [(names, answer) for (names, _), answer in zip(drawn, alone) if isinstance(answer, tuple)]
     assert not refused, f"combinations that are refused: {refused[:3]}"
@@ -82,7 +88,7 @@ def compare(drawn, features, flags, all_drafters, seed):
     size = -(-len(drawn) // len(all_drafters))
     for i, drafters in enumerate(all_drafters):
         part = drawn[i * size:(i + 1) * size]
-        with Server(*flags, *SCARCE, "--speculate", drafters) as server, concurrent.futures.ThreadPoolExecutor(24) as pool:
+        with Server(*flags, *SCARCE, "--speculate", drafters, model=model) as server, concurrent.futures.ThreadPoolExecutor(24) as pool:
             together += pool.map(lambda n: (whole, streamed)[n % 2](server, part[n][1]), range(len(part)))
             preempted += server.metric("heddle_preemptions_total")
             drafted += server.metric("heddle_spec_decode_draft_tokens_total")

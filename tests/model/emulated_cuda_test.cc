@@ -187,6 +187,17 @@ TEST_CASE("A model runs with 8-bit keys and values", "[cuda]") {
   }
 }
 
+TEST_CASE("Layers for which the device has no op are refused by name", "[cuda]") {
+  test::TempDir dir;
+  engine::LoadOptions options;
+  options.make_device = [] { return kernels::CreateCudaDevice({.activations = DType::kF32}); };
+  options.capacity.kv_bytes = 8 << 20;
+  const auto path = test::WriteSyntheticModel(test::LoadGolden("lfm2"), dir.path());
+  const auto model = engine::LoadLocalModel(path, options);
+  CHECK(absl::IsUnimplemented(model.status()));
+  CHECK(model.status().message().find("short convolutions") != absl::string_view::npos);
+}
+
 TEST_CASE("Layers in groups of their own windows read their own pages", "[cuda]") {
   test::Golden golden = test::LoadGolden("gemma3");
   json config = *golden.config;
