@@ -4,6 +4,7 @@
 #include <fstream>
 
 #include "catch2/catch.hpp"
+#include "engine/model/random_model.h"
 
 namespace heddle::engine {
 namespace {
@@ -258,6 +259,24 @@ TEST_CASE("The control group's limit counts where it is below the machine's memo
   CHECK(ReadHostMemory(root).total_bytes == 2 * kGiB);
   CHECK(ReadHostMemory(root).available_bytes == kGiB);
   std::filesystem::remove_all(root);
+}
+
+TEST_CASE("State is counted beside keys and values", "[model][unit]") {
+  auto spec = KnownShape("lfm2-1.2b");
+  REQUIRE(spec.ok());
+  const HostMemory memory{16 * kGiB, 8 * kGiB};
+  auto capacity = PlanCapacity(*spec, kGiB, memory, {.max_context = 32768});
+  REQUIRE(capacity.ok());
+  CHECK(capacity->kv_bytes_per_token == 6 * 2 * 8 * 64 * 2);  // F16
+  // Two F32 states of 2,048 channels in each of five groups.
+  CHECK(capacity->limits.windows == std::vector<int32_t>{0, 3, 3, 3, 3, 3});
+  CHECK(capacity->limits.state_groups == 5);
+  CHECK(capacity->page_bytes == 16 * 2 * 2048 * 4);
+  CHECK(capacity->state_bytes() == 5 * 2 * capacity->page_bytes);
+  CHECK(DescribeCapacity(*capacity).find("2.5 MiB a user are the state") != std::string::npos);
+  // A sequence holds all of its keys, and of states those of a step and a few pages.
+  const int64_t pages = capacity->page_rule().MostPages(32768, capacity->limits.windows);
+  CHECK(pages == 32768 / 16 + 5 * ((3 + 16 + 512 + 3 * 16 + 15) / 16));
 }
 
 }  // namespace
