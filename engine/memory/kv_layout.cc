@@ -4,6 +4,7 @@
 #include <iterator>
 #include <limits>
 
+#include "base/check.h"
 #include "kernels/kv_cache.h"
 
 namespace heddle::engine {
@@ -247,6 +248,7 @@ KvLayout PlanKvLayout(std::span<const KvLayer> given, const PageRule& rule, int6
   if (!any_state && (kinds < 2 || kinds > static_cast<size_t>(kMaxKvGroups))) {
     return OneKvGroup(layers);
   }
+  HEDDLE_CHECK(kinds <= static_cast<size_t>(kMaxKvGroups), "states of too many kinds");
   Search search(census, rule, tokens, dtype, one_kv_group);
   const std::vector<int32_t> groups = search.Run();
   if (!any_state) {
