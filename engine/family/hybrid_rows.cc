@@ -137,12 +137,12 @@ absl::Status RefineLfm2(const JsonSource& config, ModelSpec* spec, NameMap*) {
 }
 
 absl::Status RefineLfm2Moe(const JsonSource& config, ModelSpec* spec, NameMap*) {
-  constexpr std::string_view kTopK = "num_experts_per_tok";
+  constexpr std::string_view kExpertsOfRow = "num_experts_per_tok";
   MoeSpec moe;
   moe.activation = spec->layers.front().mlp.activation;
   HEDDLE_ASSIGN_OR_RETURN(moe.n_experts, config.DimOr("num_experts", kernels::kMaxExperts, 32));
-  HEDDLE_ASSIGN_OR_RETURN(moe.rule.top_k, config.DimOr(kTopK, kernels::kMaxExperts, 4));
-  HEDDLE_RETURN_IF_ERROR(CheckTopK(config, kTopK, moe));
+  HEDDLE_ASSIGN_OR_RETURN(moe.rule.top_k, config.DimOr(kExpertsOfRow, kernels::kMaxExperts, 4));
+  HEDDLE_RETURN_IF_ERROR(CheckExpertsOfRow(config, kExpertsOfRow, moe));
   HEDDLE_ASSIGN_OR_RETURN(moe.inter, config.DimOr("moe_intermediate_size", kMaxInter, 1792));
   moe.rule.score = RouteScore::kSigmoid;
   HEDDLE_ASSIGN_OR_RETURN(moe.choice_bias, config.BoolOr("use_expert_bias", true));
@@ -168,14 +168,14 @@ absl::Status RefineLfm2Moe(const JsonSource& config, ModelSpec* spec, NameMap*) 
 // Layers convolve where no head is counted.
 absl::Status RefineGgufLfm2(const GgufSource& source, const TensorFinder& find, ModelSpec* spec,
                             NameMap* names) {
-  constexpr std::string_view kKvHeads = "attention.head_count_kv";
+  constexpr std::string_view kHeadCounts = "attention.head_count_kv";
   HEDDLE_ASSIGN_OR_RETURN(const int32_t taps, source.Dim("shortconv.l_cache", kMaxTaps));
   // Newer files have the final norm under its usual name.
   if (find(names->final_norm) == nullptr) names->final_norm = "token_embd_norm.weight";
-  if (!source.IsArray(kKvHeads)) return absl::OkStatus();
-  HEDDLE_ASSIGN_OR_RETURN(const std::vector<int64_t> heads, source.Ints(kKvHeads));
+  if (!source.IsArray(kHeadCounts)) return absl::OkStatus();
+  HEDDLE_ASSIGN_OR_RETURN(const std::vector<int64_t> heads, source.Ints(kHeadCounts));
   if (heads.size() != spec->layers.size()) {
-    return source.Error(kKvHeads, base::StrCat("an array of ", heads.size()),
+    return source.Error(kHeadCounts, base::StrCat("an array of ", heads.size()),
                         base::StrCat("one of ", spec->n_layers(), ", one per layer"));
   }
   const int32_t kv_heads = spec->layers.front().attention.n_kv_heads;
@@ -184,7 +184,7 @@ absl::Status RefineGgufLfm2(const GgufSource& source, const TensorFinder& find, 
       const std::string name = base::StrCat("blk.", i, ".shortconv.conv.bias");
       Convolve(taps, find(name) != nullptr, i, spec);
     } else if (heads[i] != kv_heads) {
-      return source.Unsupported(kKvHeads, base::StrCat(heads[i]),
+      return source.Unsupported(kHeadCounts, base::StrCat(heads[i]),
                                 base::StrCat("expected 0 or ", kv_heads, " in each layer"));
     }
   }
