@@ -142,7 +142,7 @@ absl::Status RefineLfm2Moe(const JsonSource& config, ModelSpec* spec, NameMap*) 
   moe.activation = spec->layers.front().mlp.activation;
   HEDDLE_ASSIGN_OR_RETURN(moe.n_experts, config.DimOr("num_experts", kernels::kMaxExperts, 32));
   HEDDLE_ASSIGN_OR_RETURN(moe.rule.top_k, config.DimOr(kExpertsOfRow, kernels::kMaxExperts, 4));
-  HEDDLE_RETURN_IF_ERROR(CheckExpertsOfRow(config, kExpertsOfRow, moe));
+  HEDDLE_RETURN_IF_ERROR(CheckTopK(config, kExpertsOfRow, moe));
   HEDDLE_ASSIGN_OR_RETURN(moe.inter, config.DimOr("moe_intermediate_size", kMaxInter, 1792));
   moe.rule.score = RouteScore::kSigmoid;
   HEDDLE_ASSIGN_OR_RETURN(moe.choice_bias, config.BoolOr("use_expert_bias", true));
