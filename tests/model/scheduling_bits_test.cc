@@ -139,8 +139,8 @@ TEST_CASE("Output does not depend on scheduling, bit for bit", "[golden]") {
       options.num_pages = std::max(options.num_pages, 150);  // else no prefix stays whole
     }
     if (has_state) {
-      options.num_pages = static_cast<int32_t>(options.page_rule().MostPages(92, windows)) +
-                          options.num_pages / 8;
+      options.num_pages =
+          static_cast<int32_t>(options.page_rule().MostPages(92, windows)) + options.num_pages / 8;
     }
     options.num_host_pages = (round % 4 > 1) * std::min(40, executor->limits().num_host_pages);
     options.max_step_tokens = std::uniform_int_distribution<int32_t>(2, kMaxStepTokens)(random);
