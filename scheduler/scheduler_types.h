@@ -40,7 +40,7 @@ struct SchedulerOptions {
   int64_t max_queue_us = 0;
   int32_t max_draft_tokens = 0;     // ExecutorLimits::max_draft_tokens
   int32_t rows_beyond_guesses = 0;  // ExecutorLimits::rows_beyond_guesses
-  bool prefix_cache = true;      // keep full pages for later prompts that share a prefix
+  bool prefix_cache = true;         // keep full pages for later prompts that share a prefix
   PolicyKind policy = PolicyKind::kFcfs;
   // A sequence that has waited this long (since its arrival or its preemption) goes ahead of all
   // that have not, under every policy, and is not preempted for them, unless its client is ahead of

@@ -42,9 +42,8 @@ std::string StateText(const engine::Capacity& capacity) {
 
 // Text like "short convolutions over 3 positions in 10 layers"; empty without any.
 std::string ConvolutionText(const ModelSpec& spec) {
-  const auto layers =
-      std::count_if(spec.layers.begin(), spec.layers.end(),
-                    [](const LayerSpec& l) { return l.attention.conv.taps > 0; });
+  const auto layers = std::count_if(spec.layers.begin(), spec.layers.end(),
+                                    [](const LayerSpec& l) { return l.attention.conv.taps > 0; });
   if (layers == 0) return "";
   return absl::StrCat("short convolutions over ",
                       Range(spec, [](const LayerSpec& l) { return l.attention.conv.taps; }),
