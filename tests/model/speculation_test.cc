@@ -59,7 +59,7 @@ TEST_CASE("Speculation changes no token and no log-probability", "[golden]") {
   CHECK(sum.accepted_tokens > rounds * 50);
   CHECK(sum.drafted_tokens - sum.accepted_tokens > rounds * 50);
   CHECK(sum.forced_tokens > rounds);
-  CHECK(sum.preemptions > rounds / 4);
+  CHECK(sum.preemptions >= rounds / 4);
   CHECK(sum.cached_tokens > rounds * 10);
 }
 
