@@ -79,7 +79,7 @@ struct EngineStats {
   int64_t queue_tokens_limit = 0;  // 0: none
   int32_t pages_total = 0;
   int32_t pages_used = 0;
-  int32_t pages_cached = 0;  // free pages whose content a later prompt may take over
+  int32_t pages_cached = 0;   // free pages whose content a later prompt may take over
   int32_t kept_contexts = 0;  // of branches that others may fork or go on from
   int32_t page_tokens = 0;
   int32_t host_pages_total = 0;  // in the host's memory or on its disk
@@ -172,8 +172,8 @@ class GenerationService {
   virtual void Resume(RequestId id) = 0;
 
   // What branches leave for others (scheduler/kept_contexts.h): the first `num_tokens` tokens of
-  // `from` are known as `to`, too; and a context is forgotten. Unknown ones are ignored. Orders come
-  // in order, and behind the requests that were submitted before.
+  // `from` are known as `to`, too; and a context is forgotten. Unknown ones are ignored. Orders
+  // come in order, and behind the requests that were submitted before.
   virtual void ForkContext(scheduler::ContextId /*from*/, int32_t /*num_tokens*/,
                            scheduler::ContextId /*to*/) {}
   virtual void DropContext(scheduler::ContextId /*id*/) {}

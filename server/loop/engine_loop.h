@@ -62,8 +62,7 @@ class EngineLoop final : public GenerationService {
   void CancelBranch(RequestId id, int32_t branch) override;
   void Pause(RequestId id) override;
   void Resume(RequestId id) override;
-  void ForkContext(scheduler::ContextId from, int32_t num_tokens,
-                   scheduler::ContextId to) override;
+  void ForkContext(scheduler::ContextId from, int32_t num_tokens, scheduler::ContextId to) override;
   void DropContext(scheduler::ContextId id) override;
   EngineStats Stats() const override;
   // The executor's error; OK unless the state is kFailed. May be called from any thread.

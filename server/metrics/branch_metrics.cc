@@ -25,7 +25,7 @@ void AppendBranchMetrics(const BranchFigures& figures, MetricFamilies* families)
   ended.help = "Branches that ended: deleted, or because their time was over.";
   ended.type = MetricType::Counter;
   const std::pair<const char*, int64_t> reasons[] = {{"deleted", figures.dropped},
-                                                      {"expired", figures.expired}};
+                                                     {"expired", figures.expired}};
   for (const auto& [reason, count] : reasons) {
     prometheus::ClientMetric metric;
     metric.label.push_back({"reason", reason});
