@@ -10,13 +10,27 @@
 namespace heddle::server {
 namespace {
 
+// What the model can do, as Mistral's API says it: their client demands it of each model.
+void WriteCapabilities(const TextCodec& codec, JsonWriter* json) {
+  json->Member("type", "base").Key("capabilities").BeginObject();
+  json->Key("completion_chat").Bool(codec.has_chat_template());
+  json->Key("completion_fim").Bool(codec.fill_tokens().has_value());
+  json->Key("function_calling").Bool(codec.knows_tools());
+  json->Key("reasoning").Bool(codec.syntax().reasoning != nullptr);
+  json->Key("vision").Bool(false).EndObject();
+}
+
 // `adapter`: the one that the name stands for, or nullptr.
-void WriteModel(std::string_view name, const ServedModel& model, const AdapterInfo* adapter,
+void WriteModel(std::string_view name, const RequestContext& context, const AdapterInfo* adapter,
                 JsonWriter* json) {
+  const ServedModel& model = *context.model;
   json->BeginObject().Member("id", name).Member("object", "model");
   json->Member("created", model.created).Member("owned_by", model.owned_by);
   if (adapter != nullptr) json->Member("root", adapter->path).Member("parent", model.id);
-  json->Member("max_model_len", model.max_context).EndObject();
+  json->Member("max_model_len", model.max_context);
+  json->Member("max_context_length", model.max_context);
+  WriteCapabilities(*context.codec, json);
+  json->EndObject();
 }
 
 }  // namespace
@@ -69,9 +83,9 @@ absl::StatusOr<std::string> ModelList(const RequestContext& context) {
   std::string out;
   JsonWriter json(&out);
   json.BeginObject().Member("object", "list").Key("data").BeginArray();
-  WriteModel(model.id, model, nullptr, &json);
-  for (const std::string& alias : model.aliases) WriteModel(alias, model, nullptr, &json);
-  for (const AdapterInfo& info : adapters.infos) WriteModel(info.name, model, &info, &json);
+  WriteModel(model.id, context, nullptr, &json);
+  for (const std::string& alias : model.aliases) WriteModel(alias, context, nullptr, &json);
+  for (const AdapterInfo& info : adapters.infos) WriteModel(info.name, context, &info, &json);
   json.EndArray();
   if (adapters.cut) json.Key("truncated").Bool(true);  // there are more adapters than are listed
   json.EndObject();
@@ -83,13 +97,13 @@ absl::StatusOr<std::string> ModelCard(const std::string& name, const RequestCont
   std::string out;
   JsonWriter json(&out);
   if (IsModelName(name, *context.model)) {
-    WriteModel(name, *context.model, nullptr, &json);
+    WriteModel(name, context, nullptr, &json);
     return out;
   }
   const absl::StatusOr<AdapterInfo> info =
       context.adapters.registry->Info(choice.adapters.front().name);
   if (!info.ok()) return UnknownModel(name, context);
-  WriteModel(name, *context.model, &*info, &json);
+  WriteModel(name, context, &*info, &json);
   return out;
 }
 

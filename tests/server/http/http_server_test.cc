@@ -189,6 +189,10 @@ TEST_CASE("Models are listed and described; another name is not found", "[server
   json list = json::parse(client.Get("/v1/models").body);
   CHECK(list["data"][0]["id"] == "test-model");
   CHECK(list["data"][0]["max_model_len"] == 256);
+  // Mistral's client reads no model without these.
+  CHECK(list["data"][0]["max_context_length"] == 256);
+  CHECK(list["data"][0]["type"] == "base");
+  CHECK(list["data"][0]["capabilities"]["vision"] == false);
   CHECK(json::parse(client.Get("/v1/models/gpt-test").body)["object"] == "model");
   RawResponse unknown = client.Get("/v1/models/other");
   CHECK(unknown.status == 404);
