@@ -171,7 +171,7 @@ absl::Status AddDemand(const Json* value, Form form, std::string param,
 absl::Status CheckStructuredMembers(const Json& object) {
   for (auto it = object.begin(); it != object.end(); ++it) {
     const std::string_view name = it.key();
-    if (FindField(fields::kStructuredOutputs, name) != nullptr || it->is_null() || *it == false) {
+    if (!FindField(fields::kStructuredOutputs, name).empty() || it->is_null() || *it == false) {
       continue;
     }
     const std::string param = base::StrCat("structured_outputs.", name.substr(0, 64));

@@ -33,17 +33,18 @@ struct FieldName {
   char text[n] = {};
 };
 
-// The row of `name`; nullptr: the table has none.
-constexpr const Field* FindField(std::span<const Field> table, std::string_view name) {
-  for (const Field& field : table) {
-    if (field.name == name) return &field;
+// The row of `name`, or nothing. A span, because GCC 12 takes a comparison of an element's address
+// with nullptr for no constant where it checks for undefined behaviour.
+constexpr std::span<const Field> FindField(std::span<const Field> table, std::string_view name) {
+  for (size_t i = 0; i < table.size(); ++i) {
+    if (table[i].name == name) return table.subspan(i, 1);
   }
-  return nullptr;
+  return {};
 }
 
 constexpr bool Declares(std::span<const Field> table, std::string_view name, FieldType type) {
-  const Field* field = FindField(table, name);
-  return field != nullptr && field->type == type;
+  const std::span<const Field> field = FindField(table, name);
+  return !field.empty() && field[0].type == type;
 }
 
 constexpr bool HoldsNumbers(std::span<const Field> table) {
@@ -55,9 +56,9 @@ constexpr bool HoldsNumbers(std::span<const Field> table) {
 // Whether all of `part` is in `whole`, with the same types.
 constexpr bool IsPart(std::span<const Field> part, std::span<const Field> whole) {
   return std::all_of(part.begin(), part.end(), [whole](const Field& field) {
-    const Field* other = FindField(whole, field.name);
-    return other != nullptr && other->type == field.type &&
-           (field.members.empty() || other->members.data() == field.members.data());
+    const std::span<const Field> other = FindField(whole, field.name);
+    return !other.empty() && other[0].type == field.type &&
+           (field.members.empty() || other[0].members.data() == field.members.data());
   });
 }
 
@@ -135,7 +136,7 @@ class RequestFields : private CheckedObject {
   // The object, by the table of its own members.
   template <FieldName name, const auto& kMembers>
   requires(Declares(kTable, name.view(), FieldType::kObject) &&
-           FindField(kTable, name.view())->members.data() ==
+           FindField(kTable, name.view())[0].members.data() ==
                &kMembers[0]) std::optional<RequestFields<kMembers>> Object()
   const {
     const Json* object = Member(name.view());
@@ -145,12 +146,12 @@ class RequestFields : private CheckedObject {
 
   // As it came, but for its type: for what has a form of its own, and for handing on.
   template <FieldName name>
-  requires(FindField(kTable, name.view()) != nullptr) const Json* Value() const {
+  requires(!FindField(kTable, name.view()).empty()) const Json* Value() const {
     return Member(name.view());
   }
 
   template <FieldName name>
-  requires(FindField(kTable, name.view()) != nullptr) bool Has() const {
+  requires(!FindField(kTable, name.view()).empty()) bool Has() const {
     return Member(name.view()) != nullptr;
   }
 
