@@ -156,7 +156,7 @@ class Requests(unittest.TestCase):
                                             (":authority", "t"), ("content-length", str(len(body)))])
             while body:
                 size = min(len(body), client.h2.local_flow_control_window(stream), client.h2.max_outbound_frame_size)
-                if size == 0:
+                if size <= 0:
                     client.flush()
                     client.read()
                     continue
