@@ -417,7 +417,7 @@ class OpenApi(unittest.TestCase):
                 for value in bad:
                     body = {"prompt": "x", "messages": [{"role": "user", "content": "x"}], "input": "x",
                             "max_tokens": 5, "tokens": [], "query": "x", "documents": ["x"],
-                            "text_1": "x", "text_2": "x", name: value}
+                            "text_1": "x", "text_2": "x", "children": ["x"], "continuations": ["x"], name: value}
                     body.setdefault("inputs", [{"name": "text_input", "datatype": "BYTES", "shape": [1], "data": ["x"]}])
                     if path == "/tokenize":
                         body.pop("messages", None) if name == "prompt" else None
