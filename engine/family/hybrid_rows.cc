@@ -116,7 +116,8 @@ absl::StatusOr<int32_t> AdjustedInter(const JsonSource& config) {
   HEDDLE_ASSIGN_OR_RETURN(const int32_t multiple,
                           config.DimOr("block_multiple_of", kMaxInter, 256));
   if (!adjust) return static_cast<int32_t>(inter);
-  double width = static_cast<double>(2 * inter / 3);
+  const int64_t two_thirds = 2 * inter / 3;  // rounded down
+  auto width = static_cast<double>(two_thirds);
   if (!config.IsNull("block_ffn_dim_multiplier")) {
     width = static_cast<double>(static_cast<int64_t>(factor * width));
     const auto units = static_cast<int64_t>((width + multiple - 1) / multiple);
