@@ -102,7 +102,7 @@ class ClientShares {
     StepCost planned;
   };
 
-  // What those owe that are ahead of the clock and have no rows to run: they have left, or wait
+  // The debts of those that are ahead of the clock and have no rows to run: they have left, or wait
   // for a place.
   struct Debts {
     double weights = 0;

@@ -4,8 +4,8 @@
 //
 // A context holds no references, so that it takes no page from anybody: when nobody else holds a
 // page of it, the pool may give that page to others, as it does with pages of the prefix cache.
-// What is lost is computed again. So contexts need no preemption, and cannot leak a page. Whether a
-// page still has the same content is known from how often the pool has handed it out
+// Pages that are lost are computed again. So contexts need no preemption, and cannot leak a page.
+// Whether a page still has the same content is known from how often the pool has handed it out
 // (PageAllocator::generation), and a page of a context is never written to, because the pool counts
 // it as owned: who appends behind it copies it first.
 //

@@ -9,7 +9,7 @@
 
 namespace heddle::engine {
 
-// Of EAGLE networks, and of DFlash networks, which are told apart by their configuration.
+// EAGLE networks, and DFlash networks, which are told apart by their configuration.
 absl::StatusOr<FeatureDraft> DescribeEagle(const Checkpoint& file, const Checkpoint& target,
                                            const ModelDescription& model);
 absl::StatusOr<FeatureDraft> DescribeDflash(const Checkpoint& file, const EagleConfig& config,

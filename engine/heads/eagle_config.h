@@ -42,7 +42,7 @@ class EagleConfig {
   // The size of its own vocabulary; `absent` if it does not say so. INVALID_ARGUMENT above `vocab`.
   absl::StatusOr<int32_t> DraftVocab(const Checkpoint& file, int64_t absent, int32_t vocab) const;
 
-  // What a network that guesses a block at once says of it.
+  // The configuration of a network that guesses a block at once.
   struct Block {
     int32_t rows = 0;  // at most 64, the last token among them
     TokenId mask = kNoToken;

@@ -1,4 +1,4 @@
-// What the files of EAGLE and DFlash networks have in common: layers with the names of
+// Reads what the files of EAGLE and DFlash networks have in common: layers with the names of
 // transformers' decoders behind another prefix, tables of their own or the model's, and the rule
 // that every tensor has a place. Private to engine/heads.
 // Thread-safety: functions without state.

@@ -131,7 +131,7 @@ absl::StatusOr<std::unique_ptr<RankWorker>> LoadWorker(const LoadOptions& option
   return MakeWorker(options, info, make_weights, rank, std::move(parts));
 }
 
-// What does not work yet with ranks in other processes.
+// Refuses, by name, options that do not work yet with ranks in other processes.
 absl::Status CheckMeeting(const LoadOptions& options) {
   if (options.meeting == nullptr) return absl::OkStatus();
   const std::pair<const char*, bool> refused[] = {

@@ -18,7 +18,7 @@
 
 namespace heddle::engine {
 
-// What ranks must have in common, and what each has room for.
+// The things that ranks must have in common, and the room that each has.
 struct RankOffer {
   ExecutorLimits limits;
   int32_t logit_rows = 0;

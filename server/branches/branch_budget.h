@@ -1,5 +1,6 @@
-// What one tree of branches may use, and what it uses. A tree is a root and all that was forked
-// from it, by one client. Plain data and arithmetic. Thread-safety: none; owned by the table.
+// The budget of one tree of branches: what it may use, and what it uses. A tree is a root and all
+// that was forked from it, by one client. Plain data and arithmetic. Thread-safety: none; owned by
+// the table.
 #pragma once
 
 #include <cstdint>
@@ -43,7 +44,7 @@ class BranchAccount {
     tokens_ += tokens;
     positions_ += positions;
   }
-  // Of a branch that runs: it may not get more. Negative numbers give back.
+  // For a branch that runs: it may not get more. Negative numbers give back.
   void Reserve(int64_t tokens) { reserved_ += tokens; }
 
   const BranchBudget& budget() const { return budget_; }

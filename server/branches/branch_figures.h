@@ -1,4 +1,4 @@
-// What branches there are, and have been, as /metrics shows it. Plain data.
+// The branches that there are, and have been, as /metrics shows them. Plain data.
 #pragma once
 
 #include <cstdint>

@@ -98,7 +98,7 @@ class BranchTable {
     std::vector<TokenId> separator, tail;
     int64_t ttl = 0;
   };
-  // Of kind text: a new child of `parent` with the first child's tokens, then those that each other
+  // Kind text: a new child of `parent` with the first child's tokens, then those that each other
   // child has beyond the fork, with `separator` before them, then `tail`. INVALID_ARGUMENT: they
   // are not different children of the parent that were forked at one place. ABORTED: one runs.
   absl::StatusOr<BranchInfo> Join(uint64_t owner, const JoinOrder& order, int64_t now);

@@ -10,7 +10,7 @@
 namespace heddle::server {
 namespace {
 
-// What the model can do, as Mistral's API says it: their client demands it of each model.
+// The model's capabilities, as Mistral's API says them: their client demands it of each model.
 void WriteCapabilities(const TextCodec& codec, JsonWriter* json) {
   json->Member("type", "base").Key("capabilities").BeginObject();
   json->Key("completion_chat").Bool(codec.has_chat_template());

@@ -37,7 +37,7 @@ constexpr milliseconds kPatienceForCulprit{700};
 constexpr int kMaxMessageBytes = 1 << 20;  // from ranks: they send no rows here
 constexpr int kMaxThreads = 96;            // a call has one; ranks are 63 at most
 
-// What clients are told: no addresses. The processes are started again, and load.
+// Clients are told this: no addresses. The processes are started again, and load.
 absl::Status ForClients() {
   constexpr double kRetryAfterSeconds = 10;
   return WithRetryAfter(

@@ -21,7 +21,7 @@
 
 namespace heddle::server {
 
-// What joining ranks take over from the head.
+// The settings that joining ranks take over from the head.
 struct RankSettings {
   engine::Layout layout;
   std::string weights;

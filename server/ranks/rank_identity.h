@@ -1,4 +1,4 @@
-// What processes must have in common to be ranks of one engine.
+// The things that processes must have in common to be ranks of one engine.
 //
 // Thread-safety: pure functions.
 #pragma once

@@ -242,7 +242,7 @@ TEST_CASE("Branches belong to the key that made them", "[server]") {
   CHECK(Send(&client, "GET", path, kAlice).status == 200);
   CHECK(Send(&client, "GET", path).status == 401);
   CHECK(Send(&client, "GET", path, kBob).status == 404);
-  // What runs for it counts as its client's.
+  // Streams that run for it count as its client's.
   CHECK(Send(&client, "POST", path + "/continue", kAlice, "{}").status == 200);
   CHECK(Send(&client, "POST", path + "/score", kAlice, R"({"continuations":["x"]})").status == 200);
   CHECK(Send(&client, "POST", "/v1/completions", kAlice,
