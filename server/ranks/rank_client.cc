@@ -10,11 +10,11 @@
 
 #include "base/message.h"
 #include "base/status.h"
-#include "engine/parallel/plan_codec.h"
 #include "grpcpp/grpcpp.h"
 #include "proto/heddle/ranks/v1/ranks.grpc.pb.h"
 #include "server/ranks/group_links.h"
 #include "server/ranks/rank_mesh.h"
+#include "server/ranks/rank_orders.h"
 #include "server/ranks/welcome.h"
 
 namespace heddle::server {
@@ -58,7 +58,7 @@ class Client final : public RankClient {
   bool Next(v1::FromHead* message);
   void Read();
   void Beat();
-  absl::Status RunHalf(const v1::FromHead& message, engine::RankWorker& worker);
+  absl::Status RunHalf(const RankOrders::Order& order, engine::RankWorker& worker);
   absl::Status Ended();
 
   std::unique_ptr<v1::Ranks::Stub> stub_;
@@ -68,8 +68,6 @@ class Client final : public RankClient {
   int32_t rank_ = 0;
   RankSettings settings_;
 
-  std::unique_ptr<engine::PlanDecoder> decoder_;
-  std::deque<std::unique_ptr<engine::StepPlan>> plans_;  // whose second half is to come
   std::atomic<uint64_t> step_{0};
 
   std::mutex write_;
@@ -183,59 +181,33 @@ absl::StatusOr<engine::ExecutorLimits> Client::Agree(const engine::RankOffer& ow
   offer.set_num_pages(own.limits.num_pages);
   offer.set_num_host_pages(own.limits.num_host_pages);
   offer.set_max_context(own.limits.max_context);
+  offer.set_page_tokens(own.limits.page_tokens);
   offer.set_logit_rows(own.logit_rows);
   offer.set_kv_type(own.kv_type);
   v1::FromHead answer;
   if (!Write(message) || !Next(&answer) || !answer.has_start()) return Ended();
-  const v1::Start& start = answer.start();
-  const bool fits = start.num_pages() >= 1 && start.num_pages() <= own.limits.num_pages &&
-                    start.num_host_pages() >= 0 &&
-                    start.num_host_pages() <= own.limits.num_host_pages &&
-                    start.max_context() >= 1 && start.max_context() <= own.limits.max_context;
-  if (!fits || start.peers_size() != settings_.layout.world()) {
-    return absl::InvalidArgumentError("the head has agreed to more than was offered");
-  }
-  engine::ExecutorLimits limits = own.limits;
-  limits.num_pages = start.num_pages();
-  limits.num_host_pages = start.num_host_pages();
-  limits.max_context = start.max_context();
-  std::vector<RankMesh::Peer> peers;
-  for (const v1::Start::Peer& peer : start.peers()) {
-    peers.push_back({peer.mesh_address(), peer.name()});
-  }
-  HEDDLE_RETURN_IF_ERROR(mesh_->Connect(peers, rank_));
-  return limits;
+  HEDDLE_ASSIGN_OR_RETURN(const GroupStart group,
+                          FromStart(answer.start(), own, settings_.layout.world()));
+  HEDDLE_RETURN_IF_ERROR(mesh_->Connect(group.peers, rank_));
+  return group.limits;
 }
 
-absl::Status Client::RunHalf(const v1::FromHead& message, engine::RankWorker& worker) {
-  if (message.has_logits()) {
-    if (plans_.empty()) return absl::InvalidArgumentError("logits of no step");
-    const std::unique_ptr<engine::StepPlan> plan = std::move(plans_.front());
-    plans_.pop_front();
-    return worker.RunLogits(*plan);
-  }
-  if (message.message_case() != v1::FromHead::kPlan) {
-    return absl::InvalidArgumentError("the head sent a message that has no place there");
-  }
-  auto plan = std::make_unique<engine::StepPlan>();
-  HEDDLE_RETURN_IF_ERROR(decoder_->Decode(message.plan(), plan.get()));
-  if (!plan->adapter_loads.empty() || !plan->adapter_binds.empty()) {
-    return absl::InvalidArgumentError("adapters do not travel");
-  }
-  step_ = plan->step;
-  plans_.push_back(std::move(plan));
-  return worker.RunStage(*plans_.back(), {});
+absl::Status Client::RunHalf(const RankOrders::Order& order, engine::RankWorker& worker) {
+  if (order.kind == RankOrders::Order::Kind::kLogits) return worker.RunLogits(*order.plan);
+  step_ = order.plan->step;
+  return worker.RunStage(*order.plan, {});
 }
 
 absl::Status Client::Run(engine::RankWorker& worker, const engine::ExecutorLimits& limits) {
-  decoder_ = std::make_unique<engine::PlanDecoder>(limits);
+  RankOrders orders(limits);
   v1::FromRank message;
   message.mutable_ready();
   if (!Write(message)) return Ended();
   v1::FromHead next;
   for (uint64_t halves = 1; Next(&next); ++halves) {
-    if (next.has_end()) return absl::OkStatus();
-    absl::Status status = RunHalf(next, worker);
+    const absl::StatusOr<RankOrders::Order> order = orders.Take(next);
+    if (order.ok() && order->kind == RankOrders::Order::Kind::kEnd) return absl::OkStatus();
+    absl::Status status = order.ok() ? RunHalf(*order, worker) : order.status();
     if (!mesh_->status().ok()) {
       std::unique_lock lock(mutex_);
       changed_.wait_for(lock, kPatienceForHead, [this] { return is_over_; });

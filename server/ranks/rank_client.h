@@ -14,8 +14,8 @@
 #include "absl/status/statusor.h"
 #include "engine/model/rank_meeting.h"
 #include "engine/model/rank_worker.h"
-#include "server/ranks/rank_head.h"
 #include "server/ranks/rank_identity.h"
+#include "server/ranks/rank_settings.h"
 
 namespace heddle::server {
 

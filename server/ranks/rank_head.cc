@@ -1,12 +1,12 @@
 #include "server/ranks/rank_head.h"
 
 #include <algorithm>
-#include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <deque>
-#include <functional>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -19,6 +19,7 @@
 #include "proto/heddle/ranks/v1/ranks.grpc.pb.h"
 #include "server/ranks/group_links.h"
 #include "server/ranks/rank_mesh.h"
+#include "server/ranks/rank_roster.h"
 #include "server/ranks/welcome.h"
 #include "server/retry_after.h"
 
@@ -31,7 +32,6 @@ using Clock = std::chrono::steady_clock;
 using Stream = grpc::ServerReaderWriter<v1::FromHead, v1::FromRank>;
 
 constexpr milliseconds kTick{100};
-constexpr milliseconds kHelloLimit{3000};  // between a call's begin and its first message
 // A broken link may be noticed before the end of its rank's call, which says more.
 constexpr milliseconds kPatienceForCulprit{700};
 constexpr int kMaxMessageBytes = 1 << 20;  // from ranks: they send no rows here
@@ -75,14 +75,14 @@ class RemoteRanks final : public engine::OtherRanks {
 class Head final : public RankHead, public std::enable_shared_from_this<Head> {
  public:
   Head(const RankHeadOptions& options, const Logger* log)
-      : options_(options), log_(log), service_(this) {}
+      : options_(options), log_(log), service_(this), roster_(options.identity, options.settings) {}
   ~Head() override { Close(""); }
 
   absl::Status Listen();
   uint16_t port() const override { return port_; }
   absl::Status Failure() const override {
     const std::lock_guard lock(mutex_);
-    return failure_;
+    return roster_.failure();
   }
 
   int32_t rank() const override { return 0; }
@@ -94,34 +94,19 @@ class Head final : public RankHead, public std::enable_shared_from_this<Head> {
       const engine::ExecutorLimits& limits) override;
 
   int32_t world() const { return options_.settings.layout.world(); }
-  int32_t tp() const { return options_.settings.layout.tp; }
   void SendToAll(const v1::FromHead& message);
-  void set_step(uint64_t step) { step_ = step; }
+  void BeginHalf(const v1::FromHead& message, std::optional<uint64_t> step);
   // Waits until each rank has done `layers`, or, in stage 0, `logits` halves.
   absl::Status WaitForHalves(uint64_t layers, uint64_t logits);
   absl::Status Abort(const absl::Status& why);
   void Close(const std::string& why);
 
  private:
-  // A call, of a rank that has been let in or has not said who it is.
-  struct Peer {
-    int32_t rank = 0;  // 0: not let in
-    std::string host;
-    std::string mesh_address;
+  using CallId = RankRoster::CallId;
+  struct Call {
     grpc::ServerContext* context = nullptr;  // until the call ends
     Stream* stream = nullptr;
     std::mutex write;  // held while something is written to the stream
-    bool has_offered = false;
-    v1::Offer offer;
-    bool is_ready = false;
-    uint64_t halves = 0;
-    uint64_t step = 0;
-    int64_t op = 0;
-    Clock::time_point heard = Clock::now();
-
-    std::string name() const {
-      return base::StrCat("rank ", std::to_string(rank), " (", host, ")");
-    }
   };
 
   class Service final : public v1::Ranks::Service {
@@ -136,15 +121,12 @@ class Head final : public RankHead, public std::enable_shared_from_this<Head> {
   };
 
   grpc::Status Serve(grpc::ServerContext* context, Stream* stream);
-  absl::Status LetIn(const v1::Hello& hello, Peer* peer);
-  void Take(const v1::FromRank& message, Peer* peer);
-  void Write(Peer& peer, const v1::FromHead& message);
-  void Leave(Peer* peer);
-  void Lose(const Peer& peer, const std::string& why);  // REQUIRES: mutex_ is held
-  void Fail(const absl::Status& why);                   // REQUIRES: mutex_ is held
+  absl::Status Talk(CallId id, Call* call);
+  void Leave(CallId id, Call* call);
+  static void Write(Call& call, const v1::FromHead& message);
+  void Fail(const absl::Status& why);  // REQUIRES: mutex_ is held
+  void Spread();                       // REQUIRES: mutex_ is held
   void Watch();
-  absl::Status CheckOffers(const engine::RankOffer& own) const;
-  bool HasAll(const std::function<bool(const Peer&)>& has) const;
 
   const RankHeadOptions options_;
   const Logger* const log_;
@@ -155,14 +137,12 @@ class Head final : public RankHead, public std::enable_shared_from_this<Head> {
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  // GUARDED_BY(mutex_), but for what Write uses of a peer.
-  std::vector<std::shared_ptr<Peer>> calls_;
-  std::map<int32_t, std::shared_ptr<Peer>> ranks_;
-  absl::Status failure_;
-  bool has_begun_ = false;
+  // GUARDED_BY(mutex_), except what Write uses of a call.
+  RankRoster roster_;
+  std::map<CallId, std::shared_ptr<Call>> calls_;
+  bool is_spread_ = false;  // that the group cannot go on
   bool is_closed_ = false;
 
-  std::atomic<uint64_t> step_{0};  // that the head is in
   std::thread watch_;
 };
 
@@ -199,176 +179,128 @@ absl::Status Head::Listen() {
   return absl::OkStatus();
 }
 
-absl::Status Head::LetIn(const v1::Hello& hello, Peer* peer) {
-  HEDDLE_RETURN_IF_ERROR(CheckIdentity(options_.identity, {.token = hello.token(),
-                                                           .build = hello.build(),
-                                                           .model_digest = hello.model_digest(),
-                                                           .isa = hello.isa()}));
-  const std::lock_guard lock(mutex_);
-  if (is_closed_ || !failure_.ok()) return absl::UnavailableError("the head is ending");
-  int32_t rank = 1;
-  while (ranks_.contains(rank)) ++rank;
-  if (has_begun_ || rank >= world()) {
-    return absl::ResourceExhaustedError(
-        base::StrCat("all ", std::to_string(world() - 1), " ranks beside the head are there"));
-  }
-  peer->rank = rank;
-  peer->mesh_address = hello.mesh_address();
-  const auto same = [peer](const auto& call) { return call.get() == peer; };
-  ranks_[rank] = *std::find_if(calls_.begin(), calls_.end(), same);
-  return absl::OkStatus();
-}
-
 grpc::Status Head::Serve(grpc::ServerContext* context, Stream* stream) {
-  const auto peer = std::make_shared<Peer>();
-  peer->host = HostOfPeer(context->peer());
-  peer->context = context;
-  peer->stream = stream;
+  const std::string host = HostOfPeer(context->peer());
+  const auto call = std::make_shared<Call>();
+  call->context = context;
+  call->stream = stream;
+  absl::StatusOr<CallId> id;
   {
     const std::lock_guard lock(mutex_);
-    calls_.push_back(peer);
+    id = roster_.Begin(host, Clock::now());
+    if (id.ok()) calls_[*id] = call;
   }
-  v1::FromRank message;
-  absl::Status status = absl::InvalidArgumentError("a rank says Hello first");
-  if (stream->Read(&message) && message.has_hello()) status = LetIn(message.hello(), peer.get());
+  absl::Status status = id.status();
   if (status.ok()) {
-    log_->Info("a rank has joined", {{"rank", int64_t{peer->rank}}, {"host", peer->host}});
-    v1::FromHead welcome;
-    *welcome.mutable_welcome() = ToWelcome(options_.settings, peer->rank);
-    Write(*peer, welcome);
-    while (stream->Read(&message)) Take(message, peer.get());
-  } else {
-    log_->Warning("a rank was refused",
-                  {{"host", peer->host}, {"why", std::string(status.message())}});
+    status = Talk(*id, call.get());
+    Leave(*id, call.get());
   }
-  Leave(peer.get());
+  if (!status.ok()) {
+    log_->Warning("a call of a rank was ended",
+                  {{"host", host}, {"why", std::string(status.message())}});
+  }
   return {static_cast<grpc::StatusCode>(status.code()), std::string(status.message())};
 }
 
-void Head::Take(const v1::FromRank& message, Peer* peer) {
-  const std::lock_guard lock(mutex_);
-  peer->heard = Clock::now();
-  switch (message.message_case()) {
-    case v1::FromRank::kOffer:
-      peer->offer = message.offer();
-      peer->has_offered = true;
-      break;
-    case v1::FromRank::kReady:
-      peer->is_ready = true;
-      break;
-    case v1::FromRank::kDone:
-      peer->halves = message.done().halves();
-      break;
-    case v1::FromRank::kBeat:
-      peer->step = message.beat().step();
-      peer->op = message.beat().op();
-      return;
-    case v1::FromRank::kFailed:
-      Lose(*peer, message.failed().why());
-      break;
-    case v1::FromRank::kHello:
-    case v1::FromRank::MESSAGE_NOT_SET:
-      Lose(*peer, "it sent a message that has no place there");
-      break;
+// Takes what a rank says until its call ends, or says something that ends it.
+absl::Status Head::Talk(CallId id, Call* call) {
+  v1::FromRank message;
+  if (!call->stream->Read(&message)) return absl::InvalidArgumentError("a rank says Hello first");
+  for (bool is_first = true;; is_first = false) {
+    int32_t rank = 0;
+    {
+      const std::lock_guard lock(mutex_);
+      absl::Status status = roster_.Take(id, message, Clock::now());
+      Spread();
+      changed_.notify_all();
+      if (!status.ok()) return status;
+      rank = roster_.Find(id)->rank;
+    }
+    if (is_first) {
+      log_->Info("a rank has joined",
+                 {{"rank", int64_t{rank}}, {"host", HostOfPeer(call->context->peer())}});
+      v1::FromHead welcome;
+      *welcome.mutable_welcome() = ToWelcome(options_.settings, rank);
+      Write(*call, welcome);
+    }
+    if (!call->stream->Read(&message)) return absl::OkStatus();
   }
+}
+
+void Head::Leave(CallId id, Call* call) {
+  const std::lock_guard write(call->write);
+  const std::lock_guard lock(mutex_);
+  call->context = nullptr;
+  call->stream = nullptr;
+  calls_.erase(id);
+  const RankRoster::Member* member = roster_.Find(id);
+  if (!is_closed_ && member->rank > 0 && roster_.phase() == RankRoster::Phase::kGathering) {
+    log_->Warning("a rank has left", {{"rank", int64_t{member->rank}}, {"host", member->host}});
+  }
+  if (!is_closed_) roster_.End(id);
+  Spread();
   changed_.notify_all();
 }
 
-void Head::Leave(Peer* peer) {
-  const std::lock_guard write(peer->write);
-  const std::lock_guard lock(mutex_);
-  peer->context = nullptr;
-  peer->stream = nullptr;
-  std::erase_if(calls_, [peer](const auto& call) { return call.get() == peer; });
-  if (peer->rank == 0) return;
-  if (has_begun_) {
-    Lose(*peer, "its connection has ended");
-  } else if (!is_closed_) {
-    log_->Warning("a rank has left", {{"rank", int64_t{peer->rank}}, {"host", peer->host}});
-    ranks_.erase(peer->rank);
-  }
-  changed_.notify_all();
-}
-
-void Head::Write(Peer& peer, const v1::FromHead& message) {
-  const std::lock_guard write(peer.write);
+void Head::Write(Call& call, const v1::FromHead& message) {
+  const std::lock_guard write(call.write);
   // A stream that is broken ends its call.
-  if (peer.stream != nullptr) static_cast<void>(peer.stream->Write(message));
+  if (call.stream != nullptr) static_cast<void>(call.stream->Write(message));
 }
 
 void Head::SendToAll(const v1::FromHead& message) {
-  std::vector<std::shared_ptr<Peer>> all;
+  std::vector<std::shared_ptr<Call>> all;
   {
     const std::lock_guard lock(mutex_);
-    for (const auto& [rank, peer] : ranks_) all.push_back(peer);
+    for (const auto& [rank, id] : roster_.ranks()) {
+      const auto found = calls_.find(id);
+      if (found != calls_.end()) all.push_back(found->second);
+    }
   }
-  for (const auto& peer : all) Write(*peer, message);
+  for (const auto& call : all) Write(*call, message);
 }
 
-void Head::Lose(const Peer& peer, const std::string& why) {
-  Fail(absl::UnavailableError(base::StrCat(
-      peer.name(), " is lost in step ", std::to_string(step_.load()), " (it last reported step ",
-      std::to_string(peer.step), ", op ", std::to_string(peer.op), "): ", why)));
+void Head::BeginHalf(const v1::FromHead& message, std::optional<uint64_t> step) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (step.has_value()) roster_.set_step(*step);
+    roster_.CountHalf();
+  }
+  SendToAll(message);
 }
 
 void Head::Fail(const absl::Status& why) {
-  if (is_closed_ || !failure_.ok()) return;
-  failure_ = why;
+  if (is_closed_) return;
+  roster_.Fail(why);
+  Spread();
+}
+
+// If the group has come to its end just now, says so and wakes everybody who waits for a rank.
+void Head::Spread() {
+  if (is_closed_ || is_spread_ || roster_.failure().ok()) return;
+  is_spread_ = true;
+  const absl::Status& why = roster_.failure();
   log_->Error("the ranks cannot go on", {{"why", std::string(why.message())}});
   mesh_->Abort(why);
-  for (const auto& call : calls_) {
+  for (const auto& [id, call] : calls_) {
     if (call->context != nullptr) call->context->TryCancel();
   }
   changed_.notify_all();
 }
 
-// Ends calls that say nothing, and notices ranks that do not beat any more. Time in which this
-// process itself was stopped does not count.
+// Ends calls that say nothing, and notices ranks that do not beat any more.
 void Head::Watch() {
   std::unique_lock lock(mutex_);
-  Clock::time_point last = Clock::now();
   while (!is_closed_) {
     changed_.wait_for(lock, kTick);
-    const Clock::time_point now = Clock::now();
-    const bool was_stopped = now - last > 5 * kTick;
-    last = now;
-    for (const auto& call : calls_) {
-      if (was_stopped) call->heard = now;
-      const milliseconds limit = call->rank == 0 ? kHelloLimit : options_.settings.timeout;
-      if (call->context == nullptr || now - call->heard <= limit) continue;
-      if (call->rank > 0 && has_begun_) {
-        Lose(*call, base::StrCat("nothing was heard of it for ", std::to_string(limit.count()),
-                                 " ms (--rank-timeout)"));
+    for (const CallId id : roster_.Tick(Clock::now())) {
+      const auto found = calls_.find(id);
+      if (found != calls_.end() && found->second->context != nullptr) {
+        found->second->context->TryCancel();
       }
-      call->context->TryCancel();
     }
+    Spread();
   }
-}
-
-bool Head::HasAll(const std::function<bool(const Peer&)>& has) const {
-  return static_cast<int32_t>(ranks_.size()) == world() - 1 &&
-         std::all_of(ranks_.begin(), ranks_.end(),
-                     [&has](const auto& entry) { return has(*entry.second); });
-}
-
-absl::Status Head::CheckOffers(const engine::RankOffer& own) const {
-  for (const auto& [rank, peer] : ranks_) {
-    if (peer->offer.kv_type() != own.kv_type) {
-      return absl::FailedPreconditionError(base::StrCat(
-          peer->name(), " would keep keys and values as ", base::Quote(peer->offer.kv_type()),
-          ", the head as ", base::Quote(own.kv_type), "; --kv-type decides"));
-    }
-    if (peer->offer.logit_rows() != own.logit_rows) {
-      return absl::FailedPreconditionError(
-          base::StrCat(peer->name(), " computes ", std::to_string(peer->offer.logit_rows()),
-                       " rows of logits at a time, the head ", std::to_string(own.logit_rows)));
-    }
-    if (peer->offer.num_pages() < 1 || peer->offer.max_context() < 1 ||
-        peer->offer.num_host_pages() < 0) {
-      return absl::InvalidArgumentError(base::StrCat(peer->name(), " has room for no page"));
-    }
-  }
-  return absl::OkStatus();
 }
 
 absl::StatusOr<engine::ExecutorLimits> Head::Agree(const engine::RankOffer& own) {
@@ -376,18 +308,14 @@ absl::StatusOr<engine::ExecutorLimits> Head::Agree(const engine::RankOffer& own)
   log_->Info("waiting for ranks to join",
              {{"at", base::StrCat(options_.host, ":", std::to_string(port_))},
               {"ranks", int64_t{world() - 1}}});
-  changed_.wait(lock, [this] { return HasAll([](const Peer& peer) { return peer.has_offered; }); });
-  HEDDLE_RETURN_IF_ERROR(CheckOffers(own));
-  has_begun_ = true;
-  engine::ExecutorLimits limits = own.limits;
+  changed_.wait(lock, [this] { return roster_.has_all_offers(); });
+  HEDDLE_ASSIGN_OR_RETURN(const engine::ExecutorLimits limits, roster_.Start(own));
   v1::FromHead message;
   v1::Start& start = *message.mutable_start();
   std::vector<RankMesh::Peer> peers = {{mesh_->address(), "the head"}};
-  for (const auto& [rank, peer] : ranks_) {
-    limits.num_pages = std::min(limits.num_pages, peer->offer.num_pages());
-    limits.num_host_pages = std::min(limits.num_host_pages, peer->offer.num_host_pages());
-    limits.max_context = std::min(limits.max_context, peer->offer.max_context());
-    peers.push_back({peer->mesh_address, peer->name()});
+  for (const auto& [rank, id] : roster_.ranks()) {
+    const RankRoster::Member& member = *roster_.Find(id);
+    peers.push_back({member.mesh_address, member.name()});
   }
   start.set_num_pages(limits.num_pages);
   start.set_num_host_pages(limits.num_host_pages);
@@ -406,34 +334,32 @@ absl::StatusOr<engine::ExecutorLimits> Head::Agree(const engine::RankOffer& own)
 absl::StatusOr<std::unique_ptr<engine::OtherRanks>> Head::Others(
     const engine::ExecutorLimits& limits) {
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [this] {
-    return !failure_.ok() || HasAll([](const Peer& peer) { return peer.is_ready; });
-  });
-  HEDDLE_RETURN_IF_ERROR(failure_);
+  changed_.wait(lock, [this] { return roster_.phase() != RankRoster::Phase::kLoading; });
+  HEDDLE_RETURN_IF_ERROR(roster_.failure());
   lock.unlock();
   return std::make_unique<RemoteRanks>(shared_from_this(), limits);
 }
 
 absl::Status Head::WaitForHalves(uint64_t layers, uint64_t logits) {
   std::unique_lock lock(mutex_);
-  const auto is_done = [&](const Peer& peer) {
-    return peer.halves >= (peer.rank < tp() ? logits : layers);
-  };
-  while (failure_.ok() && !HasAll(is_done)) {
+  const auto is_lost = [this] { return !roster_.failure().ok(); };
+  while (!is_lost() && !roster_.AreDone(layers, logits)) {
     changed_.wait_for(lock, kTick);
-    if (!failure_.ok() || mesh_->status().ok()) continue;
-    changed_.wait_for(lock, kPatienceForCulprit, [this] { return !failure_.ok(); });
+    if (is_lost() || mesh_->status().ok()) continue;
+    changed_.wait_for(lock, kPatienceForCulprit, is_lost);
     Fail(mesh_->status());
   }
-  return failure_.ok() ? failure_ : ForClients();
+  return is_lost() ? ForClients() : absl::OkStatus();
 }
 
 absl::Status Head::Abort(const absl::Status& why) {
   std::unique_lock lock(mutex_);
   const bool is_link = !mesh_->status().ok();
-  if (is_link) changed_.wait_for(lock, kPatienceForCulprit, [this] { return !failure_.ok(); });
+  if (is_link) {
+    changed_.wait_for(lock, kPatienceForCulprit, [this] { return !roster_.failure().ok(); });
+  }
   Fail(is_link ? mesh_->status() : why);
-  return failure_.ok() ? why : ForClients();
+  return ForClients();
 }
 
 void Head::Close(const std::string& why) {
@@ -444,7 +370,7 @@ void Head::Close(const std::string& why) {
   }
   changed_.notify_all();
   if (watch_.joinable()) watch_.join();
-  if (failure_.ok() && mesh_ != nullptr) {
+  if (roster_.failure().ok() && mesh_ != nullptr) {
     v1::FromHead end;
     end.mutable_end()->set_why(why);
     SendToAll(end);
@@ -458,12 +384,11 @@ int32_t RemoteRanks::world() const { return head_->world(); }
 
 void RemoteRanks::Begin(const engine::StepPlan& plan, Adapters adapters) {
   HEDDLE_CHECK(adapters.empty(), "adapters do not travel");
-  head_->set_step(plan.step);
   message_.clear();
   encoder_.Encode(plan, &message_);
   v1::FromHead message;
   message.set_plan(message_);
-  head_->SendToAll(message);
+  head_->BeginHalf(message, plan.step);
   ++halves_;
   steps_.push_back({.layers_end = halves_, .logits_end = halves_});
 }
@@ -471,7 +396,7 @@ void RemoteRanks::Begin(const engine::StepPlan& plan, Adapters adapters) {
 void RemoteRanks::BeginLogits() {
   v1::FromHead message;
   message.mutable_logits();
-  head_->SendToAll(message);
+  head_->BeginHalf(message, std::nullopt);
   steps_.front().logits_end = ++halves_;
 }
 

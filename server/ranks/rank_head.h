@@ -7,7 +7,6 @@
 // Thread-safety: Failure and port from any thread; the rest as RankMeeting.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -15,23 +14,11 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "engine/model/rank_meeting.h"
-#include "engine/parallel/shard.h"
 #include "server/log.h"
 #include "server/ranks/rank_identity.h"
+#include "server/ranks/rank_settings.h"
 
 namespace heddle::server {
-
-// The settings that joining ranks take over from the head.
-struct RankSettings {
-  engine::Layout layout;
-  std::string weights;
-  std::string kv_type;
-  int32_t page_tokens = 0;
-  int32_t max_batch_tokens = 0;
-  int32_t max_batch_seqs = 0;
-  int32_t max_context = 0;  // 0: the model's
-  std::chrono::milliseconds timeout{0};
-};
 
 struct RankHeadOptions {
   std::string host;

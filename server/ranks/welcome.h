@@ -7,7 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "proto/heddle/ranks/v1/ranks.pb.h"
-#include "server/ranks/rank_head.h"
+#include "server/ranks/rank_settings.h"
 
 namespace heddle::server {
 

@@ -14,10 +14,25 @@ import time
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "conformance"))
+try:
+    import grpc
+except ImportError:
+    grpc = None
+
 from heddle_server import BINARY, DEMO_MODEL, TIMEOUT_SCALE, Server, wait_until  # noqa: E402
 
 LIMITS = ("--threads", "1", "--kv-memory", "64MiB", "--max-batch-tokens", "64")
 RANKS_LOST = 75  # exit code: all processes are to be started again
+
+
+def field(number, data):
+    """A field of bytes in a protocol buffer."""
+    head = [number << 3 | 2]
+    length = len(data)
+    while length > 127:
+        head.append(length & 127 | 128)
+        length >>= 7
+    return bytes([*head, length]) + data
 
 
 def free_port():
@@ -219,9 +234,55 @@ class RankProcessesTest(unittest.TestCase):
         silent = socket.create_connection(("127.0.0.1", port))
         self.addCleanup(silent.close)
         for data in (b"", b"GET / HTTP/1.1\r\n\r\n", bytes(range(256)) * 64,
-                     b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\xff" * 500):
+                     b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\xff" * 500, *[b""] * 50):
             with socket.create_connection(("127.0.0.1", port)) as connection:
                 connection.sendall(data)
+
+    @unittest.skipIf(grpc is None, "calls with messages of our own need Python's grpcio")
+    def test_strangers_who_speak_the_protocol_get_no_place(self):
+        with tempfile.TemporaryDirectory() as folder:
+            token = pathlib.Path(folder) / "token"
+            token.write_text("a-secret-of-this-group")
+            token.chmod(0o600)
+            good = ("--rank-token-file", str(token))
+            with Group(1, "--tp", "2", *good, rank_flags=good) as group:
+                expected = group.head.complete("Once", max_tokens=5)["choices"]
+                channel = grpc.insecure_channel(f"127.0.0.1:{group.port}")
+                join = channel.stream_stream("/heddle.ranks.v1.Ranks/Join", lambda x: x, lambda x: x)
+
+                def hello(secret):
+                    fields = field(1, secret) + field(2, b"x") + field(5, b"nowhere")
+                    return field(1, fields)
+
+                cases = {"the token differs": [hello(b"guess"), hello(b""), hello(b"\xff" * 4000)],
+                         "the build differs": [hello(b"a-secret-of-this-group")],
+                         "says Hello first": [b"", field(2, b""), field(4, b"\x08\x01"), field(15, b"x" * 100)]}
+                for why, messages in cases.items():
+                    for message in messages:
+                        with self.subTest(message=message[:60]), self.assertRaises(grpc.RpcError) as refused:
+                            list(join(iter([message, message]), timeout=20))
+                        self.assertIn(why, refused.exception.details())
+                for message in (b"\x0a\xff\xff\xff\xff\x0f", b"\xff" * 64, b"x" * (2 << 20)):
+                    with self.subTest(message=message[:60]), self.assertRaises(grpc.RpcError):
+                        list(join(iter([message]), timeout=20))
+                # Calls that say nothing: those that the head has a place for end after a while.
+                silence = threading.Event()
+                self.addCleanup(silence.set)
+
+                def nothing():
+                    silence.wait(60)
+                    yield from ()
+
+                silent = [join(nothing(), timeout=20) for _ in range(40)]
+                is_refused = lambda call: call.done() and call.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+                self.assertTrue(wait_until(lambda: sum(map(is_refused, silent)) == 8))
+                self.disturb(group.port)
+                self.assertEqual(group.head.complete("Once", max_tokens=5)["choices"], expected)
+                self.assertFalse(any("lost" in line for line in list(group.head.log)), group.head.log)
+                for call in silent:
+                    call.cancel()
+                channel.close()
+                silence.set()
 
     def test_what_cannot_be_combined_yet_is_refused_at_start(self):
         cases = [(("--ranks-listen", "127.0.0.1:0"), "for --tp or --pp above 1"),

@@ -1,0 +1,54 @@
+// What the head tells a rank once it has let it in, checked: the start of the group, and then the
+// halves of steps in their order. It knows no connection and runs nothing.
+//
+// Thread-safety: none.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "engine/executor.h"
+#include "engine/model/rank_meeting.h"
+#include "engine/parallel/plan_codec.h"
+#include "engine/step.h"
+#include "proto/heddle/ranks/v1/ranks.pb.h"
+#include "server/ranks/rank_mesh.h"
+
+namespace heddle::server {
+
+struct GroupStart {
+  engine::ExecutorLimits limits;
+  std::vector<RankMesh::Peer> peers;  // [world] in the order of ranks
+};
+
+// INVALID_ARGUMENT: the head wants more than `own` offers, or another number of ranks.
+absl::StatusOr<GroupStart> FromStart(const ranks::v1::Start& start, const engine::RankOffer& own,
+                                     int32_t world);
+
+class RankOrders {
+ public:
+  // Plans whose second half is to come: a pipeline has one more than stages.
+  static constexpr size_t kMaxSteps = 80;
+
+  explicit RankOrders(const engine::ExecutorLimits& limits) : decoder_(limits) {}
+
+  struct Order {
+    enum class Kind : uint8_t { kStage, kLogits, kEnd };
+    Kind kind = Kind::kEnd;
+    std::shared_ptr<const engine::StepPlan> plan;  // null for kEnd
+  };
+  // INVALID_ARGUMENT: the message has no place here, or its plan is none of these limits. Nothing
+  // is to be taken behind an error.
+  absl::StatusOr<Order> Take(const ranks::v1::FromHead& message);
+
+ private:
+  absl::StatusOr<Order> TakePlan(const std::string& message);
+
+  engine::PlanDecoder decoder_;
+  std::deque<std::shared_ptr<const engine::StepPlan>> plans_;  // whose second half is to come
+};
+
+}  // namespace heddle::server

@@ -1,0 +1,217 @@
+#include "server/ranks/rank_roster.h"
+
+#include <algorithm>
+#include <string_view>
+#include <utility>
+
+#include "absl/strings/escaping.h"
+#include "base/check.h"
+#include "base/message.h"
+#include "base/status.h"
+
+namespace heddle::server {
+namespace {
+
+using std::chrono::milliseconds;
+
+// A pause between two ticks beyond which the head itself was stopped.
+constexpr milliseconds kLongestTick{500};
+constexpr size_t kMostSaid = 400;  // of a rank's own words
+
+absl::Status NoPlace(std::string_view what) {
+  return absl::InvalidArgumentError(base::StrCat("it said ", what, " where that has no place"));
+}
+
+}  // namespace
+
+std::string RankRoster::Member::name() const {
+  return base::StrCat("rank ", rank, " (", host, ")");
+}
+
+const RankRoster::Member* RankRoster::Find(CallId call) const {
+  const auto found = calls_.find(call);
+  return found == calls_.end() ? nullptr : &found->second;
+}
+
+absl::StatusOr<RankRoster::CallId> RankRoster::Begin(const std::string& host, Time now) {
+  const size_t strangers = calls_.size() - ranks_.size();
+  if (strangers >= static_cast<size_t>(kMaxStrangers)) {
+    return absl::ResourceExhaustedError("too many calls have not said who they are");
+  }
+  const CallId call = ++last_call_;
+  Member& member = calls_[call];
+  member.host = host;
+  member.heard = now;
+  return call;
+}
+
+absl::Status RankRoster::Take(CallId call, const FromRank& message, Time now) {
+  const auto found = calls_.find(call);
+  if (found == calls_.end()) return absl::CancelledError("the call has ended");
+  Member& member = found->second;
+  if (member.rank == 0) {
+    absl::Status status = LetIn(call, &member, message);
+    if (status.ok()) member.heard = now;  // else silence begins with the call
+    return status;
+  }
+  member.heard = now;
+  if (phase_ == Phase::kLost) return absl::UnavailableError("the group of ranks has ended");
+  absl::Status status = Understand(&member, message);
+  if (!status.ok() && IsFixed()) Lose(member, std::string(status.message()));
+  return status;
+}
+
+absl::Status RankRoster::LetIn(CallId call, Member* member, const FromRank& message) {
+  if (!message.has_hello()) return absl::InvalidArgumentError("a rank says Hello first");
+  const ranks::v1::Hello& hello = message.hello();
+  HEDDLE_RETURN_IF_ERROR(CheckIdentity(identity_, {.token = hello.token(),
+                                                   .build = hello.build(),
+                                                   .model_digest = hello.model_digest(),
+                                                   .isa = hello.isa()}));
+  if (hello.mesh_address().empty() || hello.mesh_address().size() > kMaxAddressBytes) {
+    return absl::InvalidArgumentError(base::StrCat("an address of ", hello.mesh_address().size(),
+                                                   " bytes; it has 1 to ", kMaxAddressBytes));
+  }
+  if (phase_ == Phase::kLost) return absl::UnavailableError("the group of ranks has ended");
+  int32_t rank = 1;
+  while (ranks_.contains(rank)) ++rank;
+  if (phase_ != Phase::kGathering || rank >= world()) {
+    return absl::ResourceExhaustedError(
+        base::StrCat("all ", world() - 1, " ranks beside the head are there"));
+  }
+  member->rank = rank;
+  member->mesh_address = hello.mesh_address();
+  ranks_[rank] = call;
+  return absl::OkStatus();
+}
+
+// What a rank says that has been let in.
+absl::Status RankRoster::Understand(Member* member, const FromRank& message) {
+  switch (message.message_case()) {
+    case FromRank::kHello:
+      return NoPlace("Hello");
+    case FromRank::kOffer:
+      return TakeOffer(member, message.offer());
+    case FromRank::kReady:
+      if (phase_ != Phase::kLoading || member->is_ready) return NoPlace("Ready");
+      member->is_ready = true;
+      if (HasAll([](const Member& each) { return each.is_ready; })) phase_ = Phase::kRunning;
+      return absl::OkStatus();
+    case FromRank::kDone:
+      return TakeDone(member, message.done().halves());
+    case FromRank::kBeat:
+      member->step = message.beat().step();
+      member->op = message.beat().op();
+      return absl::OkStatus();
+    case FromRank::kFailed:
+      return absl::AbortedError(
+          absl::Utf8SafeCHexEscape(message.failed().why().substr(0, kMostSaid)));
+    case FromRank::MESSAGE_NOT_SET:
+      break;
+  }
+  return NoPlace("something unknown");
+}
+
+absl::Status RankRoster::TakeOffer(Member* member, const ranks::v1::Offer& offer) {
+  if (phase_ != Phase::kGathering || member->has_offered) return NoPlace("Offer");
+  if (offer.num_pages() < 1 || offer.max_context() < 1 || offer.num_host_pages() < 0) {
+    return absl::InvalidArgumentError("it has room for no page");
+  }
+  member->offer = offer;
+  member->has_offered = true;
+  return absl::OkStatus();
+}
+
+// Halves are reported one by one. A repeated report is none of the next.
+absl::Status RankRoster::TakeDone(Member* member, uint64_t halves) {
+  if (phase_ != Phase::kRunning || halves != member->halves + 1 || halves > begun_halves_) {
+    return NoPlace("Done");
+  }
+  member->halves = halves;
+  return absl::OkStatus();
+}
+
+void RankRoster::End(CallId call) {
+  const auto found = calls_.find(call);
+  if (found == calls_.end()) return;
+  const Member member = std::move(found->second);
+  calls_.erase(found);
+  if (member.rank == 0) return;
+  if (IsFixed()) Lose(member, "its connection has ended");
+  ranks_.erase(member.rank);
+}
+
+std::vector<RankRoster::CallId> RankRoster::Tick(Time now) {
+  const bool was_stopped = now - last_tick_ > kLongestTick;
+  last_tick_ = now;
+  std::vector<CallId> silent;
+  for (auto& [call, member] : calls_) {
+    if (was_stopped) member.heard = now;
+    const milliseconds limit = member.rank == 0 ? kHelloLimit : settings_.timeout;
+    if (now - member.heard <= limit) continue;
+    silent.push_back(call);
+    if (member.rank == 0 || !IsFixed()) continue;
+    Lose(member,
+         base::StrCat("nothing was heard of it for ", limit.count(), " ms (--rank-timeout)"));
+  }
+  return silent;
+}
+
+bool RankRoster::HasAll(const std::function<bool(const Member&)>& has) const {
+  return static_cast<int32_t>(ranks_.size()) == world() - 1 &&
+         std::all_of(ranks_.begin(), ranks_.end(),
+                     [&](const auto& entry) { return has(calls_.at(entry.second)); });
+}
+
+bool RankRoster::has_all_offers() const {
+  return HasAll([](const Member& member) { return member.has_offered; });
+}
+
+bool RankRoster::AreDone(uint64_t layers, uint64_t logits) const {
+  return HasAll([&](const Member& member) {
+    return member.halves >= (member.rank < settings_.layout.tp ? logits : layers);
+  });
+}
+
+absl::StatusOr<engine::ExecutorLimits> RankRoster::Start(const engine::RankOffer& own) {
+  HEDDLE_CHECK(phase_ == Phase::kGathering && has_all_offers(), "a group of ranks is not there");
+  engine::ExecutorLimits limits = own.limits;
+  for (const auto& [rank, call] : ranks_) {
+    const Member& member = calls_.at(call);
+    const ranks::v1::Offer& offer = member.offer;
+    if (offer.kv_type() != own.kv_type) {
+      return absl::FailedPreconditionError(base::StrCat(
+          member.name(), " would keep keys and values as ", base::Quote(offer.kv_type()),
+          ", the head as ", base::Quote(own.kv_type), "; --kv-type decides"));
+    }
+    if (offer.page_tokens() != own.limits.page_tokens) {
+      return absl::FailedPreconditionError(base::StrCat(
+          member.name(), " has pages of ", offer.page_tokens(), " positions, the head of ",
+          own.limits.page_tokens, "; --page-size decides"));
+    }
+    if (offer.logit_rows() != own.logit_rows) {
+      return absl::FailedPreconditionError(
+          base::StrCat(member.name(), " computes ", offer.logit_rows(),
+                       " rows of logits at a time, the head ", own.logit_rows));
+    }
+    limits.num_pages = std::min(limits.num_pages, offer.num_pages());
+    limits.num_host_pages = std::min(limits.num_host_pages, offer.num_host_pages());
+    limits.max_context = std::min(limits.max_context, offer.max_context());
+  }
+  phase_ = Phase::kLoading;
+  return limits;
+}
+
+void RankRoster::Lose(const Member& member, const std::string& why) {
+  Fail(absl::UnavailableError(base::StrCat(member.name(), " is lost in step ", step_,
+                                           " (it last reported step ", member.step, ", op ",
+                                           member.op, "): ", why)));
+}
+
+void RankRoster::Fail(const absl::Status& why) {
+  if (phase_ == Phase::kLost) return;
+  failure_ = why.ok() ? absl::UnavailableError("the group of ranks was ended") : why;
+  phase_ = Phase::kLost;
+}
+
+}  // namespace heddle::server

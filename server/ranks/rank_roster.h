@@ -1,0 +1,120 @@
+// The head's book of the ranks that are processes of their own: who has called, who was let in, how
+// far each is, and who is lost. It takes messages and times, and knows no connection.
+//
+// Life: calls begin and end at any time. While the group gathers, ranks come and go. Start fixes
+// them; from then on, one that ends, fails, is silent for the timeout or says what has no place
+// where it stands is lost, which ends the group: failure() names it.
+//
+// Everything that callers say is untrusted: sizes are checked before anything is kept, and a
+// message that does not follow those before it ends its call.
+// Thread-safety: none; the head has one mutex for it.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "engine/model/rank_meeting.h"
+#include "proto/heddle/ranks/v1/ranks.pb.h"
+#include "server/ranks/rank_identity.h"
+#include "server/ranks/rank_settings.h"
+
+namespace heddle::server {
+
+class RankRoster {
+ public:
+  using CallId = uint64_t;
+  using Time = std::chrono::steady_clock::time_point;
+
+  // Between a call's begin and its first message.
+  static constexpr std::chrono::milliseconds kHelloLimit{3000};
+  // Calls at a time that have not said who they are: a few per rank that starts, and strangers.
+  static constexpr int kMaxStrangers = 32;
+  static constexpr size_t kMaxAddressBytes = 4096;  // UCX's addresses have some hundred
+
+  enum class Phase : uint8_t {
+    kGathering,  // ranks join and offer
+    kLoading,    // all are there, and load
+    kRunning,    // all are ready for steps
+    kLost,       // failure() says why
+  };
+  struct Member {
+    int32_t rank = 0;  // 0: it has not said Hello
+    std::string host;
+    std::string mesh_address;
+    bool has_offered = false;
+    ranks::v1::Offer offer;
+    bool is_ready = false;
+    uint64_t halves = 0;  // of steps, done
+    uint64_t step = 0;    // as it last reported
+    int64_t op = 0;
+    Time heard{};
+
+    std::string name() const;  // for logs: it has the address
+  };
+
+  RankRoster(RankIdentity identity, const RankSettings& settings)
+      : identity_(std::move(identity)), settings_(settings) {}
+
+  // A call from `host` has begun. RESOURCE_EXHAUSTED: there are too many that say nothing; the call
+  // is not in the book.
+  absl::StatusOr<CallId> Begin(const std::string& host, Time now);
+  // An error: the call is to be ended with it. A first message that is OK has let the rank in.
+  absl::Status Take(CallId call, const ranks::v1::FromRank& message, Time now);
+  // The call has ended; unknown ones are ignored.
+  void End(CallId call);
+  // The calls that have been silent for too long, which are to be ended. Call it several times a
+  // second; if the head itself stood still, that time does not count.
+  std::vector<CallId> Tick(Time now);
+
+  // Whether each rank beside the head is there and has offered.
+  bool has_all_offers() const;
+  // Fixes the group and returns its limits, the least of all. FAILED_PRECONDITION or
+  // INVALID_ARGUMENT names the rank whose offer does not fit, and nothing has changed.
+  // REQUIRES: has_all_offers(), gathering.
+  absl::StatusOr<engine::ExecutorLimits> Start(const engine::RankOffer& own);
+  // The head is in `step`, for messages; and it has begun one more half of a step.
+  void set_step(uint64_t step) { step_ = step; }
+  void CountHalf() { ++begun_halves_; }
+  // Whether each rank has done so many halves: `logits` in stage 0, `layers` behind it.
+  bool AreDone(uint64_t layers, uint64_t logits) const;
+
+  // The group cannot go on. The first reason stays.
+  void Fail(const absl::Status& why);
+
+  Phase phase() const { return phase_; }
+  const absl::Status& failure() const { return failure_; }
+  const Member* Find(CallId call) const;                             // null: not in the book
+  const std::map<int32_t, CallId>& ranks() const { return ranks_; }  // those let in, without 0
+  int32_t world() const { return settings_.layout.world(); }
+  size_t num_calls() const { return calls_.size(); }
+
+ private:
+  using FromRank = ranks::v1::FromRank;
+
+  absl::Status LetIn(CallId call, Member* member, const FromRank& message);
+  absl::Status TakeOffer(Member* member, const ranks::v1::Offer& offer);
+  absl::Status TakeDone(Member* member, uint64_t halves);
+  absl::Status Understand(Member* member, const FromRank& message);
+  void Lose(const Member& member, const std::string& why);
+  bool IsFixed() const { return phase_ == Phase::kLoading || phase_ == Phase::kRunning; }
+  bool HasAll(const std::function<bool(const Member&)>& has) const;
+
+  const RankIdentity identity_;
+  const RankSettings settings_;
+  Phase phase_ = Phase::kGathering;
+  absl::Status failure_;
+  std::map<CallId, Member> calls_;
+  std::map<int32_t, CallId> ranks_;
+  CallId last_call_ = 0;
+  uint64_t step_ = 0;
+  uint64_t begun_halves_ = 0;
+  Time last_tick_{};
+};
+
+}  // namespace heddle::server

@@ -1,0 +1,155 @@
+// What a rank takes from its head, and what it refuses.
+#include "server/ranks/rank_orders.h"
+
+#include <string>
+#include <vector>
+
+#include "catch2/catch.hpp"
+#include "server/ranks/welcome.h"
+#include "tests/parallel/plans.h"
+
+namespace heddle::server {
+namespace {
+
+using Kind = RankOrders::Order::Kind;
+using ranks::v1::FromHead;
+
+// Messages with plans, in order, as the head makes them.
+struct Head {
+  FromHead Plan(bool with_adapter = false) {
+    engine::StepPlan plan;
+    plan.more_groups.resize(1);
+    plan.step = ++step;
+    if (with_adapter) {
+      plan.adapter_binds.emplace_back();
+    } else {
+      engine::AddSlice(1, 0, static_cast<int32_t>(step) - 1, 1, &plan);
+    }
+    FromHead message;
+    encoder.Encode(plan, message.mutable_plan());
+    return message;
+  }
+  static FromHead Logits() {
+    FromHead message;
+    message.mutable_logits();
+    return message;
+  }
+  engine::PlanEncoder encoder{engine::TestLimits()};
+  uint64_t step = 0;
+};
+
+TEST_CASE("The second half is the oldest step's that has had none", "[unit]") {
+  Head head;
+  RankOrders orders(engine::TestLimits());
+  for (const uint64_t step : {1, 2}) {
+    const auto order = orders.Take(head.Plan());
+    REQUIRE(order.ok());
+    CHECK(order->kind == Kind::kStage);
+    CHECK(order->plan->step == step);
+  }
+  for (const uint64_t step : {1, 2}) {
+    const auto order = orders.Take(Head::Logits());
+    REQUIRE(order.ok());
+    CHECK(order->kind == Kind::kLogits);
+    CHECK(order->plan->step == step);
+  }
+  CHECK(absl::IsInvalidArgument(orders.Take(Head::Logits()).status()));
+  FromHead end;
+  end.mutable_end();
+  CHECK(orders.Take(end)->kind == Kind::kEnd);
+}
+
+TEST_CASE("Messages that have no place among steps are refused", "[unit]") {
+  RankOrders orders(engine::TestLimits());
+  FromHead welcome, start, garbage, nothing;
+  welcome.mutable_welcome();
+  start.mutable_start();
+  garbage.set_plan("HPLN\x01 and more that is no plan at all");
+  for (const FromHead& message : {welcome, start, nothing, garbage}) {
+    CHECK(absl::IsInvalidArgument(orders.Take(message).status()));
+  }
+}
+
+TEST_CASE("A plan that comes twice, or after one that is missing, is refused", "[unit]") {
+  Head head;
+  const FromHead first = head.Plan(), second = head.Plan();
+  RankOrders twice(engine::TestLimits()), missing(engine::TestLimits());
+  REQUIRE(twice.Take(first).ok());
+  CHECK(absl::IsInvalidArgument(twice.Take(first).status()));
+  CHECK(absl::IsInvalidArgument(missing.Take(second).status()));
+}
+
+TEST_CASE("Plans that bind adapters are refused", "[unit]") {
+  Head head;
+  RankOrders orders(engine::TestLimits());
+  CHECK(!orders.Take(head.Plan(/*with_adapter=*/true)).ok());
+}
+
+TEST_CASE("A head begins no more steps than a pipeline has", "[unit]") {
+  Head head;
+  RankOrders orders(engine::TestLimits());
+  for (size_t i = 0; i < RankOrders::kMaxSteps; ++i) REQUIRE(orders.Take(head.Plan()).ok());
+  CHECK(absl::IsInvalidArgument(orders.Take(head.Plan()).status()));
+}
+
+TEST_CASE("A start that asks for more than was offered is refused", "[unit]") {
+  engine::RankOffer own;
+  own.limits = engine::TestLimits();
+  ranks::v1::Start good;
+  good.set_num_pages(own.limits.num_pages);
+  good.set_num_host_pages(0);
+  good.set_max_context(10);
+  for (const char* address : {"a", "b"}) good.add_peers()->set_mesh_address(address);
+  const auto start = FromStart(good, own, 2);
+  REQUIRE(start.ok());
+  CHECK(start->limits.max_context == 10);
+  CHECK(start->limits.page_tokens == 16);
+  CHECK(start->peers.size() == 2);
+  CHECK(!FromStart(good, own, 3).ok());
+  std::vector<ranks::v1::Start> wrong(7, good);
+  wrong[0].set_num_pages(own.limits.num_pages + 1);
+  wrong[1].set_num_pages(0);
+  wrong[2].set_num_host_pages(-1);
+  wrong[3].set_num_host_pages(own.limits.num_host_pages + 1);
+  wrong[4].set_max_context(0);
+  wrong[5].set_max_context(own.limits.max_context + 1);
+  wrong[6].mutable_peers(1)->clear_mesh_address();
+  for (const ranks::v1::Start& each : wrong) {
+    CHECK(absl::IsInvalidArgument(FromStart(each, own, 2).status()));
+  }
+}
+
+TEST_CASE("A welcome names a place that there is", "[unit]") {
+  RankSettings settings{.layout = {.tp = 2, .pp = 3, .stage_layers = {1, 2, 3}},
+                        .weights = "int8",
+                        .kv_type = "f16",
+                        .page_tokens = 16,
+                        .max_batch_tokens = 64,
+                        .max_batch_seqs = 8,
+                        .max_context = 100,
+                        .timeout = std::chrono::milliseconds(1500)};
+  const ranks::v1::Welcome good = ToWelcome(settings, 5);
+  const auto taken = FromWelcome(good);
+  REQUIRE(taken.ok());
+  CHECK(taken->layout.tp == 2);
+  CHECK(taken->layout.pp == 3);
+  CHECK(taken->layout.stage_layers == settings.layout.stage_layers);
+  CHECK(taken->weights == "int8");
+  CHECK(taken->kv_type == "f16");
+  CHECK(taken->page_tokens == 16);
+  CHECK(taken->max_batch_tokens == 64);
+  CHECK(taken->max_batch_seqs == 8);
+  CHECK(taken->max_context == 100);
+  CHECK(taken->timeout == std::chrono::milliseconds(1500));
+  for (const auto& [rank, tp, pp] : std::vector<std::array<int32_t, 3>>{
+           {6, 2, 3}, {0, 2, 3}, {-1, 2, 3}, {1, 0, 3}, {1, 65, 1}, {1, 64, 64}, {1, 1 << 30, 4}}) {
+    ranks::v1::Welcome wrong = good;
+    wrong.set_rank(rank);
+    wrong.set_tp(tp);
+    wrong.set_pp(pp);
+    CHECK(absl::IsInvalidArgument(FromWelcome(wrong).status()));
+  }
+}
+
+}  // namespace
+}  // namespace heddle::server
