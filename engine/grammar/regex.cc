@@ -1,16 +1,14 @@
 #include "engine/grammar/regex.h"
 
-#include <functional>
-#include <map>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "base/message.h"
 #include "base/status.h"
+#include "engine/grammar/character_properties.h"
 #include "engine/grammar/source_reader.h"
 #include "engine/grammar/thompson.h"
-#include "engine/text/unicode.h"
 
 namespace heddle::engine::grammar {
 namespace {
@@ -30,36 +28,15 @@ CodePointSet NotLineBreaks() {
   return CodePointSet{{0xA, 0xA}, {0xD, 0xD}, {0x2028, 0x2029}}.Complement();
 }
 
-using Categories = std::map<std::string, CodePointSet, std::less<>>;
-
-// All code points by their general categories, and by the categories' first letters.
-const Categories& KnownCategories() {
-  static const Categories known = [] {
-    std::map<std::string, std::vector<CodePointRange>> ranges;
-    char32_t first = 0;
-    for (char32_t c = 1; c <= kMaxCodePoint + 1; ++c) {
-      const std::string_view category = text::GeneralCategory(first);
-      if (c <= kMaxCodePoint && text::GeneralCategory(c) == category) continue;
-      ranges[std::string(category)].push_back({first, c - 1});
-      ranges[std::string(category.substr(0, 1))].push_back({first, c - 1});
-      first = c;
-    }
-    Categories categories;
-    for (auto& [name, members] : ranges) {
-      categories.emplace(name, CodePointSet::OfRanges(std::move(members)));
-    }
-    return categories;
-  }();
-  return known;
-}
-
-constexpr int32_t kMaxLookAheads = 8;  // each is a machine, and an intersection
+constexpr size_t kMaxPropertyName = 64;  // Script_Extensions=Egyptian_Hieroglyphs has 38
+constexpr int64_t kPropertyUnits = Budget::kAskUnits;  // as much as a name at its first use
+constexpr int32_t kMaxLookAheads = 8;                  // each is a machine, and an intersection
 
 // The characters for which Python's str.isalnum is true, and the underscore.
 const CodePointSet& PythonWordCharacters() {
   static const CodePointSet known = [] {
-    CodePointSet set = KnownCategories().at("L");
-    set.Add(KnownCategories().at("N"));
+    CodePointSet set = *FindProperty("L");
+    set.Add(*FindProperty("N"));
     set.Add(CodePointSet::Of(U'_'));
     return set;
   }();
@@ -264,7 +241,7 @@ class RegexParser {
     switch (reader_.Peek()) {
       case U'd':
       case U'D':
-        *set = is_python_ ? KnownCategories().at("Nd") : Digits();
+        *set = is_python_ ? *FindProperty("Nd") : Digits();
         break;
       case U'w':
       case U'W':
@@ -287,39 +264,33 @@ class RegexParser {
     return true;
   }
 
+  // What stands in braces, or the one letter of \pL.
+  absl::StatusOr<std::string> TakePropertyName() {
+    const bool in_braces = reader_.TakeIf(U'{');
+    const size_t max_size = in_braces ? kMaxPropertyName : 1;
+    std::string name;
+    while (!reader_.AtEnd() && reader_.Peek() != U'}' && name.size() < max_size) {
+      const char32_t c = reader_.Take();
+      name.push_back(c < 0x80 ? static_cast<char>(c) : '?');
+    }
+    if (in_braces && !reader_.TakeIf(U'}')) {
+      return reader_.Error("the name of a property does not end");
+    }
+    return name;
+  }
+
   absl::Status TakeProperty(CodePointSet* set) {
     const bool negated = reader_.Take() == U'P';
-    std::string name;
-    if (!reader_.TakeIf(U'{')) return reader_.Error("expected { after \\p");
-    while (!reader_.AtEnd() && reader_.Peek() != U'}' && name.size() < 32) {
-      name.push_back(static_cast<char>(reader_.Take()));
-    }
-    if (!reader_.TakeIf(U'}')) return reader_.Error("the name of a property does not end");
-    static constexpr struct {
-      std::string_view long_name, name;
-    } kLongNames[] = {{"Letter", "L"},
-                      {"Lowercase_Letter", "Ll"},
-                      {"Uppercase_Letter", "Lu"},
-                      {"Number", "N"},
-                      {"Decimal_Number", "Nd"},
-                      {"Punctuation", "P"},
-                      {"Symbol", "S"},
-                      {"Mark", "M"},
-                      {"Separator", "Z"},
-                      {"Space_Separator", "Zs"},
-                      {"Other", "C"},
-                      {"Control", "Cc"}};
-    std::string_view category = name;
-    for (const auto& row : kLongNames) {
-      if (name == row.long_name) category = row.name;
-    }
-    const auto known = KnownCategories().find(category);
-    if (known == KnownCategories().end()) {
+    HEDDLE_ASSIGN_OR_RETURN(const std::string name, TakePropertyName());
+    HEDDLE_RETURN_IF_ERROR(Spend(budget_, kPropertyUnits));
+    const CodePointSet* const known = FindProperty(name);
+    if (known == nullptr) {
       return reader_.Error(base::StrCat("the property ", base::Quote(name),
-                                        " is not supported; general categories are"));
+                                        " is not supported; general categories, scripts (sc=, "
+                                        "scx=) and Unicode's binary properties are"));
     }
-    HEDDLE_RETURN_IF_ERROR(Spend(budget_, static_cast<int64_t>(known->second.ranges().size())));
-    *set = negated ? known->second.Complement() : known->second;
+    HEDDLE_RETURN_IF_ERROR(Spend(budget_, static_cast<int64_t>(known->ranges().size())));
+    *set = negated ? known->Complement() : *known;
     return absl::OkStatus();
   }
 

@@ -330,6 +330,27 @@ TEST_CASE("Schemas that are cheap to write and dear to read end within the budge
   }
 }
 
+TEST_CASE("Long lists of values compile in proportion to their length", "[grammar][hostile]") {
+  const auto spent = [](const std::string& text) {
+    Budget budget;
+    const absl::Status status = TryCompile(Schema(text), &budget);
+    INFO(status.message());
+    CHECK(status.ok());
+    return budget.spent();
+  };
+  const auto list = [](int size) {
+    return StrCat("{\"enum\":[", Joined(size, ",", [](int i) { return StrCat(i); }), "]}");
+  };
+  CHECK(spent(list(20'000)) < 15 * spent(list(2'000)));
+  // The values of two lists that both hold.
+  const auto both = [&list](int size) {
+    return StrCat("{\"allOf\":[", list(size), ",", list(size), "]}");
+  };
+  CHECK(spent(both(10'000)) < 15 * spent(both(1'000)));
+  // A value that stands twice in a list is written once.
+  CHECK(spent(R"({"enum":[1,1.0,1,{"a":1,"b":2},{"b":2,"a":1.0}]})") < 20'000);
+}
+
 TEST_CASE("Grammars of many rules take work in proportion", "[grammar][hostile]") {
   // In the order in which each says nothing of the one before it; and each calls a thousand.
   const auto chain = [](int length) {

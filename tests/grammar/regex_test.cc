@@ -73,12 +73,77 @@ TEST_CASE("Classes beyond ASCII match their code points", "[grammar][unit]") {
   CHECK(matches("\\p{L}+", "Gr\xC3\xBC\xC3\x9F\xE4\xBD\xA0"));
   CHECK_FALSE(matches("\\p{L}+", "a1"));
   CHECK(matches("\\P{N}", "x"));
+  CHECK(matches("\\pL\\PL[\\pN]", "x-1"));
   CHECK(matches("[\\u4e00-\\u9fff]{2}", "\xE4\xBD\xA0\xE5\xA5\xBD"));
   CHECK(matches("\\uD83D\\uDE00", "\xF0\x9F\x98\x80"));
   CHECK(matches("\\u{1F600}", "\xF0\x9F\x98\x80"));
   CHECK(matches("(?i)straSSe", "STRASSE"));
   CHECK(matches("\\s", "\xE2\x80\xA8"));
   CHECK_FALSE(matches(".", "\n"));
+}
+
+// Members and others by Unicode's own files: emoji-data.txt, Scripts.txt, ScriptExtensions.txt,
+// PropList.txt and DerivedCoreProperties.txt.
+TEST_CASE("Properties have the names of ECMA-262 and the members of Unicode", "[grammar][unit]") {
+  struct Row {
+    const char* name;
+    std::u32string in, out;
+  };
+  const Row kRows[] = {
+      {"Extended_Pictographic", U"\u00A9\U0001F600\u2764", U"#1\U0001F1E9"},
+      {"Emoji", U"#*0\u00A9\U0001F600", U"a\u200D"},
+      {"Emoji_Component", U"#9\u200D\uFE0F\U0001F1E9\U0001F3FD", U"\U0001F600"},
+      {"Emoji_Presentation", U"\u231A\U0001F600", U"\u00A9#"},
+      {"Emoji_Modifier", U"\U0001F3FB\U0001F3FF", U"\U0001F600"},
+      {"Script=Greek", U"\u03B1\u0391", U"a\u0301"},
+      {"sc=Grek", U"\u03B1", U"a"},
+      {"Greek", U"\u03B1", U"a"},
+      {"Script_Extensions=Devanagari", U"\u0905\u0964", U"a"},
+      {"sc=Devanagari", U"\u0905", U"\u0964"},
+      {"scx=Egyptian_Hieroglyphs", U"\U00013000", U"a"},
+      {"General_Category=Uppercase_Letter", U"A\u0391", U"a1"},
+      {"gc=Lu", U"A", U"a"},
+      {"Cased_Letter", U"aA\u01C5", U"1\u4E00"},
+      {"LC", U"aA\u01C5", U"1\u4E00"},
+      {"punct", U"!_", U"a+"},
+      {"Math_Symbol", U"+", U"!"},
+      {"Alphabetic", U"a\u4E00\u2160", U"1 "},
+      {"White_Space", U" \u00A0\u0085", U"\u200B\uFEFF"},
+      {"ID_Start", U"a\u4E00", U"1_"},
+      {"ID_Continue", U"a1_", U"-"},
+      {"XID_Continue", U"a1_", U"-"},
+      {"Uppercase", U"A\u2160", U"a"},
+      {"Lowercase", U"a\u00AA", U"A"},
+      {"ASCII", U"a\u007F", U"\u0080"},
+      {"ASCII_Hex_Digit", U"fF9", U"g"},
+      {"Ideographic", U"\u4E00\u3007", U"a"},
+      {"Any", U"a\u0378\U0010FFFF", U""},
+      {"Assigned", U"a", U"\u0378"},
+      {"Default_Ignorable_Code_Point", U"\u00AD\uFE0F", U"a"},
+      {"Noncharacter_Code_Point", U"\uFFFE", U"a"},
+      {"Quotation_Mark", U"\"\u00AB", U"a"},
+      {"Regional_Indicator", U"\U0001F1E9", U"D"},
+  };
+  for (const Row& row : kRows) {
+    INFO(row.name);
+    const StateMachine members =
+        ParseOrDie(std::string("\\p{") + row.name + "}", RegexMatch::kWhole);
+    const StateMachine others =
+        ParseOrDie(std::string("\\P{") + row.name + "}", RegexMatch::kWhole);
+    for (const char32_t c : row.in) {
+      CHECK(members.Accepts(std::u32string(1, c)));
+      CHECK_FALSE(others.Accepts(std::u32string(1, c)));
+    }
+    for (const char32_t c : row.out) {
+      CHECK_FALSE(members.Accepts(std::u32string(1, c)));
+      CHECK(others.Accepts(std::u32string(1, c)));
+    }
+  }
+  // What zod writes for z.emoji().
+  const StateMachine emoji =
+      ParseOrDie("^(\\p{Extended_Pictographic}|\\p{Emoji_Component})+$", RegexMatch::kSearch);
+  CHECK(emoji.Accepts(U"\U0001F468\u200D\U0001F469\u2764\uFE0F"));
+  CHECK_FALSE(emoji.Accepts(U"\U0001F468a"));
 }
 
 TEST_CASE("What is not regular or not known is refused by name", "[grammar][unit]") {
@@ -95,7 +160,15 @@ TEST_CASE("What is not regular or not known is refused by name", "[grammar][unit
   CHECK_THAT(error("[z-a]"), Contains("in order"));
   CHECK_THAT(error("*a"), Contains("nothing to repeat"));
   CHECK_THAT(error("a**"), Contains("repeat of a repeat"));
-  CHECK_THAT(error("\\p{Greek}"), Contains("Greek"));
+  CHECK_THAT(error("\\p{Klingon}"), Contains("Klingon"));
+  CHECK_THAT(error("\\p{Script=L}"), Contains("Script=L"));
+  CHECK_THAT(error("\\p{gc=Greek}"), Contains("gc=Greek"));
+  CHECK_THAT(error("\\p{sc:Greek}"), Contains("sc:Greek"));
+  CHECK_THAT(error("\\p{RGI_Emoji}"), Contains("RGI_Emoji"));  // of texts, not of characters
+  CHECK_THAT(error("\\p{L}\\p{^L}"), Contains("^L"));
+  CHECK_THAT(error("\\p{}"), Contains("property"));
+  CHECK_THAT(error(std::string("\\p{") + std::string(100'000, 'a') + "}"),
+             Contains("does not end"));
   CHECK_THAT(error("(a|b)*a(a|b){30}"), Contains("states"));
 }
 

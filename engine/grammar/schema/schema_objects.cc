@@ -84,10 +84,10 @@ absl::StatusOr<StateMachine> SchemaWriter::KeyMachine(const Conjunction& names) 
       choices.push_back(scratch.Machine(std::move(machine)));
       continue;
     }
-    for (const Json& value : c.values) {
-      HEDDLE_ASSIGN_OR_RETURN(const bool valid, Satisfies(&document_, value, c));
-      if (!valid || !value.is_string()) continue;
-      choices.push_back(scratch.Text(std::string_view(value.get_ref<const std::string&>())));
+    HEDDLE_ASSIGN_OR_RETURN(const std::vector<const Json*> values, ListedValuesOf(&document_, c));
+    for (const Json* value : values) {
+      if (!value->is_string()) continue;
+      choices.push_back(scratch.Text(std::string_view(value->get_ref<const std::string&>())));
     }
   }
   return MachineOf(scratch, scratch.Choice(std::move(choices)), budget());

@@ -6,8 +6,8 @@
 #include <string>
 #include <utility>
 
-#include "absl/hash/hash.h"
 #include "engine/grammar/grammar.h"
+#include "engine/grammar/schema/listed_values.h"
 #include "engine/grammar/schema/schema_types.h"
 
 namespace heddle::engine::grammar {
@@ -15,24 +15,6 @@ namespace {
 
 constexpr int kMaxDepth = 4;          // of properties in properties
 constexpr size_t kMaxBranches = 512;  // of a list of alternatives
-
-// Equal values have equal hashes; lists and objects are all alike here.
-uint64_t HashOf(const Json& value) {
-  switch (value.type()) {
-    case Json::value_t::string:
-      return absl::HashOf(1, value.get_ref<const std::string&>());
-    case Json::value_t::boolean:
-      return absl::HashOf(2, value.get<bool>());
-    case Json::value_t::null:
-      return absl::HashOf(3);
-    case Json::value_t::object:
-      return absl::HashOf(4);
-    case Json::value_t::array:
-      return absl::HashOf(5);
-    default:
-      return absl::HashOf(6, value.get<double>());
-  }
-}
 
 std::vector<uint64_t> HashesOf(const Json& values) {
   std::vector<uint64_t> hashes;
@@ -103,7 +85,7 @@ void AddNegation(SchemaRef negated, SchemaFacts* facts) {
   if (!negated->is_object() || negated->size() != 1) return;
   const std::string& keyword = negated->begin().key();
   const Json& value = *negated->begin();
-  // Lists and objects have one hash for all.
+  // A negated list or object is written as a bound on its size, so that more than it is left out.
   if (keyword == "const" && !value.is_structured()) facts->excluded.push_back(HashOf(value));
   if (keyword == "enum" && value.is_array()) {
     for (const Json& one : value) {

@@ -1,11 +1,13 @@
 #include "engine/grammar/schema/schema_values.h"
 
 #include <algorithm>
+#include <deque>
 #include <string>
 #include <utility>
 
 #include "base/status.h"
 #include "engine/grammar/grammar.h"
+#include "engine/grammar/schema/listed_values.h"
 #include "engine/grammar/schema/schema_expander.h"
 #include "engine/grammar/schema/string_machine.h"
 
@@ -77,7 +79,7 @@ absl::StatusOr<bool> ArraySatisfies(SchemaDocument* document, const Json& value,
     if (!c.unique) continue;
     HEDDLE_RETURN_IF_ERROR(Spend(document->budget(), static_cast<int64_t>(i)));
     for (size_t k = 0; k < i; ++k) {
-      if (value[k] == value[i]) return false;
+      if (AreEqual(value[k], value[i])) return false;
     }
   }
   for (const ArrayConstraints::Contained& contained : c.contained) {
@@ -93,6 +95,23 @@ absl::StatusOr<bool> ArraySatisfies(SchemaDocument* document, const Json& value,
     if (!CountFits(count, contained.min, -1)) return false;
     if (!CountFits(value.size() - others, 0, contained.max)) return false;
   }
+  return true;
+}
+
+// Whether the conditions beside the list of values hold.
+absl::StatusOr<bool> SatisfiesOthers(SchemaDocument* document, const Json& value,
+                                     const ValueConstraints& c) {
+  HEDDLE_RETURN_IF_ERROR(Spend(document->budget(), 1 + static_cast<int64_t>(c.excluded.size())));
+  const bool is_excluded = std::any_of(c.excluded.begin(), c.excluded.end(),
+                                       [&](const Json& one) { return AreEqual(one, value); });
+  if (is_excluded) return false;
+  if (value.is_number()) return NumberSatisfies(document, value, c);
+  if ((c.types & TypeOf(value)) == 0) return false;
+  if (value.is_string()) {
+    return StringSatisfies(document, value.get_ref<const std::string&>(), c.string);
+  }
+  if (value.is_object()) return ObjectSatisfies(document, value, c);
+  if (value.is_array()) return ArraySatisfies(document, value, c.array);
   return true;
 }
 
@@ -112,24 +131,30 @@ absl::StatusOr<bool> Satisfies(SchemaDocument* document, const Json& value,
 
 absl::StatusOr<bool> Satisfies(SchemaDocument* document, const Json& value,
                                const ValueConstraints& c) {
-  HEDDLE_RETURN_IF_ERROR(Spend(document->budget(), 1 + static_cast<int64_t>(c.excluded.size())));
-  if (std::find(c.excluded.begin(), c.excluded.end(), value) != c.excluded.end()) return false;
-  if (c.has_values && std::find(c.values.begin(), c.values.end(), value) == c.values.end()) {
-    return false;
+  if (c.has_values) {
+    HEDDLE_RETURN_IF_ERROR(Spend(document->budget(), static_cast<int64_t>(c.values.size())));
+    const bool is_listed = std::any_of(c.values.begin(), c.values.end(),
+                                       [&](const Json& one) { return AreEqual(one, value); });
+    if (!is_listed) return false;
   }
-  if (value.is_number()) return NumberSatisfies(document, value, c);
-  if ((c.types & TypeOf(value)) == 0) return false;
-  if (value.is_string()) {
-    return StringSatisfies(document, value.get_ref<const std::string&>(), c.string);
+  return SatisfiesOthers(document, value, c);
+}
+
+absl::StatusOr<std::vector<const Json*>> ListedValuesOf(SchemaDocument* document,
+                                                        const ValueConstraints& c) {
+  ListedValues known;
+  std::vector<const Json*> values;
+  for (const Json& value : c.values) {
+    HEDDLE_ASSIGN_OR_RETURN(const bool valid, SatisfiesOthers(document, value, c));
+    if (valid && known.Add(value)) values.push_back(&value);
   }
-  if (value.is_object()) return ObjectSatisfies(document, value, c);
-  if (value.is_array()) return ArraySatisfies(document, value, c.array);
-  return true;
+  return values;
 }
 
 absl::StatusOr<std::optional<std::vector<Json>>> FiniteValues(SchemaDocument* document,
                                                               const Conjunction& schemas) {
-  std::vector<Json> values;
+  std::deque<Json> values;  // whose elements stay in place, as `known` demands
+  ListedValues known;
   HEDDLE_ASSIGN_OR_RETURN(const std::vector<Conjunction> alternatives, Expand(document, schemas));
   for (const Conjunction& plain : alternatives) {
     HEDDLE_ASSIGN_OR_RETURN(ValueConstraints c, Gather(document, plain));
@@ -146,15 +171,14 @@ absl::StatusOr<std::optional<std::vector<Json>>> FiniteValues(SchemaDocument* do
         }
       }
     }
-    for (const Json& value : c.values) {
-      HEDDLE_RETURN_IF_ERROR(Spend(document->budget(), 1 + static_cast<int64_t>(values.size())));
-      HEDDLE_ASSIGN_OR_RETURN(const bool valid, Satisfies(document, value, c));
-      if (valid && std::find(values.begin(), values.end(), value) == values.end()) {
-        values.push_back(value);
-      }
+    HEDDLE_ASSIGN_OR_RETURN(const std::vector<const Json*> valid, ListedValuesOf(document, c));
+    for (const Json* value : valid) {
+      if (known.Contains(*value)) continue;
+      values.push_back(*value);
+      known.Add(values.back());
     }
   }
-  return values;
+  return std::vector<Json>(values.begin(), values.end());
 }
 
 }  // namespace heddle::engine::grammar

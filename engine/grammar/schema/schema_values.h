@@ -16,6 +16,11 @@ absl::StatusOr<bool> Satisfies(SchemaDocument* document, const Json& value,
 absl::StatusOr<bool> Satisfies(SchemaDocument* document, const Json& value,
                                const Conjunction& schemas);
 
+// Those of the listed values of `constraints` that satisfy its other conditions, in order and
+// without duplicates; pointers into `constraints`. REQUIRES: it has values.
+absl::StatusOr<std::vector<const Json*>> ListedValuesOf(SchemaDocument* document,
+                                                        const ValueConstraints& constraints);
+
 // All values that are valid by the schemas, without duplicates, if these list them, or if they are
 // booleans, null, or integers of a small range. Nothing if there may be others.
 absl::StatusOr<std::optional<std::vector<Json>>> FiniteValues(SchemaDocument* document,

@@ -200,11 +200,11 @@ absl::StatusOr<ExprId> SchemaWriter::SharedObjectOf(const ValueConstraints& c) {
 }
 
 absl::StatusOr<ExprId> SchemaWriter::EnumOf(const ValueConstraints& c) {
+  const absl::StatusOr<std::vector<const Json*>> values = ListedValuesOf(&document_, c);
+  if (!values.ok()) return At(c, values.status());
   std::vector<ExprId> choices;
-  for (const Json& value : c.values) {
-    const absl::StatusOr<bool> valid = Satisfies(&document_, value, c);
-    if (!valid.ok()) return At(c, valid.status());
-    if (*valid) choices.push_back(grammar_.Text(std::string_view(value.dump())));
+  for (const Json* value : *values) {
+    choices.push_back(grammar_.Text(std::string_view(value->dump())));
   }
   if (choices.empty())
     return Nothing(c, "none of the listed values satisfies the other conditions");

@@ -6,6 +6,7 @@
 #include "base/message.h"
 #include "base/status.h"
 #include "engine/grammar/grammar.h"
+#include "engine/grammar/schema/listed_values.h"
 #include "engine/grammar/schema/object_constraints.h"
 #include "engine/grammar/schema/schema_keywords.h"
 #include "engine/grammar/schema/string_formats.h"
@@ -76,21 +77,23 @@ class Gatherer {
     HEDDLE_ASSIGN_OR_RETURN(std::optional<std::vector<Json>> values, Values(schema, *schema));
     if (values) {
       HEDDLE_RETURN_IF_ERROR(
-          Spend(document_.budget(),
-                static_cast<int64_t>(values->size() * std::max<size_t>(1, out_.values.size()))));
+          Spend(document_.budget(), static_cast<int64_t>(values->size() + out_.values.size())));
       if (out_.has_values) {
-        std::erase_if(out_.values, [&values](const Json& value) {
-          return std::find(values->begin(), values->end(), value) == values->end();
-        });
+        ListedValues listed;
+        listed.Add(*values);
+        std::erase_if(out_.values,
+                      [&listed](const Json& value) { return !listed.Contains(value); });
       } else {
         out_.values = *std::move(values);
         out_.has_values = true;
       }
       // Beside an enumeration, a "const" is the only value.
       if (auto only = schema->find("const"); only != schema->end()) {
-        std::erase_if(out_.values, [&only](const Json& value) { return value != *only; });
+        std::erase_if(out_.values, [&](const Json& value) { return !AreEqual(value, *only); });
         const auto list = schema->find("enum");
-        if (list != schema->end() && std::find(list->begin(), list->end(), *only) == list->end()) {
+        if (list != schema->end() &&
+            std::none_of(list->begin(), list->end(),
+                         [&](const Json& value) { return AreEqual(value, *only); })) {
           out_.values.clear();
         }
       }
