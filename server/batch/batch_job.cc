@@ -94,9 +94,13 @@ absl::StatusOr<std::optional<BatchLine>> BatchJob::Next() {
 
 absl::Status BatchJob::Add(const BatchResult& result, BatchRecord* batch) {
   const std::string line = ResultLine(result);
-  HEDDLE_RETURN_IF_ERROR(files_->Grow(static_cast<int64_t>(line.size()) + 1));
+  const int64_t bytes = static_cast<int64_t>(line.size()) + 1;
+  HEDDLE_RETURN_IF_ERROR(files_->Grow(bytes));
   LineWriter& file = result.succeeded() ? output_ : errors_;
-  HEDDLE_RETURN_IF_ERROR(file.Add(line));
+  if (absl::Status added = file.Add(line); !added.ok()) {
+    files_->Grow(-bytes).IgnoreError();
+    return added;
+  }
   ++(result.succeeded() ? batch->succeeded : batch->failed);
   return absl::OkStatus();
 }

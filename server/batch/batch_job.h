@@ -41,7 +41,8 @@ class BatchJob {
   // The next line that is not done; empty: there are no more.
   absl::StatusOr<std::optional<BatchLine>> Next();
 
-  // Adds a result to the file that it belongs to, and counts it.
+  // Adds a result to the file that it belongs to, and counts it. UNAVAILABLE, RESOURCE_EXHAUSTED:
+  // there is no room for it now, and nothing has changed.
   absl::Status Add(const BatchResult& result, BatchRecord* batch);
 
   // Ends both files: those with lines become files of the batch's owner. Idempotent, also from one

@@ -22,8 +22,7 @@ constexpr size_t kReadBytes = size_t{64} << 10;
 // Clients may read it, so it does not say where the folder is.
 absl::Status Failed(std::string_view what, int error) {
   const std::string message = base::StrCat("cannot ", what, ": ", std::strerror(error));
-  if (error == ENOENT) return absl::NotFoundError(message);
-  if (error == ENOSPC || error == EDQUOT) return absl::ResourceExhaustedError(message);
+  if (error == ENOSPC || error == EDQUOT) return absl::UnavailableError(message);
   return absl::InternalError(message);
 }
 
@@ -103,6 +102,7 @@ absl::StatusOr<std::string> ReadWhole(const std::string& path, size_t max_bytes)
 
 absl::StatusOr<Descriptor> OpenFile(const std::string& path) {
   Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
+  if (!file && errno == ENOENT) return absl::NotFoundError("there is no such file");
   if (!file) return Failed("read a file", errno);
   return file;
 }

@@ -23,11 +23,18 @@ constexpr auto kIdleBatchTick = std::chrono::seconds(1);
 constexpr auto kSweepInterval = std::chrono::seconds(30);
 // Batches that run at the same time, each of another owner: three open files each.
 constexpr size_t kMaxRuns = 32;
+// How often a result without room is tried again.
+constexpr auto kFullInterval = std::chrono::seconds(1);
 constexpr int64_t kLeastRetrySeconds = 1;
 constexpr int64_t kMostRetrySeconds = 60;
 
 // Whether an answer says that the same request may succeed later.
 bool IsLater(int status) { return status == 429 || status == 503; }
+
+// Whether there may be room for a result when somebody has deleted files.
+bool IsFull(const absl::Status& status) {
+  return absl::IsUnavailable(status) || absl::IsResourceExhausted(status);
+}
 
 std::chrono::seconds RetryAfter(const HttpResponse& response) {
   int64_t seconds = 0;
@@ -120,6 +127,7 @@ void BatchRunner::Advance() {
       call->OnTick(now);
     }
   }
+  for (const auto& run : runs_) AddDelayed(run.get());
   EndRuns();
   Fill();
   ShowProgress();
@@ -189,7 +197,7 @@ void BatchRunner::EndRuns() {
                         kept->since[static_cast<size_t>(BatchStatus::kCancelling)]);
       CutShort(run, BatchStatus::kCancelled);
     } else if (is_through) {
-      Finish(run, BatchStatus::kCompleted);
+      if (run->finish_not_before <= Clock::now()) Finish(run, BatchStatus::kCompleted);
     } else if (run->batch.expires <= now) {
       CutShort(run, BatchStatus::kExpired);
     }
@@ -199,6 +207,8 @@ void BatchRunner::EndRuns() {
 
 void BatchRunner::CutShort(Run* run, BatchStatus last) {
   absl::Status status;
+  for (Delayed& delayed : run->delayed) delayed.not_before = {};
+  AddDelayed(run);
   if (last == BatchStatus::kExpired) status = ExpireRest(run);
   CancelCalls(run);
   status.ok() ? Finish(run, last) : Fail(run, status);
@@ -242,6 +252,10 @@ void BatchRunner::Finish(Run* run, BatchStatus last) {
   batch.Become(BatchStatus::kFinalizing, UnixNow());
   Save(batch);
   const absl::Status published = run->job->Publish(&batch, UnixNow());
+  if (IsFull(published) && last == BatchStatus::kCompleted) {
+    run->finish_not_before = Clock::now() + kFullInterval;
+    return;
+  }
   if (!published.ok()) return Fail(run, published);
   batch.Become(last, UnixNow());
   Save(batch);
@@ -316,7 +330,8 @@ bool BatchRunner::StartLine(Run* run) {
 }
 
 absl::StatusOr<std::optional<BatchLine>> BatchRunner::NextLine(Run* run) {
-  if (!run->delayed.empty() && run->delayed.front().not_before <= Clock::now()) {
+  if (!run->delayed.empty() && !run->delayed.front().result.has_value() &&
+      run->delayed.front().not_before <= Clock::now()) {
     BatchLine line = std::move(run->delayed.front().line);
     run->delayed.pop_front();
     return line;
@@ -355,12 +370,40 @@ void BatchRunner::OnDone(const std::shared_ptr<BatchCall>& call) {
 void BatchRunner::TakeAnswer(Run* run, const std::shared_ptr<BatchCall>& call) {
   if (IsLater(call->response().status)) {
     server_->dependencies.metrics->CountBatchLine("delayed");
-    run->delayed.push_back({call->TakeLine(), Clock::now() + RetryAfter(call->response())});
+    run->delayed.push_back({call->TakeLine(), Clock::now() + RetryAfter(call->response()), {}});
     return;
   }
-  const BatchResult result = ResultOf(*call);
+  BatchResult result = ResultOf(*call);
+  TakeResult(run, call->TakeLine(), std::move(result));
+}
+
+void BatchRunner::TakeResult(Run* run, BatchLine line, BatchResult result) {
   const absl::Status added = AddResult(run, result, result.succeeded() ? "succeeded" : "failed");
-  if (!added.ok()) Fail(run, added);
+  if (added.ok()) return;
+  if (!IsFull(added)) return Fail(run, added);
+  const bool is_news = std::none_of(run->delayed.begin(), run->delayed.end(),
+                                    [](const Delayed& one) { return one.result.has_value(); });
+  if (is_news) {
+    server_->dependencies.log->Warning("a batch waits for room for its results",
+                                       {{"batch", run->batch.id}, {"error", MessageOf(added)}});
+  }
+  run->delayed.push_back({std::move(line), Clock::now() + kFullInterval, std::move(result)});
+}
+
+// Tries again to add results that there was no room for.
+void BatchRunner::AddDelayed(Run* run) {
+  const Clock::time_point now = Clock::now();
+  for (auto it = run->delayed.begin(); it != run->delayed.end();) {
+    if (!it->result.has_value() || it->not_before > now) {
+      ++it;
+      continue;
+    }
+    const absl::Status added =
+        AddResult(run, *it->result, it->result->succeeded() ? "succeeded" : "failed");
+    if (!added.ok() && !IsFull(added)) return Fail(run, added);
+    if (!added.ok()) it->not_before = now + kFullInterval;
+    it = added.ok() ? run->delayed.erase(it) : std::next(it);
+  }
 }
 
 void BatchRunner::ShowProgress() {

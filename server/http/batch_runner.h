@@ -9,10 +9,11 @@
 // Turns. One batch of each owner runs at a time, the oldest; those of several owners take turns,
 // line by line.
 //
-// Ends. Answers that say "later" (429, 503) are no results: their lines are tried again. What is in
-// the files of results has been done, and all else is done again by the next process.
-// Threads: Wake, Stop and Count may be called from any thread; all else happens on the runner's
-// own.
+// Ends. Answers that say "later" (429, 503) are no results: their lines are tried again. Results
+// for which the folder has no room wait in memory until it has, and no more lines of that batch
+// begin. What is in the files of results has been done, and all else is done again by the next
+// process. Threads: Wake, Stop and Count may be called from any thread; all else happens on the
+// runner's own.
 #pragma once
 
 #include <atomic>
@@ -21,6 +22,7 @@
 #include <boost/asio/steady_timer.hpp>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -46,10 +48,11 @@ class BatchRunner {
   void Count(BatchFigures* figures) const;
 
  private:
-  // A line whose answer was "later".
+  // A line whose answer was "later", or whose result has no room yet.
   struct Delayed {
     BatchLine line;
     Clock::time_point not_before;
+    std::optional<BatchResult> result;
   };
   // A batch that runs.
   struct Run {
@@ -57,8 +60,9 @@ class BatchRunner {
     std::unique_ptr<BatchJob> job;
     std::vector<std::shared_ptr<BatchCall>> calls;  // in progress, the oldest first
     std::deque<Delayed> delayed;
-    bool is_read = false;  // the input has no more lines
-    int64_t shown = 0;     // results, when the batch was last shown to its owner
+    bool is_read = false;                 // the input has no more lines
+    int64_t shown = 0;                    // results, when the batch was last shown to its owner
+    Clock::time_point finish_not_before;  // its files have no room for what ends them
   };
 
   void Loop();
@@ -71,6 +75,7 @@ class BatchRunner {
   void EndRuns();
   void CutShort(Run* run, BatchStatus last);
   absl::Status ExpireRest(Run* run);
+  void AddDelayed(Run* run);
   absl::Status AddResult(Run* run, const BatchResult& result, std::string_view outcome);
   void Fail(Run* run, const absl::Status& why);
   void Finish(Run* run, BatchStatus last);
@@ -83,6 +88,7 @@ class BatchRunner {
   void HoldBeyond(int allowed);
   void OnDone(const std::shared_ptr<BatchCall>& call);
   void TakeAnswer(Run* run, const std::shared_ptr<BatchCall>& call);
+  void TakeResult(Run* run, BatchLine line, BatchResult result);
   void ShowProgress();
 
   ServerContext* server_;

@@ -439,17 +439,34 @@ TEST_CASE("Without a folder there are no files and no batches, and the answer sa
 TEST_CASE("Files of all clients have a bound", "[server]") {
   const TempDir folder;
   HttpServerOptions options = WithFolder(folder);
-  options.batch.max_bytes = 2000;
+  options.batch.max_bytes = 2600;  // a result has some 400
   ServerUnderTest server(Echo, options);
   RawClient client(server.port());
-  CHECK(Upload(&client, std::string(1500, 'x')).status == 200);
-  const RawResponse full = Upload(&client, std::string(1000, 'x'));
+  const std::string large = FileOf(&client, std::string(1500, 'x'));
+  const RawResponse full = Upload(&client, std::string(1200, 'x'));
   CHECK(full.status == 429);
   CHECK(json::parse(full.body)["error"]["code"] == "insufficient_quota");
-  // Results that do not fit end the batch, which keeps those that did.
+  // Results that do not fit wait until somebody has made room.
   const std::string id = Create(&client, FileOf(&client, Lines(3)))["id"];
-  const json batch = WaitForStatus(&client, id, "failed");
-  CHECK(batch["errors"]["data"][0]["code"] == "storage");
+  CHECK(WaitFor([&] { return Metric(&client, "heddle_batch_lines_left") < 3; }));
+  CHECK(json::parse(Get(&client, "/v1/batches/" + id).body)["status"] == "in_progress");
+  CHECK(Get(&client, "/v1/files/" + large, "", "DELETE").status == 200);
+  const json batch = WaitForStatus(&client, id, "completed");
+  CHECK(batch["request_counts"] == json{{"total", 3}, {"completed", 3}, {"failed", 0}});
+  CHECK(Results(&client, batch["output_file_id"]).size() == 3);
+}
+
+TEST_CASE("A batch without room for its results can be cancelled", "[server]") {
+  const TempDir folder;
+  HttpServerOptions options = WithFolder(folder);
+  options.batch.max_bytes = 1300;
+  ServerUnderTest server(Echo, options);
+  RawClient client(server.port());
+  const std::string id = Create(&client, FileOf(&client, Lines(5)))["id"];
+  CHECK(WaitFor([&] { return Metric(&client, "heddle_batch_lines_left") < 5; }));
+  CHECK(client.Post("/v1/batches/" + id + "/cancel", "").status == 200);
+  const json batch = WaitForStatus(&client, id, "cancelled");
+  CHECK(batch["request_counts"]["completed"] < 5);
 }
 
 }  // namespace
