@@ -5,6 +5,7 @@
 #include "base/message.h"
 #include "base/status.h"
 #include "nlohmann/json.hpp"
+#include "server/anthropic/message_tools.h"
 #include "server/anthropic/messages_fields.h"
 #include "server/json_writer.h"
 #include "server/openai/refused_fields.h"
@@ -30,8 +31,8 @@ absl::StatusOr<std::string> RequireString(const Json& object, std::string_view n
 absl::Status WrongBlock(std::string_view path, std::string_view type) {
   return FieldError(base::StrCat(path, ".type"),
                     base::StrCat("'", path,
-                                 ".type': this model takes text, document, tool_use, "
-                                 "tool_result and thinking blocks, found ",
+                                 ".type': this model takes text, document, search_result, "
+                                 "tool_use, tool_result and thinking blocks, found ",
                                  base::Quote(type)),
                     "unsupported_content");
 }
@@ -90,6 +91,19 @@ absl::StatusOr<std::string> DocumentText(const Json& block, std::string_view pat
                     "unsupported_content");
 }
 
+// The text of something that the client has found.
+absl::StatusOr<std::string> SearchResultText(const Json& block, std::string_view path) {
+  HEDDLE_ASSIGN_OR_RETURN(const std::string title, RequireString(block, "title", path));
+  HEDDLE_ASSIGN_OR_RETURN(const std::string source, RequireString(block, "source", path));
+  const Json* content = Find(block, "content");
+  if (content == nullptr) {
+    return FieldError(path, base::StrCat("'", path, ".content' is missing"), kMissing);
+  }
+  HEDDLE_ASSIGN_OR_RETURN(const std::string text,
+                          BlocksText(*content, base::StrCat(path, ".content")));
+  return base::StrCat(title, "\n", source, "\n", text);
+}
+
 // The parts of one message, collected from its blocks.
 struct Turn {
   Json text = Json::array();  // content parts
@@ -105,6 +119,9 @@ absl::Status AddBlock(const Json& block, std::string_view path, Turn* turn) {
     turn->text.push_back({{"type", "text"}, {"text", std::move(text)}});
   } else if (type == "document") {
     HEDDLE_ASSIGN_OR_RETURN(std::string text, DocumentText(block, path));
+    turn->text.push_back({{"type", "text"}, {"text", std::move(text)}});
+  } else if (type == "search_result") {
+    HEDDLE_ASSIGN_OR_RETURN(std::string text, SearchResultText(block, path));
     turn->text.push_back({{"type", "text"}, {"text", std::move(text)}});
   } else if (type == "thinking") {
     HEDDLE_ASSIGN_OR_RETURN(const std::string thinking, RequireString(block, "thinking", path));
@@ -126,7 +143,7 @@ absl::Status AddBlock(const Json& block, std::string_view path, Turn* turn) {
       HEDDLE_ASSIGN_OR_RETURN(text, BlocksText(*content, base::StrCat(path, ".content")));
     }
     turn->results.push_back({{"role", "tool"}, {"tool_call_id", std::move(id)}, {"content", text}});
-  } else if (type != "redacted_thinking") {
+  } else if (!IsForeignBlock(type)) {
     return WrongBlock(path, type);
   }
   return absl::OkStatus();
@@ -159,28 +176,6 @@ absl::Status AddMessage(const Json& message, std::string_view path, Json* messag
   Json& added = messages->emplace_back(Json{{"role", role}, {"content", turn.text}});
   if (!turn.calls.empty()) added["tool_calls"] = std::move(turn.calls);
   if (!turn.reasoning.empty()) added["reasoning_content"] = turn.reasoning;
-  return absl::OkStatus();
-}
-
-// Converts {"name","description","input_schema"} to a function.
-absl::Status AddTools(const Json& tools, Json* chat) {
-  Json& converted = (*chat)["tools"] = Json::array();
-  for (size_t i = 0; i < tools.size(); ++i) {
-    std::string path = base::StrCat("tools[", i, "]");
-    std::string type = tools[i].is_object() ? TextOr(tools[i], "type", "custom") : "";
-    std::string name = TextOr(tools[i], "name", "");
-    if (type != "custom" || name.empty()) {
-      return FieldError(path,
-                        base::StrCat("'", path,
-                                     "' must be a tool of the client's own with a "
-                                     "name; this server has no tools"),
-                        "unsupported_parameter");
-    }
-    Json function = {{"name", name}, {"description", TextOr(tools[i], "description", "")}};
-    const Json* schema = Find(tools[i], "input_schema");
-    function["parameters"] = schema == nullptr ? Json{{"type", "object"}} : *schema;
-    converted.push_back({{"type", "function"}, {"function", std::move(function)}});
-  }
   return absl::OkStatus();
 }
 
@@ -254,7 +249,7 @@ void CopySame(const MessagesFields& body, Json* chat) {
   copy("stop", body.Value<"stop_sequences">());
 }
 
-absl::StatusOr<Json> ChatBody(const MessagesFields& body) {
+absl::StatusOr<Json> ChatBody(const MessagesFields& body, std::string* warning) {
   Json chat = Json::object();
   CopySame(body, &chat);
   Json messages = Json::array();
@@ -272,7 +267,9 @@ absl::StatusOr<Json> ChatBody(const MessagesFields& body) {
     chat["continue_final_message"] = true;
   }
   chat["messages"] = std::move(messages);
-  if (const Json* tools = body.Value<"tools">()) HEDDLE_RETURN_IF_ERROR(AddTools(*tools, &chat));
+  if (const Json* tools = body.Value<"tools">()) {
+    HEDDLE_RETURN_IF_ERROR(AddMessageTools(*tools, &chat, warning));
+  }
   if (const auto choice = body.Object<"tool_choice", fields::kMessagesToolChoice>()) {
     HEDDLE_RETURN_IF_ERROR(AddToolChoice(*choice, &chat));
   }
@@ -304,9 +301,11 @@ absl::StatusOr<ApiRequest> ParseMessagesRequest(std::string_view text,
   if (!fields.Has<"max_tokens">()) {
     return FieldError("max_tokens", "'max_tokens' is missing", kMissing);
   }
-  HEDDLE_ASSIGN_OR_RETURN(Json chat, ChatBody(fields));
+  std::string warning;
+  HEDDLE_ASSIGN_OR_RETURN(Json chat, ChatBody(fields, &warning));
   absl::StatusOr<ApiRequest> request = ReadRequest(Endpoint::kChat, chat, context);
   if (!request.ok()) return RenameFields(request.status(), kChatNames);
+  request->Warn(warning);
   return request;
 }
 
@@ -315,7 +314,8 @@ absl::StatusOr<std::string> CountMessageTokens(std::string_view text,
   HEDDLE_ASSIGN_OR_RETURN(const Json body, ParseJsonObject(text));
   HEDDLE_ASSIGN_OR_RETURN(const MessagesFields fields,
                           CheckBody<fields::kMessages>(body, RefusedMessagesFields(), context));
-  HEDDLE_ASSIGN_OR_RETURN(Json chat, ChatBody(fields));
+  std::string warning;
+  HEDDLE_ASSIGN_OR_RETURN(Json chat, ChatBody(fields, &warning));
   HEDDLE_ASSIGN_OR_RETURN(const size_t tokens, CountChatTokens(chat, context));
   std::string out;
   JsonWriter(&out).BeginObject().Member("input_tokens", tokens).EndObject();

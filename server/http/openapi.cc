@@ -188,7 +188,7 @@ std::vector<RouteDoc> OwnDocs() {
        {"id", "object", "created", "owned_by", "max_model_len", "max_context_length", "type",
         "capabilities"}},
       {RouteId::kTokenize, fields::kTokenize, {"tokens", "count", "max_model_len"}},
-      {RouteId::kDetokenize, fields::kDetokenize, {"prompt"}},
+      {RouteId::kDetokenize, fields::kDetokenize, {"prompt", "content"}},
       {RouteId::kHealth, {}, {"status"}},
       {RouteId::kReady, {}, {"status"}},
       {RouteId::kVersion, {}, {"version"}},

@@ -146,6 +146,9 @@ inline constexpr Field kTokenize[] = {
     {"reasoning_effort", kString, 0, 64, "", "passed to the chat template"},
     {"enable_thinking", kBoolean, 0, 0, "(of the template)", "passed to the chat template"},
     {"add_special_tokens", kBoolean, 0, 0, "true", "with the begin token; of prompt only"},
+    {"add_special", kBoolean, 0, 0, "false", "the same of content, which is llama.cpp's name"},
+    {"return_token_strs", kBoolean, 0, 0, "false", "with the text of each token"},
+    {"with_pieces", kBoolean, 0, 0, "false", "tokens as objects of id and piece: llama.cpp's form"},
 };
 
 inline constexpr Field kDetokenize[] = {

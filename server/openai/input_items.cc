@@ -31,7 +31,7 @@ Json ArrayOrEmpty(const Json& object, std::string_view name) {
 }
 
 std::string_view IdPrefix(std::string_view type) {
-  constexpr std::array<std::pair<std::string_view, std::string_view>, 8> kPrefixes = {{
+  constexpr std::array<std::pair<std::string_view, std::string_view>, 12> kPrefixes = {{
       {"compaction", "cmp"},
       {"function_call", "fc"},
       {"function_call_output", "fco"},
@@ -39,6 +39,10 @@ std::string_view IdPrefix(std::string_view type) {
       {"custom_tool_call_output", "ctco"},
       {"local_shell_call", "lsh"},
       {"local_shell_call_output", "lsho"},
+      {"shell_call", "sh"},
+      {"shell_call_output", "sho"},
+      {"apply_patch_call", "apc"},
+      {"apply_patch_call_output", "apco"},
       {"reasoning", "rs"},
   }};
   for (const auto& [name, prefix] : kPrefixes) {

@@ -34,6 +34,9 @@ constexpr RefusedField kRefusedOfChat[] = {
     {"best_of", "1", "it is a field of /v1/completions"},
     {"suffix", R"("")", "it is a field of /v1/completions"},
     {"prompt", "", "a chat is given as 'messages'; /v1/completions takes a prompt"},
+    {"input", "", "a chat is given as 'messages'; /v1/responses takes an input"},
+    {"instructions", "", "give a message of the role system"},
+    {"max_output_tokens", "", "give 'max_completion_tokens'"},
 };
 
 constexpr RefusedField kRefusedOfCompletions[] = {
@@ -41,6 +44,9 @@ constexpr RefusedField kRefusedOfCompletions[] = {
     {"tools", "[]", "tools belong to /v1/chat/completions"},
     {"tool_choice", R"("none")", "tools belong to /v1/chat/completions"},
     {"top_logprobs", "0", "give the number of alternatives as 'logprobs'"},
+    {"input", "", "give 'prompt'"},
+    {"instructions", "", "they belong to /v1/responses"},
+    {"max_output_tokens", "", "give 'max_tokens'"},
 };
 
 constexpr RefusedField kRefusedResponsesFields[] = {
@@ -56,12 +62,20 @@ constexpr RefusedField kRefusedResponsesFields[] = {
     {"guided_grammar", "", "it is a field of /v1/chat/completions"},
     {"structured_outputs", "", "it is a field of /v1/chat/completions"},
     {"prompt", "", "there are no stored prompts"},
+    {"functions", "[]", "give 'tools'"},
+    {"function_call", R"("none")", "give 'tool_choice'"},
+    {"logprobs", "false", "give 'top_logprobs'"},
+    {"echo", "false", "the prompt is only repeated by /v1/completions"},
+    {"best_of", "1", "it is a field of /v1/completions"},
+    {"suffix", R"("")", "it is a field of /v1/completions"},
 };
 
 constexpr RefusedField kRefusedMessagesFields[] = {
     {"stop", "", "give 'stop_sequences'"},
     {"response_format", R"({"type":"text"})", "give 'output_config.format'"},
     {"max_completion_tokens", "", "give 'max_tokens'"},
+    {"max_output_tokens", "", "give 'max_tokens'"},
+    {"mcp_servers", "[]", "this server does not call other servers"},
     {"n", "1", "a message is one answer"},
 };
 

@@ -8,6 +8,7 @@
 #include "base/status.h"
 #include "nlohmann/json.hpp"
 #include "server/openai/chat_messages.h"
+#include "server/openai/client_tools.h"
 #include "server/openai/compaction.h"
 #include "server/request/api_error.h"
 
@@ -15,9 +16,10 @@ namespace heddle::server {
 namespace {
 
 // Items of tools that another server ran: they tell this model nothing.
-constexpr std::array<std::string_view, 8> kForeignItems = {
+constexpr std::array<std::string_view, 12> kForeignItems = {
     "web_search_call",  "file_search_call",   "code_interpreter_call", "image_generation_call",
-    "tool_search_call", "tool_search_output", "mcp_list_tools",        "ghost_snapshot"};
+    "tool_search_call", "tool_search_output", "mcp_list_tools",        "mcp_approval_request",
+    "program",          "program_output",     "mcp_approval_response", "ghost_snapshot"};
 
 // The assistant's turn for calls and reasoning: the last message, or a new one.
 Json& AssistantTurn(Json* messages) {
@@ -89,13 +91,27 @@ absl::Status AddSpecialCall(const Json& item, std::string_view type, std::string
     AppendCall(item, std::move(name), arguments.dump(), messages);
     return absl::OkStatus();
   }
-  const Json* action = Find(item, "action");
-  Json arguments = Json::object();
-  for (const char* name : {"command", "working_directory", "timeout_ms"}) {
-    const Json* value = action == nullptr ? nullptr : Find(*action, name);
-    if (value != nullptr) arguments[name] = *value;
-  }
-  AppendCall(item, std::string(kLocalShellName), arguments.dump(), messages);
+  const ClientTool& tool = *FindClientItem(type);
+  AppendCall(item, std::string(tool.name), ArgumentsOf(tool, item), messages);
+  return absl::OkStatus();
+}
+
+// The output of a client's tool: a text, or what is shown to the model as one.
+void AddClientOutput(const Json& item, Json* messages) {
+  messages->push_back({{"role", "tool"},
+                       {"tool_call_id", TextOr(item, "call_id", TextOr(item, "id", ""))},
+                       {"content", OutputText(item, Find(item, "output"))}});
+}
+
+// A call that another server made and answered.
+absl::Status AddAnsweredCall(const Json& item, std::string_view path, Json* messages) {
+  HEDDLE_ASSIGN_OR_RETURN(std::string name, NameOf(item, path));
+  AppendCall(item, std::move(name), TextOr(item, "arguments", "{}"), messages);
+  const Json* output = Find(item, "output");
+  if (output == nullptr) output = Find(item, "error");
+  messages->push_back({{"role", "tool"},
+                       {"tool_call_id", TextOr(item, "call_id", TextOr(item, "id", ""))},
+                       {"content", OutputText(item, output)}});
   return absl::OkStatus();
 }
 
@@ -170,8 +186,12 @@ absl::Status AddItem(const Json& item, std::string_view path, const ItemSources&
                TextOr(item, "arguments", "{}"), messages);
   } else if (type == "reasoning") {
     AddReasoning(item, messages);
-  } else if (type == "custom_tool_call" || type == "local_shell_call") {
+  } else if (type == "custom_tool_call" || FindClientItem(type) != nullptr) {
     return AddSpecialCall(item, type, path, messages);
+  } else if (type == "shell_call_output" || type == "apply_patch_call_output") {
+    AddClientOutput(item, messages);
+  } else if (type == "mcp_call") {
+    return AddAnsweredCall(item, path, messages);
   } else if (type == "function_call_output" || type == "custom_tool_call_output" ||
              type == "local_shell_call_output") {
     AddOutput(item, messages);
@@ -182,9 +202,9 @@ absl::Status AddItem(const Json& item, std::string_view path, const ItemSources&
   } else if (!IsForeign(type)) {
     return FieldError(
         base::StrCat(path, ".type"),
-        base::StrCat(
-            "'", path, ".type' must be message, reasoning, item_reference, or a call of a ",
-            "function, a custom tool or local_shell or its output, found ", base::Quote(type)),
+        base::StrCat("'", path,
+                     ".type' must be message, reasoning, item_reference, or a call of a ",
+                     "tool that the client runs or its output, found ", base::Quote(type)),
         "unsupported_content");
   }
   return absl::OkStatus();

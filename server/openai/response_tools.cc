@@ -14,19 +14,18 @@ namespace heddle::server {
 namespace {
 
 // Tools that the provider of a model would run.
-constexpr std::array<std::string_view, 13> kHostedTools = {
+constexpr std::array<std::string_view, 12> kHostedTools = {
     "web_search",           "web_search_2025_08_26",
     "web_search_preview",   "web_search_preview_2025_03_11",
     "file_search",          "code_interpreter",
     "image_generation",     "computer",
     "computer_use_preview", "mcp",
-    "tool_search",          "shell",
-    "apply_patch"};
+    "tool_search",          "programmatic_tool_calling"};
 
 absl::Status WrongTool(std::string_view path, std::string_view type) {
   return FieldError(base::StrCat(path, ".type"),
-                    base::StrCat("'", path, ".type' must be function, custom, local_shell or ",
-                                 "namespace, found ", base::Quote(type)),
+                    base::StrCat("'", path, ".type' must be function, custom, local_shell, shell, ",
+                                 "apply_patch or namespace, found ", base::Quote(type)),
                     "unsupported_parameter");
 }
 
@@ -46,25 +45,10 @@ std::string CustomDescription(const Json& tool) {
                       "):\n", TextOr(*format, "definition", ""));
 }
 
-void WriteShellAction(const ToolCall& call, JsonWriter* json) {
-  const absl::StatusOr<Json> arguments = ParseJsonObject(call.arguments);
-  const Json empty = Json::object();
-  const Json& given = arguments.ok() ? *arguments : empty;
-  json->Key("action").BeginObject().Member("type", "exec").Key("command").BeginArray();
-  if (const Json* command = Find(given, "command"); command != nullptr && command->is_array()) {
-    for (const Json& word : *command) {
-      const std::string* text = TextOf(&word);
-      json->String(text == nullptr ? word.dump() : *text);
-    }
-  }
-  json->EndArray().Key("env").BeginObject().EndObject().Key("timeout_ms");
-  const Json* timeout = Find(given, "timeout_ms");
-  const std::optional<int64_t> limit = timeout == nullptr ? std::nullopt : IntegerOf(*timeout);
-  limit.has_value() ? json->Int(*limit) : json->Null();
-  json->Key("working_directory");
-  const std::string* folder = TextOf(Find(given, "working_directory"));
-  folder == nullptr ? json->Null() : json->String(*folder);
-  json->NullMember("user").EndObject();
+// A shell runs at the client unless it is said to run in a container.
+bool RunsInContainer(const Json& tool) {
+  const Json* environment = Find(tool, "environment");
+  return environment != nullptr && TextOr(*environment, "type", "local") != "local";
 }
 
 }  // namespace
@@ -103,13 +87,14 @@ absl::Status ResponseTools::Add(const Json& tool, std::string_view path,
   }
   if (!name_space.empty()) return WrongTool(path, type);  // namespaces hold no others
   if (type == "namespace") return AddNamespace(tool, path, functions);
-  if (type == kLocalShellName) {
-    AddLocalShell(functions);
+  const ClientTool* const client = FindClientTool(type);
+  if (client != nullptr && !RunsInContainer(tool)) {
+    AddClientTool(*client, functions);
     return absl::OkStatus();
   }
-  if (std::find(kHostedTools.begin(), kHostedTools.end(), type) == kHostedTools.end()) {
-    return WrongTool(path, type);
-  }
+  const bool is_hosted =
+      std::find(kHostedTools.begin(), kHostedTools.end(), type) != kHostedTools.end();
+  if (client == nullptr && !is_hosted) return WrongTool(path, type);
   Warn(base::StrCat("the tool ", type, " is left out: this server has no tools of its own"));
   return absl::OkStatus();
 }
@@ -162,20 +147,10 @@ absl::Status ResponseTools::AddGrammar(const Json& format, const std::string& na
   return absl::OkStatus();
 }
 
-void ResponseTools::AddLocalShell(Json* functions) {
-  Json command = {{"type", "array"}, {"items", {{"type", "string"}}}};
-  Json function = {{"name", kLocalShellName},
-                   {"description", "Runs a command on the user's machine and returns its output."},
-                   {"parameters",
-                    {{"type", "object"},
-                     {"properties",
-                      {{"command", std::move(command)},
-                       {"working_directory", {{"type", "string"}}},
-                       {"timeout_ms", {{"type", "integer"}}}}},
-                     {"required", Json::array({"command"})}}}};
-  functions->push_back({{"type", "function"}, {"function", std::move(function)}});
-  special_.push_back({ResponseTool::Kind::kLocalShell, std::string(kLocalShellName),
-                      std::string(kLocalShellName), ""});
+void ResponseTools::AddClientTool(const ClientTool& tool, Json* functions) {
+  functions->push_back(server::FunctionOf(tool));
+  const std::string name(tool.name);
+  special_.push_back({ResponseTool::Kind::kClient, name, name, "", &tool});
 }
 
 void ResponseTools::Warn(std::string text) {
@@ -203,7 +178,7 @@ std::string CustomInput(const ToolCall& call) {
 
 std::string_view CallPrefix(const ResponseTool* tool) {
   if (tool == nullptr || tool->kind == ResponseTool::Kind::kFunction) return "fc";
-  return tool->kind == ResponseTool::Kind::kCustom ? "ctc" : "lsh";
+  return tool->kind == ResponseTool::Kind::kCustom ? "ctc" : tool->client->id_prefix;
 }
 
 void WriteCallItem(const ResponseTool* tool, const ToolCall& call, std::string_view call_id,
@@ -211,9 +186,9 @@ void WriteCallItem(const ResponseTool* tool, const ToolCall& call, std::string_v
   const auto begin = [&](std::string_view type) {
     json->Member("type", type).Member("status", status).Member("call_id", call_id);
   };
-  if (tool != nullptr && tool->kind == ResponseTool::Kind::kLocalShell) {
-    begin("local_shell_call");
-    WriteShellAction(call, json);
+  if (tool != nullptr && tool->kind == ResponseTool::Kind::kClient) {
+    begin(tool->client->item);
+    WriteClientAction(*tool->client, call, json);
   } else if (tool != nullptr && tool->kind == ResponseTool::Kind::kCustom) {
     begin("custom_tool_call");
     json->Member("name", tool->name).Member("input", CustomInput(call));

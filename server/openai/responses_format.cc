@@ -150,7 +150,7 @@ void ResponsesFormat::CloseItem(std::string* frames, bool cut) {
 // Writes the end of the open call's arguments.
 void ResponsesFormat::WriteCallDone(std::string* frames) {
   const ResponseTool* tool = ToolOf(item_);
-  if (tool != nullptr && tool->kind == ResponseTool::Kind::kLocalShell) return;
+  if (tool != nullptr && tool->kind == ResponseTool::Kind::kClient) return;
   std::string done = CallPlace();
   JsonWriter json(&done);
   if (ComesWhole(tool)) {

@@ -1,6 +1,7 @@
 #include "server/openai/tokenize.h"
 
 #include "base/status.h"
+#include "base/utf8.h"
 #include "nlohmann/json.hpp"
 #include "server/json_writer.h"
 #include "server/openai/api_fields.h"
@@ -33,6 +34,20 @@ void WriteModel(std::string_view name, const RequestContext& context, const Adap
   json->EndObject();
 }
 
+// As llama.cpp does: a piece that is no text by itself is a list of bytes.
+void WritePiece(TokenId token, const TextCodec& codec, JsonWriter* json) {
+  const std::string bytes = codec.TokenBytes(token);
+  json->BeginObject().Member("id", token).Key("piece");
+  if (base::IsValidUtf8(bytes)) {
+    json->String(bytes);
+  } else {
+    json->BeginArray();
+    for (const char byte : bytes) json->Int(static_cast<unsigned char>(byte));
+    json->EndArray();
+  }
+  json->EndObject();
+}
+
 }  // namespace
 
 absl::StatusOr<std::string> Tokenize(std::string_view text, const RequestContext& context) {
@@ -45,8 +60,10 @@ absl::StatusOr<std::string> Tokenize(std::string_view text, const RequestContext
   const char* name = prompt == nullptr ? "content" : "prompt";
   if (prompt == nullptr) prompt = body.Text<"content">();
   if (prompt != nullptr) {
-    HEDDLE_ASSIGN_OR_RETURN(
-        tokens, EncodeField(*prompt, name, body.Bool<"add_special_tokens">(true), *context.codec));
+    const bool is_llamas = name == std::string_view("content");
+    const bool add_special =
+        body.Bool<"add_special_tokens">(!is_llamas || body.Bool<"add_special">(false));
+    HEDDLE_ASSIGN_OR_RETURN(tokens, EncodeField(*prompt, name, add_special, *context.codec));
   } else if (body.Has<"messages">()) {
     HEDDLE_ASSIGN_OR_RETURN(tokens, EncodeMessages(body, context));
   } else {
@@ -56,8 +73,18 @@ absl::StatusOr<std::string> Tokenize(std::string_view text, const RequestContext
   std::string out;
   JsonWriter writer(&out);
   writer.BeginObject().Key("tokens").BeginArray();
-  for (TokenId token : tokens) writer.Int(token);
+  const bool with_pieces = body.Bool<"with_pieces">(false);
+  for (TokenId token : tokens) {
+    with_pieces ? WritePiece(token, *context.codec, &writer) : void(writer.Int(token));
+  }
   writer.EndArray().Member("count", tokens.size());
+  if (body.Bool<"return_token_strs">(false)) {
+    writer.Key("token_strs").BeginArray();
+    for (TokenId token : tokens) {
+      writer.String(base::ReplaceInvalidUtf8(context.codec->TokenBytes(token)));
+    }
+    writer.EndArray();
+  }
   writer.Member("max_model_len", context.model->max_context).EndObject();
   return out;
 }
@@ -70,10 +97,9 @@ absl::StatusOr<std::string> Detokenize(std::string_view text, const RequestConte
   HEDDLE_ASSIGN_OR_RETURN(std::vector<TokenId> tokens,
                           ReadTokenIds(*body.Value<"tokens">(), "tokens", context.codec->vocab()));
   std::string out;
-  JsonWriter(&out)
-      .BeginObject()
-      .Member("prompt", context.codec->Decode(tokens, /*skip_special=*/false))
-      .EndObject();
+  const std::string decoded = context.codec->Decode(tokens, /*skip_special=*/false);
+  // vLLM's name, and llama.cpp's.
+  JsonWriter(&out).BeginObject().Member("prompt", decoded).Member("content", decoded).EndObject();
   return out;
 }
 

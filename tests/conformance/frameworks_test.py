@@ -350,6 +350,9 @@ class TritonClient(unittest.TestCase):
         self.assertTrue(client.is_server_live() and client.is_server_ready() and client.is_model_ready(MODEL))
         self.assertEqual(client.get_server_metadata()["name"], "heddle")
         self.assertEqual(client.get_model_metadata(MODEL)["inputs"][0]["name"], "text_input")
+        self.assertTrue(client.is_model_ready(MODEL, "1"))
+        self.assertFalse(client.is_model_ready(MODEL, "2"))
+        self.assertEqual(client.get_model_metadata(MODEL, "1")["versions"], ["1"])
         texts = numpy.array(["(say)hello", "(say)grüße"], dtype=object)
         for binary in (True, False):
             for packed in (None, "gzip"):
@@ -361,6 +364,8 @@ class TritonClient(unittest.TestCase):
                     self.assertEqual([text.decode() if isinstance(text, bytes) else text
                                       for text in result.as_numpy("text_output")], ["hello", "grüße"])
                     self.assertEqual(result.get_response()["id"], "7")
+        same = client.infer(MODEL, [tensor], model_version="1", parameters={"max_tokens": 50})
+        self.assertEqual(len(same.as_numpy("text_output")), 2)
         with self.assertRaises(Exception) as caught:
             client.infer("other", [tensor])
         self.assertIn("does not exist", str(caught.exception))

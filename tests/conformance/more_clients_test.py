@@ -310,6 +310,47 @@ class Responses(unittest.TestCase):
         again = self.client.responses.create(model=MODEL, tools=tools, input=[item.to_dict() for item in items])
         self.assertEqual(again.usage.input_tokens, follow.usage.input_tokens)
 
+    def test_tools_that_the_api_describes_are_run_by_the_client(self):
+        tools = [{"type": "shell", "environment": {"type": "local"}}, {"type": "apply_patch"}]
+        calls = {"shell": {"commands": ["ls -l", "pwd"], "timeout_ms": 5},
+                 "apply_patch": {"type": "update_file", "path": "a.txt", "diff": "@@\n-a\n+é"}}
+        text = "".join("<tool_call>\n" + json.dumps({"name": name, "arguments": arguments}, ensure_ascii=False)
+                       + "\n</tool_call>\n" for name, arguments in calls.items())
+        answer = self.create(text, tools=tools)
+        shell, patch = answer.output
+        self.assertEqual((shell.type, shell.action.commands, shell.action.timeout_ms, shell.action.max_output_length),
+                         ("shell_call", ["ls -l", "pwd"], 5, None))
+        self.assertEqual((patch.type, patch.operation.to_dict()), ("apply_patch_call", calls["apply_patch"]))
+        events = list(self.create(text, tools=tools, stream=True))
+        done = [e.item.to_dict() for e in events if e.type == "response.output_item.done"]
+        self.assertEqual([item["type"] for item in done], ["shell_call", "apply_patch_call"])
+        self.assertEqual(done[1]["operation"], calls["apply_patch"])
+        outputs = [{"type": "shell_call_output", "call_id": shell.call_id, "max_output_length": 100, "output": [
+                        {"stdout": "total 0", "stderr": "", "outcome": {"type": "exit", "exit_code": 0}}]},
+                   {"type": "apply_patch_call_output", "call_id": patch.call_id, "status": "completed"},
+                   {"role": "user", "content": "(say)done"}]
+        follow = self.client.responses.create(model=MODEL, tools=tools, previous_response_id=answer.id, input=outputs)
+        self.assertEqual(follow.output_text, "done")
+        items = list(self.client.responses.input_items.list(follow.id, order="asc"))
+        self.assertEqual([item.type for item in items], ["message", "shell_call", "apply_patch_call",
+                                                         "shell_call_output", "apply_patch_call_output", "message"])
+        again = self.client.responses.create(model=MODEL, tools=tools, input=[item.to_dict() for item in items])
+        self.assertEqual(again.usage.input_tokens, follow.usage.input_tokens)
+        forced = self.create(text.split("</tool_call>")[0] + "</tool_call>", tools=tools, tool_choice={"type": "shell"})
+        self.assertEqual([item.type for item in forced.output], ["shell_call"])
+        hosted = self.client.responses.with_raw_response.create(
+            model=MODEL, input="(say)x", tools=[{"type": "shell", "environment": {"type": "container_auto"}}])
+        self.assertIn("the tool shell is left out", hosted.headers["x-heddle-warning"])
+
+    def test_calls_that_another_server_answered_are_read(self):
+        answer = self.client.responses.create(model=MODEL, input=[
+            {"role": "user", "content": "x"},
+            {"type": "mcp_call", "id": "mcp_1", "server_label": "s", "name": "read", "arguments": "{}", "output": "ok"},
+            {"type": "mcp_approval_request", "id": "r", "server_label": "s", "name": "read", "arguments": "{}"},
+            {"type": "mcp_approval_response", "approval_request_id": "r", "approve": True},
+            {"role": "user", "content": "(say)y"}])
+        self.assertEqual(answer.output_text, "y")
+
     def test_items_are_referred_to_by_their_ids(self):
         first = self.create("one")
         second = self.client.responses.create(model=MODEL, input=[
@@ -372,6 +413,38 @@ class Messages(unittest.TestCase):
         for wrong in ({"limit": 0}, {"after_id": "other"}):
             with self.assertRaises(anthropic.BadRequestError):
                 self.client.models.list(**wrong)
+
+    def test_tools_that_the_api_describes(self):
+        tools = [{"type": "bash_20250124", "name": "bash"},
+                 {"type": "text_editor_20250728", "name": "str_replace_based_edit_tool", "max_characters": 100},
+                 {"type": "memory_20250818", "name": "memory"},
+                 {"type": "web_search_20250305", "name": "web_search", "max_uses": 3}]
+        call = {"name": "bash", "arguments": {"command": "ls"}}
+        raw = self.client.messages.with_raw_response.create(
+            model=MODEL, max_tokens=200, tools=tools,
+            messages=[{"role": "user", "content": f"(say)<tool_call>\n{json.dumps(call)}\n</tool_call>"}])
+        self.assertIn("web_search_20250305 is left out", raw.headers["x-heddle-warning"])
+        [block] = raw.parse().content
+        self.assertEqual((block.type, block.name, block.input), ("tool_use", "bash", {"command": "ls"}))
+        alone = self.client.messages.create(model=MODEL, max_tokens=20, tools=tools[3:],
+                                            messages=[{"role": "user", "content": "(say)hello"}])
+        self.assertEqual(alone.content[0].text, "hello")
+        with self.assertRaises(anthropic.BadRequestError):  # it needs a model that sees
+            self.client.messages.create(model=MODEL, max_tokens=20, messages=[{"role": "user", "content": "x"}],
+                                        tools=[{"type": "computer_20250124", "name": "computer",
+                                                "display_width_px": 10, "display_height_px": 10}])
+
+    def test_what_another_server_searched_is_passed_over_and_what_the_client_found_is_read(self):
+        def ask(*blocks):
+            return self.client.messages.create(model=MODEL, max_tokens=20, messages=[
+                {"role": "user", "content": "x"}, {"role": "assistant", "content": [*blocks, {"type": "text", "text": "a"}]},
+                {"role": "user", "content": [
+                    {"type": "search_result", "title": "T", "source": "S", "content": [{"type": "text", "text": "F"}]},
+                    {"type": "text", "text": "(say)hello"}]}])
+        found = ask({"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {"query": "x"}},
+                    {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": []})
+        self.assertEqual(found.content[0].text, "hello")
+        self.assertEqual(found.usage.input_tokens, ask().usage.input_tokens)
 
     def test_documents_are_text(self):
         def ask(source, **fields):

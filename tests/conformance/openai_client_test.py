@@ -198,6 +198,21 @@ class Completions(unittest.TestCase):
         self.assertEqual(complete(prompt=tokens).choices[0].text, complete().choices[0].text)
         self.assertEqual(complete(prompt=[tokens]).choices[0].text, complete().choices[0].text)
 
+    def test_tokens_with_their_texts(self):
+        def post(path, body):
+            url = ARGS.base_url.removesuffix("/v1") + path
+            return json.load(urllib.request.urlopen(url, json.dumps(body).encode(), timeout=10))
+
+        ids = post("/tokenize", {"content": "Once upon"})["tokens"]
+        pieces = post("/tokenize", {"content": "Once upon", "with_pieces": True})["tokens"]
+        self.assertEqual([piece["id"] for piece in pieces], ids)
+        self.assertEqual("".join(piece["piece"] for piece in pieces), "Once upon")
+        texts = post("/tokenize", {"prompt": "Once upon", "add_special_tokens": False, "return_token_strs": True})
+        self.assertEqual("".join(texts["token_strs"]), "Once upon")
+        text = post("/detokenize", {"tokens": ids})
+        self.assertEqual((text["prompt"], text["content"]), ("Once upon", "Once upon"))
+        self.assertIsInstance(post("/tokenize", {"content": "\U0001F600é", "with_pieces": True})["tokens"][0]["id"], int)
+
     def test_default_is_sixteen_tokens(self):
         answer = CLIENT.completions.create(model=ARGS.model, prompt="Once", temperature=0)
         self.assertLessEqual(answer.usage.completion_tokens, 16)

@@ -60,6 +60,9 @@ TEST_CASE("What would change the answer on other servers is refused unless it ch
                             {"n_predict", "8", "null"},
                             {"random_seed", "3", "null"},
                             {"repeat_penalty", "1.1", "1.0"},
+                            {"input", R"("x")", "null"},
+                            {"instructions", R"("x")", "null"},
+                            {"max_output_tokens", "5", "null"},
                             {"mirostat", "2", "0"}}) {
     INFO(field.name);
     const std::string name = base::StrCat("\"", field.name, "\":");
