@@ -292,7 +292,8 @@ TEST_CASE("Pipelined requests behind a long answer wait their turn, however many
   server.generation->EmitEnd(0, FinishReason::kStop);
   client.ReadUntil("0\r\n\r\n");
   int answered = 0;
-  for (int i = 0; i < kRequests; ++i) answered += client.Read().body == R"({"prompt":"hi"})";
+  for (int i = 0; i < kRequests; ++i)
+    answered += client.Read().body == R"({"prompt":"hi","content":"hi"})";
   sender.join();
   CHECK(answered == kRequests);
 }
