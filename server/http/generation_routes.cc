@@ -94,8 +94,8 @@ absl::StatusOr<Generation> OllamaGeneration(OllamaShape shape, std::string_view 
     return Generation{nullptr, nullptr, OllamaLoadBody(parsed.model, shape, identity.created)};
   }
   auto request = std::make_unique<ApiRequest>(*std::move(parsed.api));
-  auto format =
-      std::make_unique<OllamaFormat>(request.get(), context.codec, shape, identity.created);
+  auto format = std::make_unique<OllamaFormat>(request.get(), context.codec, shape,
+                                               identity.created, identity.unique);
   return Generation{std::move(request), std::move(format)};
 }
 

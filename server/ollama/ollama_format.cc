@@ -8,6 +8,7 @@
 #include "server/answer/timestamp.h"
 #include "server/json_writer.h"
 #include "server/request/json_input.h"
+#include "server/toolcalls/output_syntax.h"
 
 namespace heddle::server {
 namespace {
@@ -17,20 +18,6 @@ using Kind = OutputPiece::Kind;
 // At least one: clients divide by it.
 int64_t Nanoseconds(double seconds) {
   return std::max<int64_t>(1, std::llround(std::max(0.0, seconds) * 1e9));
-}
-
-// Writes an object in any case: text that is not an object is wrapped in one.
-void WriteCall(size_t index, const ToolCall& call, JsonWriter* json) {
-  json->BeginObject().Key("function").BeginObject().Member("index", index);
-  json->Member("name", call.name).Key("arguments");
-  if (call.arguments.empty()) {
-    json->BeginObject().EndObject();
-  } else if (ParseJsonObject(call.arguments).ok()) {
-    json->Raw(call.arguments);
-  } else {
-    json->BeginObject().Member("INVALID_JSON", call.arguments).EndObject();
-  }
-  json->EndObject().EndObject();
 }
 
 }  // namespace
@@ -54,13 +41,28 @@ void OllamaFormat::WriteLogprobs(std::span<const ChoiceToken> tokens, JsonWriter
   WriteTokenLogprobs(tokens, request_->top_logprobs, *codec_, json);
 }
 
-// Writes the calls among the pieces, if there are any, into the open message.
-void OllamaFormat::WriteCalls(std::span<const OutputPiece> pieces, JsonWriter* json) const {
+// Writes an object in any case: arguments that are not an object are wrapped in one.
+void OllamaFormat::WriteCall(size_t number, const ToolCall& call, JsonWriter* json) const {
+  json->BeginObject().Member("id", ToolCallId(request_->syntax, unique_, 0, number));
+  json->Key("function").BeginObject().Member("index", number);
+  json->Member("name", call.name).Key("arguments");
+  if (call.arguments.empty()) {
+    json->BeginObject().EndObject();
+  } else if (ParseJsonObject(call.arguments).ok()) {
+    json->Raw(call.arguments);
+  } else {
+    json->BeginObject().Member("INVALID_JSON", call.arguments).EndObject();
+  }
+  json->EndObject().EndObject();
+}
+
+void OllamaFormat::WriteCalls(std::span<const OutputPiece> pieces, size_t first,
+                              JsonWriter* json) const {
   size_t count = 0;
   for (const OutputPiece& piece : pieces) {
     if (piece.kind != Kind::kCall) continue;
     if (count == 0) json->Key("tool_calls").BeginArray();
-    WriteCall(count++, piece.call, json);
+    WriteCall(first + count++, piece.call, json);
   }
   if (count > 0) json->EndArray();
 }
@@ -97,7 +99,7 @@ void OllamaFormat::SendCall(std::string* frames) {
   json.BeginObject();
   WriteHead(&json);
   WriteText("", "", &json);
-  WriteCalls({&call_, 1}, &json);
+  WriteCalls({&call_, 1}, num_calls_++, &json);
   if (shape_ == OllamaShape::kChat) json.EndObject();
   json.Key("done").Bool(false).EndObject();
   frames->push_back('\n');
@@ -139,7 +141,7 @@ std::string OllamaFormat::Body(std::span<const ChoiceResult> choices, const Usag
   WriteHead(&json);
   WriteText(result.Text(Kind::kContent), result.Text(Kind::kReasoning), &json);
   if (shape_ == OllamaShape::kChat) {
-    WriteCalls(result.pieces, &json);
+    WriteCalls(result.pieces, 0, &json);
     json.EndObject();
   }
   WriteLogprobs(result.tokens, &json);

@@ -5,6 +5,7 @@
 
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "server/answer/answer_format.h"
 #include "server/answer/api_request.h"
@@ -18,10 +19,15 @@ enum class OllamaShape : uint8_t { kChat, kGenerate };
 
 class OllamaFormat final : public AnswerFormat {
  public:
-  // The pointers outlive the format. `created`: seconds since 1970.
+  // The pointers outlive the format. `created`: seconds since 1970. `unique`: no other answer has
+  // it; for the ids of calls.
   OllamaFormat(const ApiRequest* request, const TextCodec* codec, OllamaShape shape,
-               int64_t created)
-      : request_(request), codec_(codec), shape_(shape), created_(created) {}
+               int64_t created, std::string unique)
+      : request_(request),
+        codec_(codec),
+        shape_(shape),
+        created_(created),
+        unique_(std::move(unique)) {}
 
   void SetTimes(const AnswerTimes& times) override { times_ = times; }
   void BeginChoice(size_t, std::string*) override {}
@@ -41,7 +47,10 @@ class OllamaFormat final : public AnswerFormat {
   // The text of one object: all but the calls.
   void WriteText(std::string_view content, std::string_view thinking, JsonWriter* json) const;
   void WriteLogprobs(std::span<const ChoiceToken> tokens, JsonWriter* json) const;
-  void WriteCalls(std::span<const OutputPiece> pieces, JsonWriter* json) const;
+  // Writes the calls among the pieces, if there are any, into the open message. `first`: the number
+  // of the first.
+  void WriteCalls(std::span<const OutputPiece> pieces, size_t first, JsonWriter* json) const;
+  void WriteCall(size_t number, const ToolCall& call, JsonWriter* json) const;
   void WriteEnd(const ChoiceResult& result, const Usage& usage, JsonWriter* json) const;
   void SendCall(std::string* frames);
 
@@ -49,9 +58,11 @@ class OllamaFormat final : public AnswerFormat {
   const TextCodec* codec_;
   const OllamaShape shape_;
   const int64_t created_;
+  const std::string unique_;
   AnswerTimes times_;
   OutputPiece call_;  // the call that is being written
   bool in_call_ = false;
+  size_t num_calls_ = 0;  // sent
 };
 
 // {"error": MESSAGE}

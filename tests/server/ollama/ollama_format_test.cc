@@ -31,7 +31,7 @@ struct Conversation {
     request = *parsed->api;
     answer = std::make_unique<Answer>(
         &request, &parser.codec,
-        std::make_unique<OllamaFormat>(&request, &parser.codec, shape, 1'700'000'000));
+        std::make_unique<OllamaFormat>(&request, &parser.codec, shape, 1'700'000'000, "u"));
     answer->format().SetTimes({.queued = 0.5, .first_token = 1.5, .now = 4.0});
     for (TokenId id : Bytes(text)) {
       server::GenerationEvent event;
@@ -71,9 +71,10 @@ std::string Chat(const std::string& members) {
 
 constexpr std::string_view kText =
     "<think>\nhm\n</think>\n\nWell.<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n"
-    "</tool_call>";
+    "</tool_call><tool_call>\n{\"name\": \"g\", \"arguments\": {}}\n</tool_call>";
 const std::string kTools =
-    R"(,"tools":[{"type":"function","function":{"name":"f","parameters":{"type":"object"}}}])";
+    R"(,"tools":[{"type":"function","function":{"name":"f","parameters":{"type":"object"}}},
+             {"type":"function","function":{"name":"g","parameters":{"type":"object"}}}])";
 
 TEST_CASE("Lines and the whole answer say the same", "[ollama]") {
   const Conversation streamed(OllamaShape::kChat, Chat(kTools), kText);
@@ -95,7 +96,10 @@ TEST_CASE("Lines and the whole answer say the same", "[ollama]") {
   const json body = json::parse(whole.answer->Body());
   CHECK(content == "Well.");
   CHECK(thinking == "hm");
-  REQUIRE(calls.size() == 1);
+  REQUIRE(calls.size() == 2);
+  CHECK(calls[0]["id"] == "call_u_0_0");
+  CHECK(calls[1]["id"] == "call_u_0_1");
+  CHECK(calls[1]["function"]["index"] == 1);
   CHECK(calls[0]["function"]["name"] == "f");
   CHECK(calls[0]["function"]["arguments"] == json{{"a", 1}});
   CHECK(body["message"]["content"] == content);
