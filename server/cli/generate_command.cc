@@ -2,6 +2,7 @@
 // printed as it comes; with --json one object at the end.
 #include <condition_variable>
 #include <deque>
+#include <limits>
 #include <mutex>
 #include <optional>
 #include <random>
@@ -215,7 +216,8 @@ absl::Status RunGenerate(const config::Config& config) {
   GenerationRequest request;
   request.id = session.loop->NextId();
   request.prompt = prompt;
-  request.max_tokens = static_cast<int32_t>(config.max_tokens);
+  request.max_tokens = static_cast<int32_t>(
+      config.max_tokens < 0 ? std::numeric_limits<int32_t>::max() : config.max_tokens);
   HEDDLE_ASSIGN_OR_RETURN(request.adapter, LoadForOneRequest(config, session));
   HEDDLE_ASSIGN_OR_RETURN(request.sampling, Sampling(config, session));
   HEDDLE_ASSIGN_OR_RETURN(request.grammar, ReadGrammar(config, *session.codec));

@@ -1,9 +1,9 @@
 // The program `heddle`: finds the command, makes its configuration, runs it.
 // Exit codes: 0 done, 1 the command failed, 2 it was called wrongly.
 #include <fcntl.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -150,14 +150,19 @@ int Main(std::span<const std::string> arguments, std::span<const std::string> en
 }
 
 // Opens standard streams that are closed. Otherwise the next opened descriptor (a connection, a
-// file of pages) would take such a number, and our messages would be written to it.
-void OpenStandardStreams() {
+// file of pages) would take such a number, and our messages would be written to it. Runs before
+// libraries initialise themselves, since gRPC's opens a descriptor then; so nothing of any library
+// or sanitizer may be used but system calls.
+__attribute__((no_sanitize("address", "undefined", "thread"))) void OpenStandardStreams(int, char**,
+                                                                                        char**) {
   for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; ++fd) {
-    if (fcntl(fd, F_GETFD) == -1 && errno == EBADF) {
-      static_cast<void>(open("/dev/null", fd == STDIN_FILENO ? O_RDONLY : O_WRONLY));
-    }
+    if (syscall(SYS_fcntl, fd, F_GETFD) != -1) continue;
+    syscall(SYS_openat, AT_FDCWD, "/dev/null", fd == STDIN_FILENO ? O_RDONLY : O_WRONLY);
   }
 }
+__attribute__((section(".preinit_array"),
+               used)) void (*const open_standard_streams)(int, char**,
+                                                          char**) = OpenStandardStreams;
 
 // Replaces the library's handler, whose write may wait without end.
 [[noreturn]] void OnTerminate() {
@@ -179,7 +184,6 @@ void OpenStandardStreams() {
 }  // namespace heddle::server
 
 int main(int argc, char** argv) {
-  heddle::server::OpenStandardStreams();
   std::set_terminate(heddle::server::OnTerminate);
   heddle::engine::ReportMappingFaults();
   std::vector<std::string> arguments(argv + (argc > 0 ? 1 : 0), argv + argc);

@@ -269,6 +269,37 @@ class ShutdownTest(unittest.TestCase):
             self.assertEqual(server.stop(signal.SIGINT, timeout=10), 0)
 
 
+class StandardStreamsTest(unittest.TestCase):
+    def test_closed_ones_are_never_taken_by_anything_else(self):
+        # gRPC's library opens a descriptor before the program begins.
+        for closed in ("0<&-", "1>&-", "2>&-", "0<&- 1>&- 2>&-"):
+            with self.subTest(closed=closed):
+                process = subprocess.Popen(
+                    ["sh", "-c", f'exec "$0" serve "$1" --port 0 {closed}', str(BINARY), str(DEMO_MODEL)],
+                    stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+                try:
+                    listens = lambda: any("socket:" in target for target in self.descriptors(process.pid))
+                    self.assertTrue(wait_until(listens))
+                    self.assertEqual(self.descriptors(process.pid)[:3], ["/dev/null"] * 3)
+                finally:
+                    process.kill()
+                    process.wait()
+
+    def descriptors(self, pid):
+        folder = f"/proc/{pid}/fd"
+        return [os.readlink(f"{folder}/{name}") for name in sorted(os.listdir(folder), key=int)]
+
+
+class GenerateTest(unittest.TestCase):
+    def test_a_length_of_minus_one_is_the_rest_of_the_context_as_in_the_api(self):
+        result = subprocess.run([str(BINARY), "generate", str(DEMO_MODEL), "--prompt", STORY, "--max-tokens", "-1",
+                                 "--max-context", "60", "--ignore-eos", "--json"],
+                                capture_output=True, text=True, timeout=60)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        answer = json.loads(result.stdout)
+        self.assertEqual(sum(len(value) for key, value in answer.items() if key in ("prompt_ids", "ids")), 60, answer)
+
+
 class StuckTest(unittest.TestCase):
     def test_a_step_that_does_not_end_is_an_error_and_exit_status_1(self):
         # Any step is too long for this limit, and some step is under way whenever it is looked at.
