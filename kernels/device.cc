@@ -37,6 +37,14 @@ void Ops::ShortConv(const ShortConvArgs&) {
   HEDDLE_CHECK(false, "this device has no short convolutions");
 }
 
+void Ops::Recurrence(const RecurrenceArgs&) {
+  HEDDLE_CHECK(false, "this device has no recurrences");
+}
+
+void Ops::GateElements(Tensor, Tensor) {
+  HEDDLE_CHECK(false, "this device has no gates of elements");
+}
+
 void Ops::SendRows(Tensor, int32_t) { HEDDLE_CHECK(false, "this device is no stage"); }
 void Ops::RecvRows(Tensor, int32_t) { HEDDLE_CHECK(false, "this device is no stage"); }
 

@@ -18,6 +18,7 @@
 #include "kernels/adapters.h"
 #include "kernels/experts.h"
 #include "kernels/kv_cache.h"
+#include "kernels/recurrence.h"
 #include "kernels/sample.h"
 #include "kernels/tensor.h"
 
@@ -191,6 +192,9 @@ class Ops {
   virtual void Attention(const AttentionArgs& args) = 0;
   // Only on devices with Device::has_short_conv().
   virtual void ShortConv(const ShortConvArgs& args);
+  // Only on devices with Device::has_recurrence(), as GateElements: x[t] *= sigmoid(gate[t]).
+  virtual void Recurrence(const RecurrenceArgs& args);
+  virtual void GateElements(Tensor gate, Tensor x);
   virtual void Route(const RouteArgs& args) = 0;
   virtual void ExpertMix(const ExpertMixArgs& args) = 0;
   virtual void HeadLinear(const HeadLinearArgs& args) = 0;

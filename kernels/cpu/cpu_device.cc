@@ -16,6 +16,7 @@
 #include "kernels/cpu/linear/experts.h"
 #include "kernels/cpu/linear/linear.h"
 #include "kernels/cpu/rank_ops.h"
+#include "kernels/cpu/recurrence.h"
 #include "kernels/cpu/sampler.h"
 #include "kernels/cpu/scratch.h"
 #include "kernels/cpu/short_conv.h"
@@ -81,16 +82,21 @@ const cpu::LinearKernels& LinearAvx512Bf16() {
 cpu::KernelTable TableFor(Isa isa) {
 #if defined(__x86_64__)
   if (isa == Isa::kAvx512Bf16) {
-    return {&LinearAvx512Bf16(), &cpu::kRowsAvx512, &cpu::kAttentionAvx512Bf16};
+    return {&LinearAvx512Bf16(), &cpu::kRowsAvx512, &cpu::kAttentionAvx512Bf16,
+            &cpu::kRecurrenceAvx512};
   }
-  if (isa == Isa::kAvx512) return {&cpu::kLinearAvx512, &cpu::kRowsAvx512, &cpu::kAttentionAvx512};
+  if (isa == Isa::kAvx512)
+    return {&cpu::kLinearAvx512, &cpu::kRowsAvx512, &cpu::kAttentionAvx512,
+            &cpu::kRecurrenceAvx512};
   if (isa == Isa::kAvx2Vnni) {
-    return {&LinearAvx2Vnni(), &cpu::kRowsAvx2, &cpu::kAttentionAvx2};
+    return {&LinearAvx2Vnni(), &cpu::kRowsAvx2, &cpu::kAttentionAvx2, &cpu::kRecurrenceAvx2};
   }
-  if (isa == Isa::kAvx2) return {&cpu::kLinearAvx2, &cpu::kRowsAvx2, &cpu::kAttentionAvx2};
+  if (isa == Isa::kAvx2)
+    return {&cpu::kLinearAvx2, &cpu::kRowsAvx2, &cpu::kAttentionAvx2, &cpu::kRecurrenceAvx2};
 #endif
   HEDDLE_CHECK(isa == Isa::kPortable, "no kernels for this level");
-  return {&cpu::kLinearPortable, &cpu::kRowsPortable, &cpu::kAttentionPortable};
+  return {&cpu::kLinearPortable, &cpu::kRowsPortable, &cpu::kAttentionPortable,
+          &cpu::kRecurrencePortable};
 }
 
 const cpu::CpuWeight& AsCpu(const PackedWeight& weight) {
@@ -185,6 +191,17 @@ class CpuOps final : public Ops {
 
   void ShortConv(const ShortConvArgs& args) override {
     cpu::ShortConv(batch().OfGroup(args.cache.group), args, *table_.rows, pool_, conv_inputs_);
+  }
+
+  void Recurrence(const RecurrenceArgs& args) override {
+    cpu::Recurrence(batch().OfGroup(args.cache.group), args, *table_.recurrence, pool_,
+                    recurrence_);
+  }
+
+  void GateElements(Tensor gate, Tensor x) override {
+    EachRow(x.rows, kNsPerNormElement * static_cast<double>(x.cols), [&](int64_t t, int32_t) {
+      table_.recurrence->gate_elements(gate.row<float>(t), x.cols, x.row<float>(t));
+    });
   }
 
   void Route(const RouteArgs& args) override { cpu::Route(args, pool_); }
@@ -397,6 +414,7 @@ class CpuOps final : public Ops {
   cpu::LinearScratch linear_;
   cpu::AdapterScratch adapters_;
   cpu::Scratch position_rows_;
+  cpu::Scratch recurrence_;
   cpu::Scratch norm_vectors_;
   cpu::Scratch conv_inputs_;
   cpu::AttentionScratch attention_;
@@ -431,6 +449,7 @@ class CpuDevice final : public Device {
   DType activation_dtype() const override { return DType::kF32; }
   bool HasKvType(DType) const override { return true; }
   bool has_short_conv() const override { return true; }
+  bool has_recurrence() const override { return true; }
   DType preferred_kv_type() const override {
     return isa_ == Isa::kAvx512Bf16 ? DType::kBF16 : DType::kF16;
   }

@@ -10,6 +10,7 @@
 #include <cstdint>
 
 #include "kernels/block_format.h"
+#include "kernels/cpu/recurrence_table.h"
 
 namespace heddle::kernels::cpu {
 
@@ -299,6 +300,7 @@ struct KernelTable {
   const LinearKernels* linear;
   const RowKernels* rows;
   const AttentionKernels* attention;
+  const RecurrenceKernels* recurrence;
 };
 
 extern const LinearKernels kLinearPortable;

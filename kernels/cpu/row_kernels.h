@@ -8,21 +8,10 @@
 #include "kernels/cpu/adapter_rows.h"
 #include "kernels/cpu/kernel_table.h"
 #include "kernels/cpu/vec/vec_kv.h"
+#include "kernels/cpu/vec/vec_tail.h"
 
 namespace heddle::kernels::cpu {
 namespace {
-
-inline int LanesAt(int64_t i, int64_t n) {
-  return n - i < kLanes ? static_cast<int>(n - i) : kLanes;
-}
-inline Vec LoadUpTo(const float* p, int n) { return n == kLanes ? Load(p) : LoadN(p, n); }
-inline void StoreUpTo(float* p, Vec v, int n) {
-  if (n == kLanes) {
-    Store(p, v);
-  } else {
-    StoreN(p, v, n);
-  }
-}
 
 inline float Sum(const float* x, int64_t n) {
   Vec sum = Zero();

@@ -47,6 +47,10 @@ class ReferenceOps final : public Ops {
   void ShortConv(const ShortConvArgs& args) override {
     reference::ShortConv(batch_.OfGroup(args.cache.group), args);
   }
+  void Recurrence(const RecurrenceArgs& args) override {
+    reference::Recurrence(batch_.OfGroup(args.cache.group), args);
+  }
+  void GateElements(Tensor gate, Tensor x) override { reference::GateElements(gate, x); }
   void Route(const RouteArgs& args) override { reference::Route(args); }
   void ExpertMix(const ExpertMixArgs& args) override { reference::ExpertMix(batch_, args); }
   void HeadLinear(const HeadLinearArgs& args) override { reference::HeadLinear(batch_, args); }
@@ -95,6 +99,7 @@ class ReferenceDevice final : public Device {
   DType activation_dtype() const override { return DType::kF32; }
   bool HasKvType(DType) const override { return true; }
   bool has_short_conv() const override { return true; }
+  bool has_recurrence() const override { return true; }
 
   absl::StatusOr<std::unique_ptr<Buffer>> Allocate(int64_t bytes) override {
     return AllocateHost(bytes, "buffer");

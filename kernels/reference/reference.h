@@ -49,6 +49,8 @@ void RopeAngles(const HostBatch& batch, const RopeAnglesArgs& args);
 void RopeKvWrite(const HostBatch& batch, const RopeKvWriteArgs& args);
 void Attention(const HostBatch& batch, const AttentionArgs& args);
 void ShortConv(const HostBatch& batch, const ShortConvArgs& args);
+void Recurrence(const HostBatch& batch, const RecurrenceArgs& args);
+void GateElements(Tensor gate, Tensor x);
 void Route(const RouteArgs& args);
 void ExpertMix(const HostBatch& batch, const ExpertMixArgs& args);
 void HeadLinear(const HostBatch& batch, const HeadLinearArgs& args);

@@ -1,0 +1,236 @@
+// Kernels for recurrences on Vec. Each element of a result is summed in an order of its own, which
+// does not depend on the rows that are computed with it.
+// REQUIRES: one of the vec_*.h headers and vec_math.h included before this one.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cpu/recurrence_table.h"
+#include "kernels/cpu/vec/vec_tail.h"
+
+namespace heddle::kernels::cpu {
+namespace {
+
+// out[r] = scale * add[r] + the sum over d < depth of x[r][d] * m[d], d ascending.
+struct ProductArgs {
+  const float* const* x;
+  const float* m;  // [depth, cols]
+  int32_t depth;
+  int64_t cols;
+  const float* add;  // [rows, cols] or nullptr
+  float scale;
+  float* out;  // [rows, cols]
+};
+
+// R rows of V vectors at column c; the last vector has `lanes` elements.
+template <int R, int V>
+inline void ProductTile(const ProductArgs& args, int32_t row, int64_t c, int lanes) {
+  const auto load = [&](const float* p, int v) {
+    return v + 1 < V ? Load(p + v * kLanes) : LoadUpTo(p + v * kLanes, lanes);
+  };
+  Vec acc[R][V];
+  for (int r = 0; r < R; ++r) {
+    for (int v = 0; v < V; ++v) {
+      acc[r][v] = args.add == nullptr
+                      ? Zero()
+                      : Set(args.scale) * load(args.add + (row + r) * args.cols + c, v);
+    }
+  }
+  for (int32_t d = 0; d < args.depth; ++d) {
+    Vec m[V];
+    for (int v = 0; v < V; ++v) m[v] = load(args.m + d * args.cols + c, v);
+    for (int r = 0; r < R; ++r) {
+      const Vec x = Set(args.x[row + r][d]);
+      for (int v = 0; v < V; ++v) acc[r][v] = Fma(x, m[v], acc[r][v]);
+    }
+  }
+  for (int r = 0; r < R; ++r) {
+    for (int v = 0; v < V; ++v) {
+      StoreUpTo(args.out + (row + r) * args.cols + c + v * kLanes, acc[r][v],
+                v + 1 < V ? kLanes : lanes);
+    }
+  }
+}
+
+// R rows over all columns: V vectors at a time, then single ones.
+template <int R, int V>
+inline void ProductRows(const ProductArgs& args, int32_t row) {
+  int64_t c = 0;
+  for (; c + V * kLanes <= args.cols; c += V * kLanes) ProductTile<R, V>(args, row, c, kLanes);
+  for (; c < args.cols; c += kLanes) {
+    ProductTile<R, 1>(args, row, c, LanesAt(c, args.cols));
+  }
+}
+
+inline void Product(const ProductArgs& args, int32_t rows) {
+  constexpr int kWide = kLanes == 16 ? 8 : 4;  // vectors that few rows read at a time
+  int32_t row = 0;
+  for (; row + kMaxFloatTile <= rows; row += kMaxFloatTile) {
+    ProductRows<kMaxFloatTile, 2>(args, row);
+  }
+  if (kMaxFloatTile > 8 && row + 8 <= rows) {
+    ProductRows<8, 2>(args, row);
+    row += 8;
+  }
+  if (kMaxFloatTile > 4 && row + 4 <= rows) {
+    ProductRows<4, 2>(args, row);
+    row += 4;
+  }
+  for (; row + 2 <= rows; row += 2) ProductRows<2, kWide>(args, row);
+  if (row < rows) ProductRows<1, kWide>(args, row);
+}
+
+inline void MixRow(const MixRowArgs& args) {
+  Vec squares = Zero();
+  for (int64_t i = 0; i < args.dim; i += kLanes) {
+    const int lanes = LanesAt(i, args.dim);
+    Vec sum = args.bias ? LoadUpTo(args.bias + i, lanes) : Zero();
+    for (int32_t j = 0; j < args.taps; ++j) {
+      if (!args.inputs[j]) continue;
+      sum = Fma(LoadUpTo(args.weight + j * args.weight_stride + i, lanes),
+                LoadUpTo(args.inputs[j] + i, lanes), sum);
+    }
+    sum = sum * Sigmoid(sum);
+    squares = Fma(sum, sum, squares);
+    StoreUpTo(args.out + i, sum, lanes);
+  }
+  if (args.eps == 0) return;
+  const Vec factor = Set(args.scale / __builtin_sqrtf(ReduceAdd(squares) + args.eps));
+  for (int64_t i = 0; i < args.dim; i += kLanes) {
+    const int lanes = LanesAt(i, args.dim);
+    StoreUpTo(args.out + i, LoadUpTo(args.out + i, lanes) * factor, lanes);
+  }
+}
+
+// to[j] = exp(last - decays[j]), by which what was added at j has decayed.
+inline void DecaySince(const float* decays, float last, float* to) {
+  for (int j = 0; j < kPartRows; j += kLanes) Store(to + j, Exp(Set(last) - Load(decays + j)));
+}
+
+// Coefficients of the updates before row `at` in its own update and output.
+struct RowFactors {
+  float decay;  // of the state
+  float in_update[kPartRows];
+  float in_output[kPartRows];
+};
+
+// u and o of row `at` of the part, from the state's products with k and q.
+inline void ScanRow(const ScanArgs& args, int32_t i, const RowFactors& factors, const float* of_key,
+                    const float* of_query) {
+  const int32_t at = args.first + i;
+  const int64_t n = args.value_dim;
+  const float* value = args.value_rows[i];
+  float* update = args.updates + at * n;
+  const Vec decay = Set(factors.decay);
+  const Vec gain = Set(args.gains[i]);
+  for (int64_t c = 0; c < n; c += kLanes) {
+    const int lanes = LanesAt(c, n);
+    Vec seen = args.delta ? decay * LoadUpTo(of_key + c, lanes) : Zero();
+    Vec out = decay * LoadUpTo(of_query + c, lanes);
+    for (int32_t j = 0; j < at; ++j) {
+      const Vec u = LoadUpTo(args.updates + j * n + c, lanes);
+      if (args.delta) seen = Fma(Set(factors.in_update[j]), u, seen);
+      out = Fma(Set(factors.in_output[j]), u, out);
+    }
+    const Vec v = LoadUpTo(value + c, lanes);
+    const Vec u = gain * (v - seen);
+    StoreUpTo(update + c, u, lanes);
+    out = Fma(Set(factors.in_output[at]), u, out);
+    StoreUpTo(args.out[i] + c, Fma(Set(args.skip), v, out), lanes);
+  }
+}
+
+inline void Scan(const ScanArgs& args) {
+  const float* x[2 * kPartRows];
+  const int32_t of_keys = args.delta ? args.rows : 0;  // rows of k among x, before those of q
+  for (int32_t i = 0; i < of_keys; ++i) x[i] = args.key_rows[i];
+  for (int32_t i = 0; i < args.rows; ++i) x[of_keys + i] = args.query_rows[i];
+  const int32_t rows = of_keys + args.rows;
+  float* of_state = args.scratch;
+  float* dots = args.scratch + 2 * kPartRows * int64_t{args.value_dim};
+  Product({x, args.state, args.key_dim, args.value_dim, nullptr, 0, of_state}, rows);
+  Product({x, args.keys, args.key_dim, kPartRows, nullptr, 0, dots}, rows);
+  for (int32_t i = 0; i < args.rows; ++i) {
+    const int32_t at = args.first + i;
+    args.decays[at] = (at == 0 ? 0.0f : args.decays[at - 1]) + args.steps[i];
+    for (int32_t j = at + 1; j < kPartRows; ++j) args.decays[j] = args.decays[at];
+    float since[kPartRows];
+    DecaySince(args.decays, args.decays[at], since);
+    float whole[kLanes];
+    Store(whole, Exp(Set(args.decays[at])));
+    RowFactors factors;
+    factors.decay = whole[0];
+    const float* with_query = dots + int64_t{of_keys + i} * kPartRows;
+    const float* with_key = args.delta ? dots + int64_t{i} * kPartRows : with_query;
+    for (int32_t j = 0; j < kPartRows; j += kLanes) {
+      Store(factors.in_update + j, Load(since + j) * Load(with_key + j));
+      Store(factors.in_output + j, Load(since + j) * Load(with_query + j));
+    }
+    ScanRow(args, i, factors, of_state + i * int64_t{args.value_dim},
+            of_state + (of_keys + i) * int64_t{args.value_dim});
+  }
+}
+
+inline void Fold(const FoldArgs& args) {
+  const float last = args.decays[kPartRows - 1];
+  float since[kPartRows];
+  DecaySince(args.decays, last, since);
+  float whole[kLanes];
+  Store(whole, Exp(Set(last)));
+  for (int64_t d = 0; d < args.key_dim; ++d) {
+    for (int j = 0; j < kPartRows; j += kLanes) {
+      const int64_t i = d * kPartRows + j;
+      Store(args.scratch + i, Load(args.keys + i) * Load(since + j));
+    }
+  }
+  const float* x[kMaxFloatTile];
+  for (int32_t d = 0; d < args.key_dim; d += kMaxFloatTile) {
+    const int32_t left = args.key_dim - d;
+    const int32_t rows = left < kMaxFloatTile ? left : kMaxFloatTile;
+    for (int32_t r = 0; r < rows; ++r) x[r] = args.scratch + (d + r) * kPartRows;
+    const int64_t at = int64_t{d} * args.value_dim;
+    Product({x, args.updates, kPartRows, args.value_dim, args.state + at, whole[0], args.out + at},
+            rows);
+  }
+}
+
+inline Vec Silu(Vec x) { return x * Sigmoid(x); }
+
+inline void GateRow(const GateRowArgs& args) {
+  for (int64_t begin = 0; begin < args.dim; begin += args.width) {
+    float* x = args.row + begin;
+    const float* z = args.gate + begin;
+    const float* weight = args.norm_per_value ? args.norm + begin : args.norm;
+    Vec squares = Zero();
+    for (int64_t i = 0; i < args.width; i += kLanes) {
+      const int lanes = LanesAt(i, args.width);
+      Vec v = LoadUpTo(x + i, lanes);
+      if (args.gates_first) {
+        v = v * Silu(LoadUpTo(z + i, lanes));
+        StoreUpTo(x + i, v, lanes);
+      }
+      squares = Fma(v, v, squares);
+    }
+    const float mean = ReduceAdd(squares) / static_cast<float>(args.width);
+    const Vec factor = Set(args.norm ? 1.0f / __builtin_sqrtf(mean + args.eps) : 1.0f);
+    for (int64_t i = 0; i < args.width; i += kLanes) {
+      const int lanes = LanesAt(i, args.width);
+      Vec v = LoadUpTo(x + i, lanes) * factor;
+      if (args.norm) v = v * LoadUpTo(weight + i, lanes);
+      if (!args.gates_first) v = v * Silu(LoadUpTo(z + i, lanes));
+      StoreUpTo(x + i, v, lanes);
+    }
+  }
+}
+
+inline void GateElements(const float* gate, int64_t n, float* x) {
+  for (int64_t i = 0; i < n; i += kLanes) {
+    const int lanes = LanesAt(i, n);
+    StoreUpTo(x + i, LoadUpTo(x + i, lanes) * Sigmoid(LoadUpTo(gate + i, lanes)), lanes);
+  }
+}
+
+constexpr RecurrenceKernels kRecurrenceKernels = {MixRow, Scan, Fold, GateRow, GateElements};
+
+}  // namespace
+}  // namespace heddle::kernels::cpu

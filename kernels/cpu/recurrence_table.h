@@ -1,0 +1,87 @@
+// The interface of an instruction set's kernels for recurrences; see kernel_table.h for what such
+// sources may include, and kernels/recurrence.h for the arithmetic.
+#pragma once
+
+#include <cstdint>
+
+namespace heddle::kernels::cpu {
+
+constexpr int32_t kPartRows = 16;  // kernels::kScanRows
+
+// Channels of one row behind the convolution and SiLU, and, if `eps` > 0, as a vector of length
+// `scale`: x * scale / sqrt(sum of x^2 + eps).
+struct MixRowArgs {
+  const float* const* inputs;  // [taps] of [dim]; nullptr: zeros
+  const float* weight;         // [taps] rows of [dim], weight_stride apart
+  int64_t weight_stride;
+  const float* bias;  // [dim] or nullptr
+  int32_t taps;
+  int64_t dim;
+  float eps;
+  float scale;
+  float* out;
+};
+
+// Rows [first, first + rows) of a part, of one head.
+struct ScanArgs {
+  const float* state;              // S [key_dim, value_dim] where the part begins
+  const float* keys;               // k of the rows up to the last [key_dim, kPartRows]
+  const float* const* key_rows;    // [rows] k of these rows [key_dim]; of the delta rule
+  const float* const* query_rows;  // [rows] q
+  const float* const* value_rows;  // [rows] v
+  const float* steps;              // [rows] g
+  const float* gains;              // [rows] beta or dt
+  float skip;
+  bool delta;
+  int32_t first;
+  int32_t rows;
+  int32_t key_dim;
+  int32_t value_dim;
+  float* updates;     // u [kPartRows, value_dim]: those before `first` are read, these are written
+  float* decays;      // [kPartRows] likewise: sums of g from the part's first row on
+  float* const* out;  // [rows] o [value_dim]
+  float* scratch;     // ScanScratchFloats(value_dim)
+};
+constexpr int64_t ScanScratchFloats(int64_t value_dim) {
+  return 2 * kPartRows * (value_dim + kPartRows);
+}
+
+// S behind a whole part.
+struct FoldArgs {
+  const float* state;
+  const float* keys;     // [key_dim, kPartRows]
+  const float* updates;  // [kPartRows, value_dim]
+  const float* decays;   // [kPartRows]
+  int32_t key_dim;
+  int32_t value_dim;
+  float* out;      // S; may be `state`
+  float* scratch;  // [key_dim, kPartRows]
+};
+
+struct GateRowArgs {
+  const float* gate;  // z [dim]
+  const float* norm;  // see RecurrenceArgs
+  int64_t dim;
+  int64_t width;
+  bool norm_per_value;
+  bool gates_first;
+  float eps;
+  float* row;  // [dim], in place
+};
+
+struct RecurrenceKernels {
+  void (*mix)(const MixRowArgs& args);
+  void (*scan)(const ScanArgs& args);
+  void (*fold)(const FoldArgs& args);
+  void (*gate)(const GateRowArgs& args);
+  // x[i] *= sigmoid(gate[i])
+  void (*gate_elements)(const float* gate, int64_t n, float* x);
+};
+
+extern const RecurrenceKernels kRecurrencePortable;
+#if defined(__x86_64__)
+extern const RecurrenceKernels kRecurrenceAvx2;
+extern const RecurrenceKernels kRecurrenceAvx512;
+#endif
+
+}  // namespace heddle::kernels::cpu

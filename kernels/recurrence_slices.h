@@ -1,0 +1,103 @@
+// Where the rows of a step's sequences are in pages of snapshots (kernels/recurrence.h).
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#include "base/check.h"
+#include "kernels/batch.h"
+#include "kernels/recurrence.h"
+
+namespace heddle::kernels {
+
+// The rows of one sequence.
+struct RecurrenceSlice {
+  int64_t first_row = 0;
+  int32_t n = 0;
+  int32_t offset = 0;        // of the first row in its page
+  int64_t page = 0;          // of the first row
+  int64_t page_before = -1;  // the one before that; -1: the sequence begins in `page`
+
+  // Whether the rows may be taken back: then S is not advanced within a page by them.
+  bool is_final() const { return n > kScanRows; }
+};
+
+inline RecurrenceSlice SliceOf(const HostBatch& batch, int32_t page_tokens, int32_t seq) {
+  const auto s = static_cast<size_t>(seq);
+  HEDDLE_CHECK(!batch.IsTree(seq), "a recurrence over a tree of drafts");
+  RecurrenceSlice slice;
+  slice.first_row = batch.q_begin[s];
+  slice.n = batch.q_begin[s + 1] - batch.q_begin[s];
+  if (slice.n == 0) return slice;
+  const int64_t slot = batch.kv_slot[static_cast<size_t>(slice.first_row)];
+  slice.page = slot / page_tokens;
+  slice.offset = static_cast<int32_t>(slot % page_tokens);
+  const int32_t page_begin = batch.context_len[s] - slice.n - slice.offset;
+  int32_t begin = batch.context_len[s];  // of the span, in the list
+  int32_t span = batch.span_begin[s + 1];
+  while (begin > page_begin) begin -= batch.span_tokens[static_cast<size_t>(--span)];
+  HEDDLE_CHECK(begin == page_begin && batch.span_page[static_cast<size_t>(span)] == slice.page,
+               "a page of state is not whole");
+  if (span > batch.span_begin[s])
+    slice.page_before = batch.span_page[static_cast<size_t>(span - 1)];
+  return slice;
+}
+
+// The snapshots of a layer.
+class RecurrencePages {
+ public:
+  RecurrencePages(const RecurrenceArgs& args)
+      : cache_(args.cache),
+        layout_(args.shape),
+        shape_(args.shape),
+        page_tokens_(args.page_tokens) {
+    HEDDLE_CHECK(cache_.dtype == DType::kF32 && cache_.head_dim == layout_.floats &&
+                     page_tokens_ % kScanRows == 0 && shape_.taps <= kScanRows,
+                 "pages of another layer's state");
+  }
+
+  int32_t page_tokens() const { return page_tokens_; }
+  const RecurrenceState& layout() const { return layout_; }
+  float* page(int64_t index) const {
+    return reinterpret_cast<float*>(static_cast<char*>(cache_.keys) + cache_.PageOffset(index));
+  }
+  // Offset in the page of the position that its S is before.
+  int32_t border(int64_t index) const {
+    int32_t offset = 0;
+    std::memcpy(&offset, page(index), sizeof(offset));
+    return offset;
+  }
+  void set_border(int64_t index, int32_t offset) const {
+    std::memcpy(page(index), &offset, sizeof(offset));
+  }
+  float* state(int64_t index, int32_t head) const {
+    return page(index) + layout_.state + int64_t{head} * shape_.key_dim * shape_.value_dim;
+  }
+  // What the part that has `offset` keeps of its rows.
+  float* updates(int64_t index, int32_t head, int32_t offset) const {
+    return page(index) + layout_.updates + Part(head, offset) * shape_.value_dim;
+  }
+  float* decays(int64_t index, int32_t head, int32_t offset) const {
+    return page(index) + layout_.decays + Part(head, offset);
+  }
+  float* keys(int64_t index, int32_t key_head, int32_t offset) const {
+    return page(index) + layout_.keys + Part(key_head, offset) * shape_.key_dim;
+  }
+  // The convolution's input of a position.
+  float* input(int64_t index, int32_t offset) const {
+    return page(index) + layout_.inputs + offset % layout_.input_rows * shape_.channels();
+  }
+
+ private:
+  // Rows before the part of `offset` of a head, which keeps two.
+  static int64_t Part(int32_t head, int32_t offset) {
+    return (2 * int64_t{head} + offset / kScanRows % 2) * kScanRows;
+  }
+
+  const KvCacheView& cache_;
+  const RecurrenceState layout_;
+  const RecurrenceShape& shape_;
+  const int32_t page_tokens_;
+};
+
+}  // namespace heddle::kernels
