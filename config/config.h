@@ -69,7 +69,7 @@ struct EngineConfig {
   std::string rank_token_file;
   Seconds rank_timeout{10};
   std::string isa = "auto";
-  int64_t page_tokens = 16;
+  int64_t page_tokens = 0;  // 0: CapacityOptions::page_tokens
   MemorySize kv_memory;
   std::string weights = "auto";
   std::string kv_type = "auto";

@@ -32,6 +32,9 @@ struct ExecutorLimits {
   // The last groups, which have state in place of keys (engine/memory/kv_layout.h): there missing
   // positions come in whole pages.
   int32_t state_groups = 0;
+  // Their pages have one state each, that behind the last of their positions: what is in the middle
+  // of such a page cannot be taken over.
+  bool state_is_snapshot = false;
   // Proposed tokens that one sample verifies behind its sequence's last token; 0: the executor
   // takes no drafts. Drafts are chains: their slices have no masks.
   int32_t max_draft_tokens = 0;

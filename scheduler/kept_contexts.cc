@@ -24,7 +24,7 @@ void KeptContexts::Keep(ContextId id, const Sequence& sequence, int32_t num_toke
     kept.num_dropped = table.num_dropped();
     int32_t left = num_tokens - kept.num_dropped;
     for (const KvSpan& span : table.spans()) {
-      if (left <= 0) break;
+      if (left <= 0 || (left < span.num_tokens && !limits_.HasPartsOfPages(group))) break;
       kept.spans.push_back(
           {span.page, std::min(left, span.num_tokens), pool_.generation(span.page)});
       left -= span.num_tokens;
@@ -39,9 +39,11 @@ void KeptContexts::Fork(ContextId from, int32_t num_tokens, ContextId to) {
   Context context = found->second;
   const auto length = std::clamp(num_tokens, 0, static_cast<int32_t>(context.tokens.size()));
   context.tokens.resize(static_cast<size_t>(length));
-  for (KeptTable& table : context.tables) {
+  for (int32_t group = 0; group < limits_.num_groups; ++group) {
+    KeptTable& table = context.tables[group];
     int32_t left = length - table.num_dropped;
-    auto keeps = [&left](KeptSpan& span) {
+    auto keeps = [&](KeptSpan& span) {
+      if (left < span.num_tokens && !limits_.HasPartsOfPages(group)) return false;
       span.num_tokens = std::min(span.num_tokens, std::max(0, left));
       left -= span.num_tokens;
       return span.num_tokens > 0;
@@ -113,6 +115,7 @@ int32_t KeptContexts::NumThere(const KeptTable& table, int32_t group, int32_t wa
   int32_t end = table.num_dropped;
   for (const KeptSpan& span : table.spans) {
     if (end >= wanted || !IsThere(span)) break;
+    if (end + span.num_tokens > wanted && !limits_.HasPartsOfPages(group)) break;
     end += span.num_tokens;
   }
   end = std::min(end, wanted);

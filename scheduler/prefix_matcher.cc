@@ -114,7 +114,8 @@ void PrefixMatcher::Take(Sequence* sequence, bool may_fetch) {
     FindPath(*sequence, wanted, may_fetch);
     const int32_t depth = CoveredDepth(may_fetch);
     const bool is_whole = depth == static_cast<int32_t>(path_.size());
-    if (TakePath(sequence, depth) && is_whole) TakePartial(sequence, wanted);
+    const bool has_parts = !limits_.options.state_is_snapshot;
+    if (TakePath(sequence, depth) && is_whole && has_parts) TakePartial(sequence, wanted);
   }
   if (request.from != ContextId{}) TakeKept(sequence, wanted);
 }

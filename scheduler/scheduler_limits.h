@@ -26,6 +26,11 @@ struct SchedulerLimits {
   // The multiple of positions that the group's window gives back.
   int32_t GrainOf(int32_t group) const { return options.page_rule().GrainOf(group, num_groups); }
 
+  // Whether the first positions of a page of the group can be taken over without the others.
+  bool HasPartsOfPages(int32_t group) const {
+    return !options.state_is_snapshot || group < num_groups - options.state_groups;
+  }
+
   // Whether `sequence` reaches its length limit with `more` further tokens.
   bool IsFull(const Sequence& sequence, int32_t more) const {
     return static_cast<int32_t>(sequence.generated.size()) + more >=

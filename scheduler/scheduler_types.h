@@ -28,6 +28,7 @@ struct SchedulerOptions {
   std::vector<int32_t> windows = {0};  // ExecutorLimits::windows: one per group of layers
   int32_t window_grain = 1;            // ExecutorLimits::window_grain
   int32_t state_groups = 0;            // ExecutorLimits::state_groups
+  bool state_is_snapshot = false;      // ExecutorLimits::state_is_snapshot
   int32_t max_step_tokens = 0;         // rows per plan
   int32_t max_step_seqs = 0;           // sequences per plan, and running at a time
   int32_t pipeline_stages = 1;         // ExecutorLimits::pipeline_stages

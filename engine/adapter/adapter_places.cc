@@ -110,10 +110,23 @@ void AdapterPlaces::AddAttention(const LayerNames& names, const LayerSpec& spec,
     Refuse(names.k_b, "is folded into latent attention");
     Refuse(names.v_b, "is folded into latent attention");
   } else {
-    add(names.q, AdapterSite::kQkv, 0, names.q_bias);
+    if (spec.attention.gated) {
+      Refuse(names.q, "has gates beside its queries");
+    } else {
+      add(names.q, AdapterSite::kQkv, 0, names.q_bias);
+    }
     add(names.k, AdapterSite::kQkv, 1, names.k_bias);
     add(names.v, AdapterSite::kQkv, 2, names.v_bias);
     add(names.qkv, AdapterSite::kQkv, kWhole, names.qkv_bias);
+  }
+  if (spec.attention.recurrence.shape.taps > 0) {
+    for (const std::string* name : {&names.qkv, &names.recur_gate, &names.recur_beta_step,
+                                    &names.recur_beta, &names.recur_step, &names.conv,
+                                    &names.recur_norm, &names.o}) {
+      Refuse(*name, "is in a recurrence");
+    }
+    add(names.attn_norm, AdapterSite::kAttentionNorm, 0, names.attn_norm_bias);
+    return;
   }
   Refuse(names.conv, "is a convolution");
   add(names.o, AdapterSite::kOut, 0, names.o_bias);

@@ -106,7 +106,8 @@ SiteShape ShapeInLayer(const ModelSpec& spec, const LayerSpec& layer, AdapterSit
   const MoeSpec& moe = layer.moe;
   // A rank without a share norms what the others have added up.
   const bool has_attention = layer.attention.n_heads > 0 || layer.attention.linear ||
-                             layer.attention.conv.taps > 0 || layer.attention_is_part;
+                             layer.attention.conv.taps > 0 ||
+                             layer.attention.recurrence.shape.taps > 0 || layer.attention_is_part;
   const bool has_mlp = mlp.inter > 0 || moe.n_experts > 0 || layer.mlp_is_part;
   switch (site) {
     case AdapterSite::kUp:

@@ -18,6 +18,8 @@ absl::Status RefineGranite(const JsonSource& config, ModelSpec* spec, NameMap* n
 absl::Status RefineMixtral(const JsonSource& config, ModelSpec* spec, NameMap* names);
 absl::Status RefineQwen2Moe(const JsonSource& config, ModelSpec* spec, NameMap* names);
 absl::Status RefineQwen3Moe(const JsonSource& config, ModelSpec* spec, NameMap* names);
+absl::Status RefineQwen3NextMoe(const JsonSource& config, ModelSpec* spec, NameMap* names);
+absl::Status RefineQwen35Experts(const JsonSource& config, ModelSpec* spec, NameMap* names);
 absl::Status RefineDeepseekV2(const JsonSource& config, ModelSpec* spec, NameMap* names);
 absl::Status RefineDeepseekV3(const JsonSource& config, ModelSpec* spec, NameMap* names);
 absl::Status RefineDeci(const JsonSource& config, ModelSpec* spec, NameMap* names);

@@ -7,6 +7,7 @@
 #include "engine/family/gguf_refine.h"
 #include "engine/family/hybrid_rows.h"
 #include "engine/family/recent_rows.h"
+#include "engine/family/recurrent_rows.h"
 
 namespace heddle::engine {
 namespace {
@@ -461,6 +462,9 @@ std::span<const Family> FamilyTable() {
     rows.insert(rows.end(), recent.begin(), recent.end());
     const std::vector<Family> hybrid = HybridRows(Llama());
     rows.insert(rows.end(), hybrid.begin(), hybrid.end());
+    const std::vector<Family> recurrent =
+        RecurrentRows({.qwen3 = Qwen3(), .qwen2_moe = Qwen2Moe()});
+    rows.insert(rows.end(), recurrent.begin(), recurrent.end());
     return rows;
   }();
   return table;

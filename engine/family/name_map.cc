@@ -57,7 +57,8 @@ LayerNames NameMap::Layer(int32_t index, const LayerSpec& spec) const {
   if (spec.attention.n_heads == 0) {
     clear({&names.q, &names.k, &names.v, &names.qkv, &names.q_bias, &names.k_bias, &names.v_bias,
            &names.qkv_bias, &names.q_norm, &names.k_norm});
-    const bool convolves = spec.attention.conv.taps > 0;
+    const bool convolves =
+        spec.attention.conv.taps > 0 || spec.attention.recurrence.shape.taps > 0;
     names.o = convolves ? names.conv_out : names.attn_linear;
     if (convolves) {
       names.o_bias = names.conv_out_bias;
@@ -71,11 +72,19 @@ LayerNames NameMap::Layer(int32_t index, const LayerSpec& spec) const {
   }
   clear({&names.attn_linear, &names.conv_in, &names.conv_in_bias, &names.conv_out,
          &names.conv_out_bias});
-  if (spec.attention.conv.taps == 0) clear({&names.conv, &names.conv_bias});
-  if (!spec.attention.conv.bias) {
-    clear({&names.conv_bias});
-    if (spec.attention.conv.taps > 0) clear({&names.o_bias, &names.qkv_bias});
+  const ConvSpec& conv = spec.attention.conv;
+  const RecurrenceSpec& recurrence = spec.attention.recurrence;
+  if (conv.taps == 0 && recurrence.shape.taps == 0) clear({&names.conv});
+  if (!conv.bias && !recurrence.conv_bias) clear({&names.conv_bias});
+  if ((conv.taps > 0 && !conv.bias) || (recurrence.shape.taps > 0 && !recurrence.bias)) {
+    clear({&names.o_bias, &names.qkv_bias});
   }
+  if (recurrence.shape.taps == 0) {
+    clear({&names.recur_gate, &names.recur_beta_step, &names.recur_beta, &names.recur_step,
+           &names.recur_decay, &names.recur_step_bias});
+  }
+  if (!recurrence.skip) clear({&names.recur_skip});
+  if (recurrence.norm_width == 0) clear({&names.recur_norm});
   if (spec.attention_input == AttentionInput::kRawStream) {
     clear({&names.attn_norm, &names.attn_norm_bias});
   }

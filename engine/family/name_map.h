@@ -45,6 +45,16 @@ struct LayerNames {
   std::string conv_in_bias;
   std::string conv_out;
   std::string conv_out_bias;
+  // A recurrence has the names of a convolution, whose channels and rows are other ones, and these.
+  // Rows of its first product that other tensors have, behind those of conv_in:
+  std::string recur_gate;       // z
+  std::string recur_beta_step;  // b and a, or
+  std::string recur_beta;       // b
+  std::string recur_step;       // a
+  std::string recur_decay;      // [n_heads]
+  std::string recur_step_bias;  // [n_heads]
+  std::string recur_skip;       // [n_heads]
+  std::string recur_norm;       // [norm_width], or all values
   std::string mlp_norm;  // before the MLP
   std::string mlp_norm_bias;
   std::string mlp_post_norm;  // norm of the MLP's output
@@ -110,6 +120,14 @@ struct LayerNames {
                               &conv_in_bias,
                               &conv_out,
                               &conv_out_bias,
+                              &recur_gate,
+                              &recur_beta_step,
+                              &recur_beta,
+                              &recur_step,
+                              &recur_decay,
+                              &recur_step_bias,
+                              &recur_skip,
+                              &recur_norm,
                               &mlp_norm,
                               &mlp_norm_bias,
                               &mlp_post_norm,

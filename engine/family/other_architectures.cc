@@ -98,10 +98,6 @@ constexpr OtherArchitecture kOthers[] = {
      "recurrent layers (Mamba 2) and their state"},
     {"plamo2 plamo3 plamo PlamoForCausalLM Plamo2ForCausalLM", "",
      "rows of its own, and in the second recurrent layers"},
-    {"qwen3next qwen35 qwen35moe qwen3_next qwen3_5 qwen3_5_moe qwen3_5_text qwen3_5_moe_text "
-     "Qwen3NextForCausalLM Qwen3_5ForCausalLM Qwen3_5ForConditionalGeneration "
-     "Qwen3_5MoeForConditionalGeneration",
-     "qwen3_moe", "recurrent layers (gated delta net) and their state"},
     {"kimi-linear kimi_linear KimiLinearForCausalLM", "deepseek_v3",
      "recurrent layers (Kimi delta attention) and their state"},
     {"rwkv6 rwkv7 arwkv7 rwkv6qwen2 RwkvForCausalLM", "",

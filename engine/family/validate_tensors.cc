@@ -70,18 +70,22 @@ class Demands {
     AddVector(names.attn_norm_bias, hidden, "hidden");
     AddVector(names.attn_post_norm, hidden, "hidden");
     if (attention.conv.taps > 0) return AddConvolution(names, attention.conv);
+    if (attention.recurrence.shape.taps > 0) return AddRecurrence(names, attention.recurrence);
+    const int64_t queries = attention.gated ? 2 * q : q;
     if (layer.attention_input == AttentionInput::kPair) {
       Add(names.q, {q, 2 * hidden}, "heads * head_dim, 2 hidden");
       Add(names.k, {kv, 2 * hidden}, "kv_heads * head_dim, 2 hidden");
       Add(names.v, {kv, 2 * hidden}, "kv_heads * head_dim, 2 hidden");
     } else {
-      AddLinear(names.q, q, hidden, "heads * head_dim, hidden", "hidden, heads * head_dim");
+      AddLinear(names.q, queries, hidden,
+                attention.gated ? "2 heads * head_dim, hidden" : "heads * head_dim, hidden",
+                "hidden, heads * head_dim");
       AddLinear(names.k, kv, hidden, "kv_heads * head_dim, hidden", "hidden, kv_heads * head_dim");
       AddLinear(names.v, kv, hidden, "kv_heads * head_dim, hidden", "hidden, kv_heads * head_dim");
       AddLinear(names.qkv, q + 2 * kv, hidden, "(heads + 2 kv_heads) * head_dim, hidden",
                 "hidden, (heads + 2 kv_heads) * head_dim");
     }
-    AddVector(names.q_bias, q, "heads * head_dim");
+    AddVector(names.q_bias, queries, "heads * head_dim");
     AddVector(names.k_bias, kv, "kv_heads * head_dim");
     AddVector(names.v_bias, kv, "kv_heads * head_dim");
     AddVector(names.qkv_bias, q + 2 * kv, "(heads + 2 kv_heads) * head_dim");
@@ -104,6 +108,33 @@ class Demands {
     Add(names.qkv, {3 * channels, hidden}, "3 channels, hidden");
     AddVector(names.qkv_bias, 3 * channels, "3 channels");
     Add(names.o, {hidden, channels}, "hidden, channels");
+    AddVector(names.o_bias, hidden, "hidden");
+  }
+
+  void AddRecurrence(const LayerNames& names, const RecurrenceSpec& recurrence) {
+    const int64_t hidden = model_.spec.hidden;
+    const kernels::RecurrenceShape& shape = recurrence.shape;
+    const int64_t heads = shape.n_heads;
+    Add(names.conv, {shape.channels(), 1, shape.taps}, "channels, 1, taps");
+    AddVector(names.conv_bias, shape.channels(), "channels");
+    // What no other tensor has is in the first one.
+    int64_t rows = shape.cols();
+    const auto add_rows = [&](const std::string& name, int64_t count, std::string_view meaning) {
+      Add(name, {count, hidden}, meaning);
+      if (!name.empty()) rows -= count;
+    };
+    add_rows(names.recur_gate, shape.values(), "heads * value_dim, hidden");
+    add_rows(names.recur_beta_step, 2 * heads, "2 heads, hidden");
+    add_rows(names.recur_beta, heads, "heads, hidden");
+    add_rows(names.recur_step, heads, "heads, hidden");
+    Add(names.qkv, {rows, hidden}, "keys, values and what else is in it, hidden");
+    AddVector(names.qkv_bias, rows, "rows of the product");
+    AddVector(names.recur_decay, heads, "heads");
+    AddVector(names.recur_step_bias, heads, "heads");
+    AddVector(names.recur_skip, heads, "heads");
+    AddVector(names.recur_norm,
+              recurrence.norm_per_value ? shape.values() : recurrence.norm_width, "values");
+    Add(names.o, {hidden, shape.values()}, "hidden, heads * value_dim");
     AddVector(names.o_bias, hidden, "hidden");
   }
 

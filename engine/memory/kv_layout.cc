@@ -41,13 +41,14 @@ bool IsOf(const Kind& kind, const KvLayer& layer) {
   return kind.is_state == layer.shape.is_state && kind.window == layer.window;
 }
 
-// Bytes of one position in a page whose places have these shapes, `places` of each.
-int64_t PageRowBytes(std::span<const KvLayerShape> shapes, std::span<const int32_t> places,
-                     kernels::DType dtype) {
+// Bytes of a page whose places have these shapes, `places` of each.
+int64_t BytesOfPage(std::span<const KvLayerShape> shapes, std::span<const int32_t> places,
+                    kernels::DType dtype, int32_t page_tokens) {
   int64_t of_keys = 0;
   int64_t of_state = 0;
   for (size_t s = 0; s < shapes.size(); ++s) {
-    (shapes[s].is_state ? of_state : of_keys) += places[s] * shapes[s].RowBytes(dtype);
+    const int64_t bytes = places[s] * shapes[s].PageBytes(dtype, page_tokens);
+    (shapes[s].is_state ? of_state : of_keys) += bytes;
   }
   constexpr int64_t kAlignment = sizeof(float);
   if (of_state > 0) of_keys = (of_keys + kAlignment - 1) / kAlignment * kAlignment;
@@ -113,11 +114,12 @@ class Search {
       windows.insert(windows.end(), static_cast<size_t>(groups[k]), census_.kinds[k].window);
       if (census_.kinds[k].is_state) rule.state_groups += groups[k];
     }
-    return Weighed(PageRowBytes(census_.shapes, PlacesOf(census_, groups), dtype_), windows, rule);
+    const std::vector<int32_t> places = PlacesOf(census_, groups);
+    return Weighed(BytesOfPage(census_.shapes, places, dtype_, rule.page_tokens), windows, rule);
   }
 
-  double Weighed(int64_t row_bytes, std::span<const int32_t> windows, const PageRule& rule) const {
-    return static_cast<double>(row_bytes * rule.MostPages(tokens_, windows)) *
+  double Weighed(int64_t page_bytes, std::span<const int32_t> windows, const PageRule& rule) const {
+    return static_cast<double>(page_bytes * rule.MostPages(tokens_, windows)) *
            (1 + kGroupCost * static_cast<double>(windows.size()));
   }
 
@@ -195,8 +197,8 @@ int64_t KvBytesPerToken(std::span<const KvLayer> layers, kernels::DType dtype) {
   return bytes;
 }
 
-int64_t KvLayout::RowBytes(kernels::DType dtype) const {
-  return PageRowBytes(places, std::vector<int32_t>(places.size(), 1), dtype);
+int64_t KvLayout::PageBytes(kernels::DType dtype, int32_t page_tokens) const {
+  return BytesOfPage(places, std::vector<int32_t>(places.size(), 1), dtype, page_tokens);
 }
 
 KvLayout WithShapes(KvLayout layout, std::span<const KvLayer> layers) {
@@ -253,7 +255,7 @@ KvLayout PlanKvLayout(std::span<const KvLayer> given, const PageRule& rule, int6
   const std::vector<int32_t> groups = search.Run();
   if (!any_state) {
     KvLayout one = OneKvGroup(layers);
-    const double cost = search.Weighed(one.RowBytes(dtype), one.windows, rule);
+    const double cost = search.Weighed(one.PageBytes(dtype, rule.page_tokens), one.windows, rule);
     if (cost <= search.Cost(groups)) return one;
   }
   return Build(layers, census, groups);

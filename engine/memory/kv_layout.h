@@ -30,10 +30,16 @@ struct KvLayerShape {
   // State: the inputs of a short convolution, of which rows see a few positions. They are F32
   // whatever the cache's type, one head of keys alone.
   bool is_state = false;
+  // Such state is not a row for each position: a page has one, that of a recurrence behind the last
+  // of its positions (kernels/recurrence.h).
+  bool is_snapshot = false;
 
   int32_t n_arrays() const { return n_kv_heads == 0 ? 0 : keys_alone ? 1 : 2; }
-  // Bytes of one position, scales included.
+  // Bytes of one position, scales included, and of those of a page.
   int64_t RowBytes(kernels::DType dtype) const;
+  int64_t PageBytes(kernels::DType dtype, int32_t page_tokens) const {
+    return RowBytes(dtype) * (is_snapshot ? 1 : page_tokens);
+  }
   bool operator==(const KvLayerShape&) const = default;
 };
 
@@ -60,8 +66,7 @@ struct KvLayout {
   int32_t n_groups() const { return static_cast<int32_t>(windows.size()); }
   // Groups that have keys and values; 1 if there is none.
   int32_t n_kv_groups() const { return std::max(1, n_groups() - n_state_groups); }
-  // Bytes of one position in a page.
-  int64_t RowBytes(kernels::DType dtype) const;
+  int64_t PageBytes(kernels::DType dtype, int32_t page_tokens) const;
 };
 
 // Each group costs a list of spans in every sequence and step.

@@ -12,7 +12,8 @@ absl::StatusOr<KvStorage> KvStorage::Create(kernels::Device& device, const KvLay
                                             kernels::DType dtype, int32_t num_pages,
                                             int32_t page_tokens, int64_t least_page_bytes) {
   KvStorage storage;
-  storage.page_bytes_ = std::max(least_page_bytes, page_tokens * layout.RowBytes(dtype));
+  storage.page_tokens_ = page_tokens;
+  storage.page_bytes_ = std::max(least_page_bytes, layout.PageBytes(dtype, page_tokens));
   if (storage.page_bytes_ > 0) {
     HEDDLE_ASSIGN_OR_RETURN(storage.buffer_, device.Allocate(num_pages * storage.page_bytes_));
     storage.base_ = static_cast<std::byte*>(storage.buffer_->data());
@@ -24,7 +25,7 @@ absl::StatusOr<KvStorage> KvStorage::Create(kernels::Device& device, const KvLay
     std::byte*& block = shape.is_state ? state_block : key_block;
     kernels::KvCacheView view{.dtype = shape.is_state ? kernels::DType::kF32 : dtype,
                               .num_pages = num_pages,
-                              .page_tokens = page_tokens,
+                              .page_tokens = shape.is_snapshot ? 1 : page_tokens,
                               .n_kv_heads = shape.n_kv_heads,
                               .head_dim = shape.head_dim,
                               .page_stride = storage.page_bytes_};
@@ -47,7 +48,8 @@ absl::StatusOr<KvStorage> KvStorage::Create(kernels::Device& device, const KvLay
 
 void KvStorage::Copy(kernels::Device& device, const PageCopy& copy) const {
   for (const kernels::KvCacheView& place : places_) {
-    device.CopyPage(place, Index(copy.from), Index(copy.to), copy.num_tokens);
+    device.CopyPage(place, Index(copy.from), Index(copy.to),
+                    std::min(copy.num_tokens, place.page_tokens));
   }
 }
 

@@ -36,6 +36,7 @@ class KvStorage {
   // Copies positions between pages in every place. Pages are valid ids and differ.
   void Copy(kernels::Device& device, const PageCopy& copy) const;
 
+  int32_t page_tokens() const { return page_tokens_; }
   // Bytes of a page: of all its places, keys and values, or more.
   int64_t page_bytes() const { return page_bytes_; }
   // The page's first byte, on the device.
@@ -52,6 +53,7 @@ class KvStorage {
   std::unique_ptr<kernels::Buffer> buffer_;  // null: pages are empty
   std::byte* base_ = nullptr;
   int64_t page_bytes_ = 0;
+  int32_t page_tokens_ = 0;
   std::vector<kernels::KvCacheView> places_;  // places of a page
   std::vector<kernels::KvCacheView> views_;   // [n_layers]
 };

@@ -22,11 +22,45 @@ constexpr int32_t kLeastLogitRows = 64;
 // Blocks of factors begin at multiples of this many bytes.
 constexpr int64_t kFactorAlignment = 16;
 
+bool HasSnapshots(const ModelSpec& spec) {
+  return std::any_of(spec.layers.begin(), spec.layers.end(), [](const LayerSpec& layer) {
+    return layer.attention.recurrence.shape.taps > 0;
+  });
+}
+
+// Positions of a page if nobody says so: as many as make pages of keys as large as those of
+// snapshots, of which a page has those of one group of layers.
+int32_t PageTokensFor(const ModelSpec& spec, const CapacityOptions& options) {
+  if (options.page_tokens != 0 || !HasSnapshots(spec)) {
+    return options.page_tokens == 0 ? kUsualPageTokens : options.page_tokens;
+  }
+  int64_t row_bytes = 0, state_bytes = 0, layers = 0;
+  for (const KvLayer& layer : KvLayers(spec)) {
+    if (layer.shape.is_snapshot) {
+      state_bytes += layer.shape.PageBytes(options.kv_dtype, 1);
+      ++layers;
+    } else {
+      row_bytes += layer.shape.RowBytes(options.kv_dtype);
+    }
+  }
+  constexpr int32_t kWithoutKeys = 512;
+  if (row_bytes == 0) return kWithoutKeys;
+  const int64_t group_bytes = state_bytes / std::min<int64_t>(layers, kMaxKvGroups - 1);
+  int32_t tokens = std::max(kUsualPageTokens, kernels::kScanRows);
+  while (tokens < kMaxPageTokens && tokens * row_bytes < group_bytes) tokens *= 2;
+  return tokens;
+}
+
 absl::Status CheckOptions(const ModelSpec& spec, const CapacityOptions& options) {
   const int32_t page = options.page_tokens;
-  if (page < 1 || page > 4096 || (page & (page - 1)) != 0) {
+  if (page < 1 || page > kMaxPageTokens || (page & (page - 1)) != 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "page-tokens is ", page, "; it must be a power of two from 1 to ", kMaxPageTokens));
+  }
+  if (HasSnapshots(spec) && page % kernels::kScanRows != 0) {
     return absl::InvalidArgumentError(
-        absl::StrCat("page-tokens is ", page, "; it must be a power of two from 1 to 4096"));
+        absl::StrCat("page-tokens is ", page, "; this model's recurrent layers need at least ",
+                     kernels::kScanRows));
   }
   if (options.max_context < 0 || options.max_context > spec.max_context) {
     return absl::InvalidArgumentError(absl::StrCat("max-context is ", options.max_context,
@@ -135,8 +169,8 @@ void PlanKv(const ModelSpec& spec, const PageRule& rule, int32_t context,
   for (const ModelSpec& part : PartsOf(spec, options)) {
     const bool is_head = pages.empty();
     const auto bytes = [&](bool with_drafter) {
-      return KvLayoutOfRank(capacity->kv_layout, part, with_drafter).RowBytes(options.kv_dtype) *
-             options.page_tokens;
+      return KvLayoutOfRank(capacity->kv_layout, part, with_drafter)
+          .PageBytes(options.kv_dtype, options.page_tokens);
     };
     capacity->kv_bytes_per_token += KvBytesPerToken(KvLayers(part), options.kv_dtype);
     if (is_head) {
@@ -151,10 +185,24 @@ void PlanKv(const ModelSpec& spec, const PageRule& rule, int32_t context,
 
 }  // namespace
 
+int32_t SnapshotFloats(const kernels::RecurrenceShape& shape) {
+  return static_cast<int32_t>(kernels::RecurrenceState(shape).floats);
+}
+
 std::vector<KvLayer> KvLayers(const ModelSpec& spec) {
   std::vector<KvLayer> layers;
   for (const LayerSpec& layer : spec.layers) {
     const AttentionSpec& attention = layer.attention;
+    if (const kernels::RecurrenceShape& shape = attention.recurrence.shape; shape.taps > 0) {
+      const bool is_here = shape.n_heads > 0;
+      layers.push_back({.shape = {.n_kv_heads = is_here ? 1 : 0,
+                                  .head_dim = is_here ? SnapshotFloats(shape) : 0,
+                                  .keys_alone = true,
+                                  .is_state = true,
+                                  .is_snapshot = true},
+                        .window = std::max(2, shape.taps)});
+      continue;
+    }
     if (attention.conv.taps > 0) {
       const int32_t channels = attention.conv.channels;
       layers.push_back({.shape = {.n_kv_heads = channels > 0 ? 1 : 0,
@@ -184,7 +232,9 @@ KvLayout KvLayoutOfRank(const KvLayout& layout, const ModelSpec& rank, bool is_h
 }
 
 absl::StatusOr<Capacity> PlanCapacity(const ModelSpec& spec, int64_t weight_bytes,
-                                      const HostMemory& memory, const CapacityOptions& options) {
+                                      const HostMemory& memory, const CapacityOptions& given) {
+  CapacityOptions options = given;
+  options.page_tokens = PageTokensFor(spec, given);
   if (absl::Status status = CheckOptions(spec, options); !status.ok()) return status;
   Capacity capacity;
   weight_bytes += options.draft_weight_bytes;
@@ -244,7 +294,9 @@ absl::StatusOr<Capacity> PlanCapacity(const ModelSpec& spec, int64_t weight_byte
                      .windows = windows,
                      .window_grain = rule.window_grain,
                      .state_groups = rule.state_groups,
-                     .max_draft_tokens = LocalExecutor::kMaxDraftTokens,
+                     .state_is_snapshot = HasSnapshots(spec),
+                     .max_draft_tokens = HasSnapshots(spec) ? kernels::kScanRows - 1
+                                                            : LocalExecutor::kMaxDraftTokens,
                      .max_ahead_tokens = options.max_ahead_tokens,
                      .rows_beyond_guesses = options.rows_beyond_guesses,
                      .drafter_reads_features = options.drafter_reads_features,

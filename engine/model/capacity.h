@@ -18,9 +18,14 @@
 
 namespace heddle::engine {
 
+inline constexpr int32_t kUsualPageTokens = 16;
+inline constexpr int32_t kMaxPageTokens = 4096;
+
 struct CapacityOptions {
   int32_t max_context = 0;    // positions per sequence; 0: the model's, or what fits
-  int32_t page_tokens = 16;   // a power of two
+  // A power of two; 0: kUsualPageTokens, or, for layers whose state is a snapshot, so many that the
+  // keys of a page take as much as the state.
+  int32_t page_tokens = 0;
   int64_t kv_bytes = 0;       // size of the KV pool; 0: chosen from the free memory
   double kv_fraction = 0.0;   // share of what the weights leave; 0: kv_bytes or automatic
   int64_t host_kv_bytes = 0;  // size of the host's tier for pages; 0: none
@@ -94,6 +99,9 @@ struct RankMemory {
 // out of range.
 absl::StatusOr<Capacity> PlanCapacity(const ModelSpec& spec, int64_t weight_bytes,
                                       const HostMemory& memory, const CapacityOptions& options);
+
+// Floats of a page of a recurrent layer. REQUIRES: the reader of the model has checked their number.
+int32_t SnapshotFloats(const kernels::RecurrenceShape& shape);
 
 // The shape and window of each layer's cache.
 std::vector<KvLayer> KvLayers(const ModelSpec& spec);

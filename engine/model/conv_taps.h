@@ -1,7 +1,8 @@
-// The weights of a short convolution, which files have channel by channel and kernels tap by tap.
-// Pure function.
+// The weights of a convolution of single channels, which files have channel by channel and kernels
+// tap by tap. Pure function.
 #pragma once
 
+#include <span>
 #include <vector>
 
 #include "engine/files/checkpoint.h"
@@ -9,7 +10,9 @@
 
 namespace heddle::engine {
 
-// [taps, channels.count] of a tensor [all channels, (1,) taps]. REQUIRES: the tensor is validated.
-std::vector<float> TapsOf(const CheckpointTensor& tensor, int64_t taps, Range channels);
+// [taps, channels of all ranges] of a tensor [all channels, (1,) taps]. REQUIRES: the tensor is
+// validated.
+std::vector<float> TapsOf(const CheckpointTensor& tensor, int64_t taps,
+                          std::span<const Range> channels);
 
 }  // namespace heddle::engine

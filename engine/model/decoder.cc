@@ -160,14 +160,16 @@ void Decoder::Attention(kernels::Ops& ops, int32_t layer, int32_t n_tokens,
     return AddToStream(ops, layer, AdapterSite::kOut, Normed(ops, in));
   }
   if (attention.conv.channels > 0) return Convolve(ops, layer, in, n_tokens, cache);
+  if (attention.recurrence.is_here()) return Recur(ops, layer, in, n_tokens, cache);
   if (attention.n_heads == 0) return AttendWithoutHeads(ops, layer, n_tokens);
   const int32_t q_cols = attention.n_heads * attention.head_dim;
-  const Tensor qkv = View(*qkv_, n_tokens, static_cast<int32_t>(attention.qkv_dim()));
+  const Tensor product = View(*qkv_, n_tokens, static_cast<int32_t>(attention.product_dim()));
+  const Tensor qkv = Columns(product, 0, attention.qkv_dim());
   const Tensor attended = View(*attended_, n_tokens, q_cols);
   ops.Linear({.x = in.x,
               .weight = weights.qkv.matrix.get(),
               .bias = weights.qkv.bias.data(),
-              .out = qkv,
+              .out = product,
               .adapters = Adapters(layer, AdapterSite::kQkv),
               .norm = in.norm});
   const Tensor q = WriteHeads(ops, layer, qkv, cache);
@@ -179,6 +181,7 @@ void Decoder::Attention(kernels::Ops& ops, int32_t layer, int32_t n_tokens,
                  .softcap = attention.softcap,
                  .sinks = weights.sinks.data(),
                  .out = attended});
+  if (attention.gated) ops.GateElements(Columns(product, attention.qkv_dim(), q_cols), attended);
   AddToStream(ops, layer, AdapterSite::kOut, attended);
 }
 

@@ -112,6 +112,8 @@ class Decoder {
   void LatentAttention(kernels::Ops& ops, int32_t layer, int32_t n_tokens, const KvStorage& cache);
   void Convolve(kernels::Ops& ops, int32_t layer, const BlockInput& in, int32_t n_tokens,
                 const KvStorage& cache);
+  void Recur(kernels::Ops& ops, int32_t layer, const BlockInput& in, int32_t n_tokens,
+             const KvStorage& cache);
   // Copies the stream that enters `layer` to the features that want it.
   void KeepStream(kernels::Ops& ops, int32_t layer, kernels::Tensor x);
   kernels::Tensor FeatureColumns(size_t feature, int32_t n_tokens) const;

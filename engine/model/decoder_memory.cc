@@ -36,9 +36,13 @@ Widths WidestLayer(const ModelSpec& spec) {
   for (const LayerSpec& layer : spec.layers) {
     const AttentionSpec& attention = layer.attention;
     const int64_t channels = attention.conv.channels;
-    widths.qkv = std::max({widths.qkv, attention.qkv_dim(), 3 * channels});
+    const kernels::RecurrenceShape& state = attention.recurrence.shape;
+    const bool recurs = attention.recurrence.is_here();
+    widths.qkv = std::max({widths.qkv, attention.product_dim(), 3 * channels,
+                           recurs ? state.cols() : int64_t{0}});
     widths.attended =
-        std::max({widths.attended, int64_t{attention.n_heads} * attention.head_dim, channels});
+        std::max({widths.attended, int64_t{attention.n_heads} * attention.head_dim, channels,
+                  recurs ? state.values() : int64_t{0}});
     widths.inner = std::max<int64_t>(widths.inner, layer.mlp.inter);
     if (!attention.head_borders.empty()) {
       widths.all_heads =

@@ -29,4 +29,35 @@ void Decoder::Convolve(kernels::Ops& ops, int32_t layer, const BlockInput& in, i
   AddToStream(ops, layer, AdapterSite::kOut, out);
 }
 
+void Decoder::Recur(kernels::Ops& ops, int32_t layer, const BlockInput& in, int32_t n_tokens,
+                    const KvStorage& cache) {
+  const RecurrenceSpec& spec = spec_.layers[layer].attention.recurrence;
+  const LayerWeights& weights = weights_.layers[layer];
+  const Tensor rows = View(*qkv_, n_tokens, static_cast<int32_t>(spec.shape.cols()));
+  const Tensor out = View(*attended_, n_tokens, static_cast<int32_t>(spec.shape.values()));
+  ops.Linear({.x = in.x,
+              .weight = weights.qkv.matrix.get(),
+              .bias = weights.qkv.bias.data(),
+              .out = rows,
+              .norm = in.norm});
+  ops.Recurrence({.shape = spec.shape,
+                  .in = rows,
+                  .conv = weights.conv.data(),
+                  .conv_bias = weights.conv_bias.data(),
+                  .decay = weights.recurrence.decay.data(),
+                  .step_bias = weights.recurrence.step_bias.data(),
+                  .skip = weights.recurrence.skip.data(),
+                  .norm = weights.recurrence.norm.data(),
+                  .norm_width = spec.norm_width,
+                  .norm_per_value = spec.norm_per_value,
+                  .gates_first = spec.gates_first,
+                  .norm_eps = spec.norm_eps,
+                  .min_step = spec.min_step,
+                  .max_step = spec.max_step,
+                  .cache = cache.layer(first_kv_layer_ + layer),
+                  .page_tokens = cache.page_tokens(),
+                  .out = out});
+  AddToStream(ops, layer, AdapterSite::kOut, out);
+}
+
 }  // namespace heddle::engine

@@ -113,10 +113,18 @@ absl::Status CheckOpsFor(const ModelSpec& spec, const kernels::Device* device) {
   const bool convolves =
       std::any_of(spec.layers.begin(), spec.layers.end(),
                   [](const LayerSpec& layer) { return layer.attention.conv.taps > 0; });
-  if (device == nullptr || !convolves || device->has_short_conv()) return absl::OkStatus();
-  return absl::UnimplementedError(
-      absl::StrCat("family ", spec.family, " has layers of short convolutions, which ",
-                   device->description(), " does not run; use --device cpu"));
+  const bool recurs =
+      std::any_of(spec.layers.begin(), spec.layers.end(), [](const LayerSpec& layer) {
+        return layer.attention.recurrence.shape.taps > 0 || layer.attention.gated;
+      });
+  const char* lacks = nullptr;
+  if (device == nullptr) return absl::OkStatus();
+  if (convolves && !device->has_short_conv()) lacks = "layers of short convolutions";
+  if (recurs && !device->has_recurrence()) lacks = "recurrent layers";
+  if (lacks == nullptr) return absl::OkStatus();
+  return absl::UnimplementedError(absl::StrCat("family ", spec.family, " has ", lacks, ", which ",
+                                               device->description(),
+                                               " does not run; use --device cpu"));
 }
 
 // Adds to each rank what it takes of the pool; a drafter's part is the head's.

@@ -180,7 +180,25 @@ absl::Status CheckLayout(const LoadOptions& options) {
   return absl::OkStatus();
 }
 
+// Refuses to cut recurrences whose norms or heads go across key heads.
+absl::Status CheckRecurrences(const ModelSpec& spec, const Layout& layout) {
+  for (const LayerSpec& layer : spec.layers) {
+    const RecurrenceSpec& recurrence = layer.attention.recurrence;
+    const kernels::RecurrenceShape& shape = recurrence.shape;
+    if (layout.tp == 1 || shape.taps == 0 || shape.n_key_heads == 1) continue;
+    const bool goes_across = shape.tiled && shape.n_heads != shape.n_key_heads;
+    if (!goes_across && recurrence.norm_width <= shape.values() / shape.n_key_heads) continue;
+    return absl::UnimplementedError(absl::StrCat(
+        "--tp is ", layout.tp, ": the recurrent layers of this ",
+        goes_across ? "file have their heads in an order that ranks cannot share"
+                    : "model have norms over all heads, which ranks cannot share",
+        "; use --pp"));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckLayoutOf(const ModelSpec& spec, const Layout& layout) {
+  HEDDLE_RETURN_IF_ERROR(CheckRecurrences(spec, layout));
   const std::vector<int32_t>& counts = layout.stage_layers;
   if (counts.empty()) return absl::OkStatus();
   const bool all_count =

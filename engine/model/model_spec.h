@@ -72,6 +72,34 @@ struct ConvSpec {
   bool bias = false;     // of the products and of the convolution
 };
 
+// The order in which a checkpoint has the rows of a recurrence's product, which the decoder has as
+// kernels::RecurrenceShape says: q, k, v, z, b, a, each of them head by head.
+enum class RecurrenceRows : uint8_t {
+  kInOrder,
+  kByKeyHead,      // for each key head its q, k, v and z; then for each its b and a
+  kStepsByKeyHead, // q, k, v, z; then for each key head its b and a
+  kMamba2          // z, v, k, q, a; and v, k, q are the convolution's channels
+};
+
+// A recurrence in place of attention (kernels::RecurrenceArgs). One product of the layer's input
+// gives its rows, and another one leads back to the stream.
+struct RecurrenceSpec {
+  kernels::RecurrenceShape shape;  // taps 0: no recurrence
+  bool conv_bias = false;
+  bool bias = false;  // of the products
+  bool skip = false;
+  int64_t norm_width = 0;  // 0: no norm
+  bool norm_per_value = false;
+  bool gates_first = false;
+  float norm_eps = 1e-6f;
+  float min_step = 0.0f;
+  float max_step = 3.4e38f;
+  RecurrenceRows rows = RecurrenceRows::kInOrder;
+  bool decay_is_log = false;  // the checkpoint has the logarithm of minus the decay
+
+  bool is_here() const { return shape.taps > 0 && shape.n_heads > 0; }
+};
+
 struct AttentionSpec {
   int32_t n_heads = 0;  // 0: the layer has no attention
   int32_t n_kv_heads = 0;
@@ -83,6 +111,10 @@ struct AttentionSpec {
   float scale = 0.0f;   // scale of q k^T; usually 1 / sqrt(head_dim)
   bool linear = false;  // one matrix in place of attention; then n_heads is 0
   ConvSpec conv;        // likewise
+  RecurrenceSpec recurrence;  // likewise
+  // Heads' outputs are multiplied by the sigmoid of gates, one per element, which the product gives
+  // beside the queries: the checkpoint has for each head its query's rows and then its gate's.
+  bool gated = false;
   MlaSpec mla;
   float softcap = 0.0f;  // 0: none
   bool sinks = false;    // each head has a logit in the softmax that has no value
@@ -94,6 +126,8 @@ struct AttentionSpec {
 
   // Width of queries, keys and values side by side.
   int64_t qkv_dim() const { return int64_t{n_heads + 2 * n_kv_heads} * head_dim; }
+  // The same with what else their product gives: gates, behind them.
+  int64_t product_dim() const { return qkv_dim() + (gated ? int64_t{n_heads} * head_dim : 0); }
 };
 
 struct MlpSpec {

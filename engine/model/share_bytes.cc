@@ -4,6 +4,7 @@
 #include <string>
 
 #include "engine/files/quantized/quantized_matrix.h"
+#include "engine/model/row_order.h"
 
 namespace heddle::engine {
 namespace {
@@ -104,7 +105,10 @@ class ShareCounter {
       if (is_latent && heads > 0) Latent(names, attention.mla, hidden, heads);
       if (!is_latent && heads > 0) Heads(names, attention, hidden, share);
     }
-    const bool has_out = attention.linear || attention.conv.taps > 0 || attention.n_heads > 0;
+    const RecurrenceSpec& recurrence = attention.recurrence;
+    if (recurrence.shape.taps > 0) Recurrence(names, recurrence, hidden, share.channels);
+    const bool has_out = attention.linear || attention.conv.taps > 0 ||
+                         recurrence.shape.taps > 0 || attention.n_heads > 0;
     if (has_out) Values(names.o_bias, hidden);
   }
 
@@ -118,9 +122,36 @@ class ShareCounter {
     Values(names.conv_bias, channels);
   }
 
+  void Recurrence(const LayerNames& names, const RecurrenceSpec& spec, int64_t hidden,
+                  Range key_heads) {
+    const int64_t heads = RecurrenceHeads(spec, key_heads).count;
+    const int64_t values = heads * spec.shape.value_dim;
+    Columns(names.o, hidden, values, spec.shape.values());
+    if (heads == 0) return;
+    int64_t rows = 2 * key_heads.count * spec.shape.key_dim + 2 * values +
+                   heads * (spec.shape.rule == kernels::RecurrenceRule::kGatedDelta ? 2 : 1);
+    const auto matrix = [&](const std::string& name, int64_t count) {
+      Matrix(name, count, hidden);
+      if (!name.empty()) rows -= count;
+    };
+    matrix(names.recur_gate, values);
+    matrix(names.recur_beta_step, 2 * heads);
+    matrix(names.recur_beta, heads);
+    matrix(names.recur_step, heads);
+    Values(names.qkv_bias, rows);
+    Matrix(names.qkv, rows, hidden);
+    const int64_t channels = 2 * key_heads.count * spec.shape.key_dim + values;
+    Values(names.conv, spec.shape.taps * channels);
+    Values(names.conv_bias, channels);
+    Values(names.recur_decay, heads);
+    Values(names.recur_step_bias, heads);
+    Values(names.recur_skip, heads);
+    Values(names.recur_norm, spec.norm_per_value ? values : spec.norm_width);
+  }
+
   void Heads(const LayerNames& names, const AttentionSpec& attention, int64_t hidden,
              const HeadShare& share) {
-    const int64_t q = share.heads.count * attention.head_dim;
+    const int64_t q = share.heads.count * attention.head_dim * (attention.gated ? 2 : 1);
     const int64_t kv = static_cast<int64_t>(share.kv_heads.size()) * attention.head_dim;
     Matrix(names.q, q, hidden);
     Matrix(names.k, kv, hidden);

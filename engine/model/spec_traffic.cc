@@ -6,7 +6,11 @@ namespace {
 int64_t AttentionElements(const AttentionSpec& attention, int64_t hidden) {
   const int64_t heads = 2 * (int64_t{attention.n_heads} + attention.n_kv_heads);  // q, out, k, v
   const int64_t factors = 4 * int64_t{attention.conv.channels};                   // three, and out
-  return hidden * (heads * attention.head_dim + factors);
+  const int64_t gates = attention.product_dim() - attention.qkv_dim();
+  const RecurrenceSpec& recurrence = attention.recurrence;
+  const int64_t rows =
+      recurrence.is_here() ? recurrence.shape.cols() + recurrence.shape.values() : 0;
+  return hidden * (heads * attention.head_dim + factors + gates + rows);
 }
 
 // Elements of an MLP, including the router's.

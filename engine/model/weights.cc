@@ -1,5 +1,6 @@
 #include "engine/model/weights.h"
 
+#include <cmath>
 #include <cstring>
 #include <initializer_list>
 #include <string>
@@ -12,6 +13,7 @@
 #include "engine/model/conv_taps.h"
 #include "engine/model/expert_sources.h"
 #include "engine/model/head_projections.h"
+#include "engine/model/row_order.h"
 #include "engine/parallel/cut_sources.h"
 #include "kernels/weight_sources.h"
 
@@ -183,6 +185,9 @@ class Loader {
       return absl::OkStatus();
     }
     if (attention.conv.taps > 0) return Convolution(names, attention.conv, share.channels, layer);
+    if (attention.recurrence.shape.taps > 0) {
+      return Recurrence(names, attention.recurrence, share.channels, layer);
+    }
     if (attention.n_heads == 0) return absl::OkStatus();
     const bool is_latent = attention.mla.kv_rank > 0;
     if (is_latent && share.heads.count > 0) {
@@ -193,8 +198,7 @@ class Loader {
     const int64_t value_dim = is_latent ? attention.mla.v_dim : attention.head_dim;
     const Cut heads = CutColumns(Times(share.heads, value_dim));
     HEDDLE_ASSIGN_OR_RETURN(layer->out, Linear({&names.o}, {&names.o_bias}, heads));
-    HEDDLE_ASSIGN_OR_RETURN(const std::vector<float> sinks, Values({&names.sinks}));
-    HEDDLE_ASSIGN_OR_RETURN(layer->sinks, Upload(CutValues(sinks, CutRows({share.heads}))));
+    HEDDLE_ASSIGN_OR_RETURN(layer->sinks, Part(names.sinks, CutRows({share.heads})));
     return absl::OkStatus();
   }
 
@@ -207,14 +211,41 @@ class Loader {
     for (size_t i = 1; i < bcx.size(); ++i) bcx[i].first = bcx[i - 1].first + conv.channels;
     HEDDLE_ASSIGN_OR_RETURN(layer->qkv, Linear({&names.qkv}, {&names.qkv_bias}, CutRows(bcx)));
     HEDDLE_ASSIGN_OR_RETURN(const CheckpointTensor* taps, Find(names.conv));
-    HEDDLE_ASSIGN_OR_RETURN(layer->conv, Upload(TapsOf(*taps, conv.taps, channels)));
-    HEDDLE_ASSIGN_OR_RETURN(const std::vector<float> bias, Values({&names.conv_bias}));
-    HEDDLE_ASSIGN_OR_RETURN(layer->conv_bias, Upload(CutValues(bias, CutRows({channels}))));
+    HEDDLE_ASSIGN_OR_RETURN(layer->conv, Upload(TapsOf(*taps, conv.taps, {&channels, 1})));
+    HEDDLE_ASSIGN_OR_RETURN(layer->conv_bias, Part(names.conv_bias, CutRows({channels})));
     return absl::OkStatus();
   }
 
-  static Range Times(Range range, int64_t width) {
-    return {range.first * width, range.count * width};
+  // A rank has some of the key heads, with their heads.
+  absl::Status Recurrence(const LayerNames& names, const RecurrenceSpec& spec, Range key_heads,
+                          LayerWeights* layer) {
+    const Range heads = RecurrenceHeads(spec, key_heads);
+    const Range values = Times(heads, spec.shape.value_dim);
+    HEDDLE_ASSIGN_OR_RETURN(layer->out, Linear({&names.o}, {&names.o_bias}, CutColumns(values)));
+    if (heads.count == 0) return absl::OkStatus();
+    HEDDLE_ASSIGN_OR_RETURN(
+        layer->qkv, Linear({&names.qkv, &names.recur_gate, &names.recur_beta_step,
+                            &names.recur_beta, &names.recur_step},
+                           {&names.qkv_bias}, RecurrenceRowsOf(spec, key_heads)));
+    const std::vector<Range> channels = RecurrenceChannels(spec, key_heads);
+    HEDDLE_ASSIGN_OR_RETURN(const CheckpointTensor* taps, Find(names.conv));
+    HEDDLE_ASSIGN_OR_RETURN(layer->conv, Upload(TapsOf(*taps, spec.shape.taps, channels)));
+    HEDDLE_ASSIGN_OR_RETURN(layer->conv_bias, Part(names.conv_bias, CutRows(channels)));
+    const Cut own = CutRows({heads});
+    HEDDLE_ASSIGN_OR_RETURN(std::vector<float> decay, Values({&names.recur_decay}));
+    for (float& d : decay) d = spec.decay_is_log ? -std::exp(d) : d;
+    HEDDLE_ASSIGN_OR_RETURN(layer->recurrence.decay, Upload(CutValues(decay, own)));
+    HEDDLE_ASSIGN_OR_RETURN(layer->recurrence.step_bias, Part(names.recur_step_bias, own));
+    HEDDLE_ASSIGN_OR_RETURN(layer->recurrence.skip, Part(names.recur_skip, own));
+    HEDDLE_ASSIGN_OR_RETURN(
+        layer->recurrence.norm,
+        Part(names.recur_norm, spec.norm_per_value ? CutRows({values}) : Cut{}));
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<DeviceVector> Part(const std::string& name, const Cut& cut) {
+    HEDDLE_ASSIGN_OR_RETURN(const std::vector<float> values, Values({&name}));
+    return Upload(CutValues(values, cut));
   }
 
   absl::StatusOr<MlaWeights> Mla(const LayerNames& names, const AttentionSpec& attention,
@@ -320,25 +351,9 @@ class Loader {
                   cut);
   }
 
-  // The rows of a rank's heads in q over k over v.
-  static Cut QkvCut(const AttentionSpec& attention, const HeadShare& share) {
-    std::vector<Range> rows = {Times(share.heads, attention.head_dim)};
-    for (const int32_t first : {attention.n_heads, attention.n_heads + attention.n_kv_heads}) {
-      for (const int32_t kv : share.kv_heads) {
-        const Range head = Times({first + kv, 1}, attention.head_dim);
-        if (rows.back().end() == head.first) {
-          rows.back().count += head.count;  // neighbours stay one source
-        } else {
-          rows.push_back(head);
-        }
-      }
-    }
-    return CutRows(std::move(rows));
-  }
-
   absl::StatusOr<LinearWeights> Qkv(const LayerNames& names, const AttentionSpec& attention,
                                     const HeadShare& share) {
-    const Cut cut = QkvCut(attention, share);
+    const Cut cut = QkvRows(attention, share);
     if (qkv_by_kv_head_) return QkvByKvHead(names, attention, cut);
     return Linear({&names.qkv, &names.q, &names.k, &names.v},
                   {&names.qkv_bias, &names.q_bias, &names.k_bias, &names.v_bias}, cut);
@@ -365,24 +380,6 @@ class Loader {
     std::memcpy(bias.data(), sorted.data(), sorted.size());
     HEDDLE_ASSIGN_OR_RETURN(qkv.bias, Upload(CutValues(bias, cut)));
     return qkv;
-  }
-
-  // Reorders heads of `head_bytes` each: `from` has, per KV head, its query heads, its k, its v.
-  static std::vector<std::byte> AllQThenKThenV(std::span<const std::byte> from, int64_t head_bytes,
-                                               const AttentionSpec& attention) {
-    const int64_t group = attention.n_heads / attention.n_kv_heads;
-    const int64_t n_kv = attention.n_kv_heads;
-    std::vector<std::byte> to(from.size());
-    auto copy = [&](int64_t from_head, int64_t to_head, int64_t count) {
-      std::memcpy(&to[to_head * head_bytes], &from[from_head * head_bytes], count * head_bytes);
-    };
-    for (int64_t g = 0; g < n_kv; ++g) {
-      const int64_t first = g * (group + 2);
-      copy(first, g * group, group);
-      copy(first + group, group * n_kv + g, 1);
-      copy(first + group + 1, (group + 1) * n_kv + g, 1);
-    }
-    return to;
   }
 
   absl::StatusOr<const CheckpointTensor*> Find(const std::string& name) const {

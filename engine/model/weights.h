@@ -62,6 +62,14 @@ struct MlaWeights {
   std::unique_ptr<kernels::PackedStack> v_up;  // per head [v, kv_rank]
 };
 
+// Weights of a recurrence beside its two products and its convolution, [n_heads] each.
+struct RecurrenceWeights {
+  DeviceVector decay;
+  DeviceVector step_bias;
+  DeviceVector skip;
+  DeviceVector norm;  // [norm_width], or [values]
+};
+
 struct LayerWeights {
   NormWeights attention_norm;
   NormWeights attention_post_norm;
@@ -71,7 +79,9 @@ struct LayerWeights {
   DeviceVector sinks;      // [n_heads]
   MlaWeights mla;          // in place of qkv
   DeviceVector conv;       // [taps, channels], ConvSpec; then the rows of qkv are b, c and x
+                           // or RecurrenceSpec; then they are those of kernels::RecurrenceArgs
   DeviceVector conv_bias;  // [channels]
+  RecurrenceWeights recurrence;
   LinearWeights out;       // [hidden, n_heads * head_dim or channels]
   NormWeights mlp_norm;
   NormWeights mlp_post_norm;

@@ -64,6 +64,12 @@ std::vector<HeadShare> DivideHeads(const AttentionSpec& attention, int64_t block
     const std::vector<Range> ranges = Divide(channels, UnitOf(channels, block, world), weights);
     for (size_t r = 0; r < shares.size(); ++r) shares[r].channels = ranges[r];
   }
+  if (const kernels::RecurrenceShape& shape = attention.recurrence.shape; shape.taps > 0) {
+    const int64_t width = shape.values() / shape.n_key_heads;
+    const std::vector<Range> ranges =
+        Divide(shape.n_key_heads, HeadsOfBlock(block, width), weights);
+    for (size_t r = 0; r < shares.size(); ++r) shares[r].channels = ranges[r];
+  }
   if (attention.n_heads == 0) return shares;
   const bool is_latent = attention.mla.kv_rank > 0;
   const int64_t n_heads = attention.n_heads;
@@ -119,6 +125,12 @@ LayerSpec SpecOfLayer(const LayerSpec& layer, std::span<const Share> shares, int
     own.attention_is_part = true;
     own.attention.conv.channels = static_cast<int32_t>(share.attention.channels.count);
   }
+  if (kernels::RecurrenceShape& shape = own.attention.recurrence.shape; shape.taps > 0) {
+    own.attention_is_part = true;
+    const int32_t group = shape.n_heads / shape.n_key_heads;
+    shape.n_key_heads = static_cast<int32_t>(share.attention.channels.count);
+    shape.n_heads = shape.n_key_heads * group;
+  }
   own.mlp_is_part = layer.mlp.inter > 0 || layer.moe.n_experts > 0;
   own.mlp.inter = static_cast<int32_t>(share.inner.count);
   own.moe.inter = static_cast<int32_t>(share.expert_inner.count);
@@ -141,7 +153,10 @@ LayerSpec LayerElsewhere(const LayerSpec& layer) {
 double CostOfLayer(const LayerSpec& layer) {
   const AttentionSpec& attention = layer.attention;
   const double heads = 2.0 * (attention.n_heads + attention.n_kv_heads) * attention.head_dim +
-                       4.0 * attention.conv.channels;
+                       4.0 * attention.conv.channels +
+                       (attention.recurrence.is_here() ? static_cast<double>(
+                            attention.recurrence.shape.cols() +
+                            attention.recurrence.shape.values()) : 0.0);
   const double matrices = layer.mlp.gated ? 3 : 2;
   return heads + matrices * layer.mlp.inter + 3.0 * layer.moe.n_experts * layer.moe.inter;
 }

@@ -55,7 +55,8 @@ struct CutBlocks {
   int64_t expert_down = 1;  // of experts' second layers
 };
 
-// A rank's query heads, or channels of a convolution in place of attention; and for each KV head
+// A rank's query heads, or channels of a convolution in place of attention, or the key heads of a
+// recurrence, which its heads go with; and for each KV head
 // that it keeps, which of the model's that is. Where
 // there are more ranks than KV heads, several ranks keep the same one. A rank keeps a KV head twice
 // if its query heads could not be divided evenly over its KV heads otherwise.

@@ -28,6 +28,7 @@ scheduler::SchedulerOptions SchedulerOptionsFor(const engine::ExecutorLimits& li
           .windows = limits.windows,
           .window_grain = limits.window_grain,
           .state_groups = limits.state_groups,
+          .state_is_snapshot = limits.state_is_snapshot,
           .max_step_tokens = step_tokens,
           .max_step_seqs = limits.max_batch_seqs,
           .pipeline_stages = limits.pipeline_stages,

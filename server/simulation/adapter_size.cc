@@ -22,7 +22,7 @@ int64_t AttentionWidth(const AttentionSpec& attention, int64_t hidden) {
   if (const int64_t channels = attention.conv.channels; channels > 0) {
     return (hidden + 3 * channels) + (channels + hidden);
   }
-  if (attention.n_heads == 0) return 0;
+  if (attention.n_heads == 0) return 0;  // recurrences have no adapters either
   if (attention.mla.kv_rank > 0) return LatentWidth(attention, hidden);
   const int64_t queries = int64_t{attention.n_heads} * attention.head_dim;
   const int64_t keys = int64_t{attention.n_kv_heads} * attention.head_dim;

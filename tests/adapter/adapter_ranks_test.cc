@@ -180,6 +180,7 @@ TEST_CASE(
                                    .windows = limits.windows,
                                    .window_grain = limits.window_grain,
                                    .state_groups = limits.state_groups,
+                                   .state_is_snapshot = limits.state_is_snapshot,
                                    .max_step_tokens = limits.max_batch_tokens,
                                    .max_step_seqs = 16,
                                    .prefix_cache = false,

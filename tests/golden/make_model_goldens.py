@@ -211,6 +211,31 @@ LFM2_MOE = {
     "num_experts_per_tok": 3, "num_dense_layers": 1, "use_expert_bias": True,
     "norm_topk_prob": True, "routed_scaling_factor": 1.5, "tie_word_embeddings": True,
     "layer_types": ["conv", "conv", "full_attention", "conv"]}
+# 4 heads of state over 2 of keys, parts of 16 positions and a half, a gate beside odd heads.
+QWEN3_NEXT = dict(
+    architectures=["Qwen3NextForCausalLM"], model_type="qwen3_next", vocab_size=289, hidden_size=64,
+    intermediate_size=96, num_hidden_layers=4, num_attention_heads=6, num_key_value_heads=2,
+    head_dim=24, rms_norm_eps=1e-5, rope_theta=10000.0, partial_rotary_factor=0.25,
+    max_position_embeddings=1024, linear_num_value_heads=4, linear_num_key_heads=2,
+    linear_key_head_dim=12, linear_value_head_dim=20, linear_conv_kernel_dim=4, num_experts=5,
+    num_experts_per_tok=3, moe_intermediate_size=40, shared_expert_intermediate_size=56,
+    norm_topk_prob=True, decoder_sparse_step=1, mlp_only_layers=[1], tie_word_embeddings=False,
+    layer_types=["linear_attention", "linear_attention", "full_attention", "linear_attention"])
+QWEN3_5 = dict(
+    architectures=["Qwen3_5ForCausalLM"], model_type="qwen3_5_text", vocab_size=289,
+    hidden_size=48, intermediate_size=80, num_hidden_layers=4, num_attention_heads=4,
+    num_key_value_heads=1, head_dim=32, rms_norm_eps=1e-6, max_position_embeddings=1024,
+    rope_parameters=dict(rope_type="default", rope_theta=10000.0, partial_rotary_factor=0.25,
+                         mrope_section=[2, 1, 1], mrope_interleaved=True),
+    linear_num_value_heads=6, linear_num_key_heads=2, linear_key_head_dim=16,
+    linear_value_head_dim=16, linear_conv_kernel_dim=3, tie_word_embeddings=True,
+    full_attention_interval=3)
+QWEN3_5_MOE = {
+    **{k: v for k, v in QWEN3_5.items() if k != "intermediate_size"},
+    "architectures": ["Qwen3_5MoeForCausalLM"], "model_type": "qwen3_5_moe_text",
+    "num_hidden_layers": 3, "linear_num_value_heads": 3, "linear_num_key_heads": 3,
+    "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24,
+    "shared_expert_intermediate_size": 32, "full_attention_interval": 2}
 ERNIE4_5_MOE = dict(
     SMALL, architectures=["Ernie4_5_MoeForCausalLM"], model_type="ernie4_5_moe", use_bias=False,
     moe_intermediate_size=64, moe_num_experts=8, moe_k=3, moe_num_shared_experts=2,
@@ -391,6 +416,9 @@ CASES = {
         config=dict(LFM2_MOE, num_hidden_layers=3, use_expert_bias=False, conv_bias=False,
                     layer_types=["full_attention", "conv", "conv"]),
         experts=LFM2_EXPERTS, experts_at="feed_forward.experts."),
+    "qwen3_next": dict(config=QWEN3_NEXT, experts=SEPARATE_EXPERTS),
+    "qwen3_5": dict(config=QWEN3_5),
+    "qwen3_5_moe": dict(config=QWEN3_5_MOE),
     "glm": dict(config=GLM),
     "glm4": dict(config=dict(GLM, architectures=["Glm4ForCausalLM"], model_type="glm4")),
 }

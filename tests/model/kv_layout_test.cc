@@ -51,8 +51,8 @@ TEST_CASE("Gemma 3 1B at 32k: four layers that see all, six groups of at most fo
   const int64_t pages = kRule.MostPages(32768, layout.windows);
   CHECK(pages == 32768 / 16 + 6 * 1584 / 16);
   const KvLayout one = OneKvGroup(layers);
-  CHECK(one.RowBytes(DType::kBF16) == 26 * 2 * 256 * 2);
-  CHECK(5 * pages * layout.RowBytes(DType::kBF16) < (32768 / 16) * one.RowBytes(DType::kBF16));
+  CHECK(one.PageBytes(DType::kBF16, 1) == 26 * 2 * 256 * 2);
+  CHECK(5 * pages * layout.PageBytes(DType::kBF16, 1) < (32768 / 16) * one.PageBytes(DType::kBF16, 1));
 }
 
 TEST_CASE("Every second layer: two groups of one size", "[unit]") {
@@ -121,7 +121,7 @@ TEST_CASE("LFM2 1.2B: state lies in pages of its own, which are hardly larger th
     CHECK(layout.windows == std::vector<int32_t>{0, 3, 3, 3, 3, 3});
     CHECK(layout.n_state_groups == 5);
     CHECK(layout.n_kv_groups() == 1);
-    CHECK(layout.RowBytes(DType::kF16) == 2 * 4 * 2048);
+    CHECK(layout.PageBytes(DType::kF16, 1) == 2 * 4 * 2048);
     CHECK(KvBytesPerToken(layers, DType::kF16) == 6 * 2 * 8 * 64 * 2);
   }
   // Windows of state give back single pages: the window, a step, one page more, and three.
@@ -145,8 +145,8 @@ TEST_CASE("State of odd formats begins at whole floats, and a model may have not
   CheckPlaces(layers, layout);
   CHECK(layout.windows.front() == 0);
   CHECK(layout.n_groups() - layout.n_state_groups == 1);
-  CHECK(layout.RowBytes(DType::kF8E4M3) % 4 == 0);
-  CHECK(layout.RowBytes(DType::kF8E4M3) >= 2 * 2 * 3 * 7);
+  CHECK(layout.PageBytes(DType::kF8E4M3, 1) % 4 == 0);
+  CHECK(layout.PageBytes(DType::kF8E4M3, 1) >= 2 * 2 * 3 * 7);
 }
 
 TEST_CASE("A rule's longest sequence is the last whose pages fit", "[unit]") {

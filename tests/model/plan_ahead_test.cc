@@ -78,6 +78,7 @@ SchedulerOptions OptionsFor(const engine::ExecutorLimits& limits) {
           .windows = limits.windows,
           .window_grain = limits.window_grain,
           .state_groups = limits.state_groups,
+          .state_is_snapshot = limits.state_is_snapshot,
           .max_step_tokens = 32,
           .max_step_seqs = 8};
 }

@@ -186,6 +186,7 @@ inline scheduler::SchedulerOptions PlainOptions(const engine::ExecutorLimits& li
           .windows = limits.windows,
           .window_grain = limits.window_grain,
           .state_groups = limits.state_groups,
+          .state_is_snapshot = limits.state_is_snapshot,
           .max_step_tokens = limits.max_batch_tokens,
           .max_step_seqs = 16,
           .max_draft_tokens = limits.max_draft_tokens,

@@ -1,0 +1,29 @@
+// Rows of the family table for families with recurrent layers: gated delta nets.
+// Private to engine/family. Thread-safety: pure function.
+#pragma once
+
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "engine/family/config_source.h"
+#include "engine/family/family_table.h"
+
+namespace heddle::engine {
+
+// The rows that these are variants of.
+struct RecurrentBases {
+  Family qwen3;
+  Family qwen2_moe;
+};
+std::vector<Family> RecurrentRows(const RecurrentBases& bases);
+
+// Turns layer `index` into a recurrence.
+void Recur(const RecurrenceSpec& recurrence, size_t index, ModelSpec* spec);
+
+// Refuses recurrences whose heads do not go with their key heads, or whose state is too large. The
+// keys appear in messages.
+absl::Status CheckRecurrence(const ConfigSource& source, std::string_view heads_key,
+                             std::string_view taps_key, const kernels::RecurrenceShape& shape);
+
+}  // namespace heddle::engine
