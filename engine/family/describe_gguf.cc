@@ -261,6 +261,14 @@ bool IsGateFused(const TensorFinder& find, const MlpSpec& mlp) {
          !up->shape.empty() && up->shape[0] == 2 * int64_t{mlp.inter};
 }
 
+// Whether some block has such a tensor.
+bool AnyOfBlocks(const TensorFinder& find, std::string_view name, const ModelSpec& spec) {
+  for (int32_t i = 0; i < spec.n_layers(); ++i) {
+    if (find(base::StrCat("blk.", i, ".", name)) != nullptr) return true;
+  }
+  return false;
+}
+
 NameMap NamesIn(const TensorFinder& find, const ModelSpec& spec) {
   NameMap names = GgufNames();
   LayerNames& layer = names.layer;
@@ -284,6 +292,12 @@ NameMap NamesIn(const TensorFinder& find, const ModelSpec& spec) {
     layer.up.clear();
   } else {
     layer.gate_up.clear();
+  }
+  // Newer converters leave the experts' gate over up as they find them.
+  if (AnyOfBlocks(find, "ffn_gate_up_exps.weight", spec)) {
+    layer.expert_gate_up = "blk.{}.ffn_gate_up_exps.weight";
+    layer.expert_gate.clear();
+    layer.expert_up.clear();
   }
   // Files written before experts were stacked have one tensor per expert.
   if (find("blk.0.ffn_gate.0.weight") != nullptr) {

@@ -32,6 +32,9 @@ struct Shape {
   bool qkv_bias;
   bool qk_norm;
   uint64_t convolves = 0;  // bit i: layer i is a short convolution of 3 taps
+  // > 0: three layers of four are gated delta nets of so many heads over 16 key heads, all of 128,
+  // behind 4 taps; the others' heads have gates.
+  int32_t delta_heads = 0;
 };
 
 // The dimensions are those of each model's published config.json.
@@ -48,6 +51,8 @@ constexpr Shape kShapes[] = {
     {"qwen3-0.6b", 28, 1024, 3072, 16, 8, 128, 151936, 40960, true, false, true},
     {"qwen3-1.7b", 28, 2048, 6144, 16, 8, 128, 151936, 40960, true, false, true},
     {"lfm2-1.2b", 16, 2048, 8192, 32, 8, 64, 65536, 128000, true, false, true, 0xaadb},
+    {"qwen3.5-0.8b", 24, 1024, 3584, 8, 2, 256, 248320, 262144, true, false, true, 0, 16},
+    {"qwen3.5-9b", 32, 4096, 12288, 16, 4, 256, 248320, 262144, false, false, true, 0, 32},
     {"qwen3-8b", 36, 4096, 12288, 32, 8, 128, 151936, 40960, false, false, true},
 };
 
@@ -72,6 +77,21 @@ ModelSpec ToSpec(const Shape& shape) {
     if ((shape.convolves >> i & 1) == 0) continue;
     AttentionSpec& attention = spec.layers[i].attention;
     attention = {.conv = {.taps = 3, .channels = shape.hidden}};
+  }
+  for (size_t i = 0; i < spec.layers.size() && shape.delta_heads > 0; ++i) {
+    AttentionSpec& attention = spec.layers[i].attention;
+    if (i % 4 == 3) {
+      attention.gated = true;
+      attention.rope.rotary_dim = shape.head_dim / 4;
+      continue;
+    }
+    attention = {};
+    attention.recurrence.shape = {.n_heads = shape.delta_heads,
+                                  .n_key_heads = 16,
+                                  .key_dim = 128,
+                                  .value_dim = 128,
+                                  .taps = 4};
+    attention.recurrence.norm_width = 128;
   }
   return spec;
 }
@@ -251,6 +271,19 @@ class Maker {
     return DeviceVector(std::move(buffer));
   }
 
+  absl::Status Recurrence(const RecurrenceSpec& spec, int64_t hidden, LayerWeights* weights) {
+    const kernels::RecurrenceShape& shape = spec.shape;
+    HEDDLE_ASSIGN_OR_RETURN(
+        weights->qkv.matrix,
+        Matrix({shape.channels(), shape.values(), shape.cols() - shape.beta_column()}, hidden));
+    HEDDLE_ASSIGN_OR_RETURN(weights->conv, Constant(shape.channels() * shape.taps, 0.5f));
+    HEDDLE_ASSIGN_OR_RETURN(weights->recurrence.decay, Constant(shape.n_heads, -0.1f));
+    HEDDLE_ASSIGN_OR_RETURN(weights->recurrence.step_bias, Constant(shape.n_heads, 0.0f));
+    if (spec.norm_width == 0) return absl::OkStatus();
+    HEDDLE_ASSIGN_OR_RETURN(weights->recurrence.norm, Constant(spec.norm_width, 1.0f));
+    return absl::OkStatus();
+  }
+
   absl::StatusOr<LayerWeights> Layer(const ModelSpec& spec, const LayerSpec& layer) {
     const AttentionSpec& attention = layer.attention;
     const int64_t q = int64_t{attention.n_heads} * attention.head_dim;
@@ -259,12 +292,19 @@ class Maker {
     LayerWeights weights;
     HEDDLE_ASSIGN_OR_RETURN(weights.attention_norm.weight, Constant(spec.hidden, 1.0f));
     const int64_t channels = attention.conv.channels;
-    if (channels > 0) {
+    const RecurrenceSpec& recurrence = attention.recurrence;
+    int64_t out = q + channels;
+    if (recurrence.is_here()) {
+      HEDDLE_RETURN_IF_ERROR(Recurrence(recurrence, spec.hidden, &weights));
+      out = recurrence.shape.values();
+    } else if (channels > 0) {
       HEDDLE_ASSIGN_OR_RETURN(weights.qkv.matrix,
                               Matrix({channels, channels, channels}, spec.hidden));
       HEDDLE_ASSIGN_OR_RETURN(weights.conv, Constant(channels * attention.conv.taps, 0.5f));
     } else {
-      HEDDLE_ASSIGN_OR_RETURN(weights.qkv.matrix, Matrix({q, kv, kv}, spec.hidden));
+      std::vector<int64_t> parts = {q, kv, kv};
+      if (attention.gated) parts.push_back(q);
+      HEDDLE_ASSIGN_OR_RETURN(weights.qkv.matrix, Matrix(parts, spec.hidden));
     }
     if (attention.qkv_bias) {
       HEDDLE_ASSIGN_OR_RETURN(weights.qkv.bias, Constant(q + 2 * kv, 0.0f));
@@ -273,7 +313,7 @@ class Maker {
       HEDDLE_ASSIGN_OR_RETURN(weights.q_norm, Constant(attention.head_dim, 1.0f));
       HEDDLE_ASSIGN_OR_RETURN(weights.k_norm, Constant(attention.head_dim, 1.0f));
     }
-    HEDDLE_ASSIGN_OR_RETURN(weights.out.matrix, Matrix({spec.hidden}, q + channels));
+    HEDDLE_ASSIGN_OR_RETURN(weights.out.matrix, Matrix({spec.hidden}, out));
     HEDDLE_ASSIGN_OR_RETURN(weights.mlp_norm.weight, Constant(spec.hidden, 1.0f));
     std::vector<int64_t> up(layer.mlp.gated ? 2 : 1, inter);
     HEDDLE_ASSIGN_OR_RETURN(weights.up.matrix, Matrix(up, spec.hidden));
@@ -342,8 +382,10 @@ absl::Status CheckWholeBlocks(const ModelSpec& spec, DType dtype) {
   const kernels::DTypeInfo& info = kernels::Info(dtype);
   std::vector<int64_t> widths = {spec.hidden};
   for (const LayerSpec& layer : spec.layers) {
+    const RecurrenceSpec& recurrence = layer.attention.recurrence;
     widths.push_back(int64_t{layer.attention.n_heads} * layer.attention.head_dim +
-                     layer.attention.conv.channels);
+                     layer.attention.conv.channels +
+                     (recurrence.is_here() ? recurrence.shape.values() : 0));
     widths.push_back(layer.mlp.inter);
   }
   for (int64_t width : widths) {
@@ -388,8 +430,13 @@ int64_t WeightBytes(const ModelSpec& spec, DType dtype, const kernels::Device* d
     const int64_t kv = int64_t{attention.n_kv_heads} * attention.head_dim;
     const int64_t channels = attention.conv.channels;
     const int64_t up_rows = int64_t{layer.mlp.gated ? 2 : 1} * layer.mlp.inter;
-    bytes += (q + 2 * kv + 3 * channels + up_rows) * row_bytes(spec.hidden) +
-             spec.hidden * (row_bytes(q + channels) + row_bytes(layer.mlp.inter));
+    const kernels::RecurrenceShape& shape = attention.recurrence.shape;
+    const bool recurs = attention.recurrence.is_here();
+    const int64_t gates = attention.product_dim() - attention.qkv_dim();
+    const int64_t rows = q + 2 * kv + gates + 3 * channels + (recurs ? shape.cols() : 0);
+    const int64_t out = q + channels + (recurs ? shape.values() : 0);
+    bytes += (rows + up_rows) * row_bytes(spec.hidden) +
+             spec.hidden * (row_bytes(out) + row_bytes(layer.mlp.inter));
   }
   return bytes;
 }

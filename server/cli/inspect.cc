@@ -50,9 +50,24 @@ std::string ConvolutionText(const ModelSpec& spec) {
                       " positions in ", layers, layers == 1 ? " layer" : " layers");
 }
 
+// Text like "gated delta net of 32 heads of 128 x 128 in 36 layers"; empty without any.
+std::string RecurrenceText(const ModelSpec& whole) {
+  ModelSpec spec = whole;  // the layers that recur
+  std::erase_if(spec.layers,
+                [](const LayerSpec& l) { return l.attention.recurrence.shape.taps == 0; });
+  if (spec.layers.empty()) return "";
+  const kernels::RecurrenceShape& shape = spec.layers.front().attention.recurrence.shape;
+  const bool is_delta = shape.rule == kernels::RecurrenceRule::kGatedDelta;
+  return absl::StrCat(is_delta ? "gated delta nets" : "Mamba-2", " of ", shape.n_heads,
+                      " heads of ", shape.key_dim, " x ", shape.value_dim, " in ",
+                      spec.layers.size(), spec.layers.size() == 1 ? " layer" : " layers");
+}
+
 std::string AttentionText(const ModelSpec& whole) {
-  ModelSpec spec = whole;  // without the layers that convolve
-  std::erase_if(spec.layers, [](const LayerSpec& l) { return l.attention.conv.taps > 0; });
+  ModelSpec spec = whole;  // without the layers that convolve or recur
+  std::erase_if(spec.layers, [](const LayerSpec& l) {
+    return l.attention.conv.taps > 0 || l.attention.recurrence.shape.taps > 0;
+  });
   if (spec.layers.empty()) return "none";
   std::string text = absl::StrCat(
       Range(spec, [](const LayerSpec& l) { return l.attention.n_heads; }), " heads of ",
@@ -141,6 +156,9 @@ std::string InspectText(const std::string& path, const engine::ModelInfo& model,
     Line(&out, "experts", experts);
   }
   Line(&out, "attention", AttentionText(spec));
+  if (const std::string recurrences = RecurrenceText(spec); !recurrences.empty()) {
+    Line(&out, "recurrence", recurrences);
+  }
   if (const std::string convolutions = ConvolutionText(spec); !convolutions.empty()) {
     Line(&out, "recurrent", convolutions);
   }

@@ -27,6 +27,16 @@ def gemma(config):
     return dict(config, query_pre_attn_scalar=config["head_dim"], num_hidden_layers=7)
 
 
+def delta_keys(config, interval):
+    heads = config["linear_num_value_heads"]
+    return [(KEYS.SSM.CONV_KERNEL, config["linear_conv_kernel_dim"]),
+            (KEYS.SSM.STATE_SIZE, config["linear_key_head_dim"]),
+            (KEYS.SSM.GROUP_COUNT, config["linear_num_key_heads"]),
+            (KEYS.SSM.TIME_STEP_RANK, heads),
+            (KEYS.SSM.INNER_SIZE, heads * config["linear_value_head_dim"]),
+            (KEYS.LLM.FULL_ATTENTION_INTERVAL, interval)]
+
+
 SMALL = models.SMALL
 GRANITE_SCALES = [(KEYS.LLM.EMBEDDING_SCALE, 6.0), (KEYS.LLM.RESIDUAL_SCALE, 0.25),
                   (KEYS.Attention.SCALE, 0.125), (KEYS.LLM.LOGIT_SCALE, 2.0)]
@@ -123,6 +133,15 @@ CASES = {
         (KEYS.Attention.HEAD_COUNT_KV, [0, 0, 1, 0]), (KEYS.Attention.LAYERNORM_RMS_EPS, 1e-5),
         (KEYS.LLM.EXPERT_GATING_FUNC, 2), (KEYS.LLM.EXPERT_WEIGHTS_SCALE, 1.5),
         (KEYS.LLM.LEADING_DENSE_BLOCK_COUNT, 1), (KEYS.ShortConv.L_CACHE, 3)]),
+    "qwen3_next": (dict(models.QWEN3_NEXT, mlp_only_layers=[], num_hidden_layers=3,
+                        layer_types=["linear_attention", "full_attention", "linear_attention"]),
+                   ARCH.QWEN3NEXT, delta_keys(models.QWEN3_NEXT, 2)),
+    "qwen3_5": (models.QWEN3_5, ARCH.QWEN35, delta_keys(models.QWEN3_5, 3) + [
+        (KEYS.Rope.FREQ_BASE, 10000.0), (KEYS.Rope.DIMENSION_COUNT, 8),
+        (KEYS.Rope.DIMENSION_SECTIONS, [2, 1, 1, 0])]),
+    "qwen3_5_moe": (models.QWEN3_5_MOE, ARCH.QWEN35MOE, delta_keys(models.QWEN3_5_MOE, 2) + [
+        (KEYS.Rope.FREQ_BASE, 10000.0), (KEYS.Rope.DIMENSION_COUNT, 8),
+        (KEYS.Rope.DIMENSION_SECTIONS, [2, 1, 1, 0])]),
     "granite_no_experts": (models.GRANITE, ARCH.GRANITE, GRANITE_SCALES + [
         (KEYS.LLM.EXPERT_COUNT, 0)]),
     "gpt2": (models.GPT2, ARCH.GPT2, []),
@@ -223,6 +242,33 @@ def granite_parts(name):
             for i, part in enumerate(("gate", "up"))]
 
 
+def delta_parts(config, name):
+    """The tensors that the converter makes of one of a gated delta net: (name, operations)."""
+    layer = name.split("linear_attn.")[0]
+    keys, heads = config["linear_num_key_heads"], config["linear_num_value_heads"]
+    key_dim, value_dim = config["linear_key_head_dim"], config["linear_value_head_dim"]
+    # Heads that share a key head are put apart in the second converter.
+    tiled = keys if config["model_type"] != "qwen3_next" and keys != heads else heads
+    leaf = name.removeprefix(layer + "linear_attn.").removesuffix(".weight")
+    if leaf == "in_proj_qkvz":
+        widths = [key_dim, key_dim, heads // keys * value_dim, heads // keys * value_dim]
+        return [(f"{layer}linear_attn.in_proj_qkv.weight", ["sections", keys, widths, 0, 3]),
+                (f"{layer}linear_attn.in_proj_z.weight", ["sections", keys, widths, 3, 4])]
+    skipped = 2 * keys * key_dim if leaf in ("in_proj_qkv", "conv1d") else 0
+    width = 1 if leaf in ("in_proj_a", "in_proj_b", "A_log", "dt_bias") else value_dim
+    if leaf == "A_log":
+        return [(name, ["tiles", tiled, width, skipped, "minus_exp"])]
+    if leaf == "dt_bias":
+        return [(f"{layer}linear_attn.dt_proj.bias", ["tiles", tiled, width, skipped])]
+    if leaf == "conv1d":
+        return [(name, ["tiles", tiled, width, skipped, "squeeze"])]
+    if leaf == "out_proj":
+        return [(name, ["tiles", tiled, width, skipped, "columns"])]
+    if leaf in ("in_proj_qkv", "in_proj_z", "in_proj_a", "in_proj_b"):
+        return [(name, ["tiles", tiled, width, skipped])]
+    return [(name, [])]
+
+
 def transform(config, name, sections=False):
     """What the converter does to a tensor: an operation of tests/support/gguf_model.cc."""
     kind = config["model_type"]
@@ -238,6 +284,9 @@ def transform(config, name, sections=False):
         return ["permute", heads // blocks[layer]["attention"]["n_heads_in_group"] if blocks
                 else config["num_key_value_heads"]]
     if kind.startswith("gemma") and name.endswith("norm.weight"):
+        return ["add_one"]
+    if kind.startswith("qwen3_") and "linear_num_key_heads" in config and name.endswith(
+            "norm.weight"):
         return ["add_one"]
     if kind == "nemotron" and name.endswith("norm.weight"):
         return ["add_one"]
@@ -292,6 +341,10 @@ def make_case(name):
             made = gpt_oss_parts(source)
         elif name == "deepseek_v3":
             made = deepseek_parts(config, source)
+        elif ".linear_attn." in source and "linear_num_key_heads" in config:
+            made = delta_parts(config, source)
+        elif source.endswith((".experts.gate_up_proj", ".experts.down_proj")):
+            made = [(source + ".weight", [])]
         elif source.endswith("input_linear.weight"):
             made = granite_parts(source)
         elif ".feed_forward.experts." in source:

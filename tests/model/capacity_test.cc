@@ -279,5 +279,43 @@ TEST_CASE("State is counted beside keys and values", "[model][unit]") {
   CHECK(pages == 32768 / 16 + 5 * ((3 + 16 + 512 + 3 * 16 + 15) / 16));
 }
 
+// Three layers of state to one with keys, as Qwen3.5 9B has them.
+ModelSpec WithRecurrences() {
+  ModelSpec spec = *KnownShape("qwen3-8b");
+  AttentionSpec recurrent;
+  recurrent.recurrence.shape = {
+      .n_heads = 32, .n_key_heads = 16, .key_dim = 128, .value_dim = 128, .taps = 4};
+  for (size_t i = 0; i < 32; ++i) {
+    if (i % 4 != 3) spec.layers[i].attention = recurrent;
+  }
+  spec.layers.resize(32);
+  return spec;
+}
+
+TEST_CASE("Pages are as long as makes keys as large as snapshots of state", "[model][unit]") {
+  const ModelSpec spec = WithRecurrences();
+  const HostMemory memory{32 * kGiB, 24 * kGiB};
+  auto capacity = PlanCapacity(spec, kGiB, memory, {.max_context = 32768});
+  REQUIRE(capacity.ok());
+  const ExecutorLimits& limits = capacity->limits;
+  CHECK(limits.state_is_snapshot);
+  CHECK(limits.max_draft_tokens == kernels::kScanRows - 1);
+  // S, two parts of u, of sums and of k, and 19 inputs of the convolution, in each of 24 layers.
+  const int64_t snapshot =
+      4 * (16 + 32 * 128 * 128 + 32 * 32 * 128 + 32 * 32 + 32 * 16 * 128 + 19 * 8192);
+  const int64_t groups = limits.state_groups;
+  CHECK(capacity->page_bytes >= (24 + groups - 1) / groups * snapshot);
+  // Eight layers of keys and values of 8 heads of 128 in F16.
+  CHECK(capacity->page_bytes >= limits.page_tokens * 8 * 2 * 8 * 128 * 2);
+  CHECK(limits.page_tokens * 8 * 2 * 8 * 128 * 2 * 2 > capacity->page_bytes);
+  // Who wants shorter pages has them, if they hold whole parts.
+  capacity = PlanCapacity(spec, kGiB, memory, {.max_context = 1024, .page_tokens = 16});
+  REQUIRE(capacity.ok());
+  CHECK(capacity->limits.page_tokens == 16);
+  const absl::Status status = PlanCapacity(spec, kGiB, memory, {.page_tokens = 8}).status();
+  CHECK(absl::IsInvalidArgument(status));
+  CHECK(status.message().find("page-tokens is 8") != std::string::npos);
+}
+
 }  // namespace
 }  // namespace heddle::engine

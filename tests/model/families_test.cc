@@ -464,6 +464,47 @@ TEST_CASE("Generation defaults are read and bounded", "[model][unit]") {
              {"\"top_p\" is 1.5", "from 0 to 1"});
 }
 
+TEST_CASE("Qwen3-Next: layers of both kinds, heads of state and bad values", "[model][unit]") {
+  const json config = *test::LoadGolden("qwen3_next").config;
+  auto description = DescribeJson(config);
+  REQUIRE(description.ok());
+  const ModelSpec& spec = description->spec;
+  const RecurrenceSpec& recurrence = spec.layers[0].attention.recurrence;
+  CHECK(recurrence.shape == kernels::RecurrenceShape{.n_heads = 4,
+                                                     .n_key_heads = 2,
+                                                     .key_dim = 12,
+                                                     .value_dim = 20,
+                                                     .taps = 4});
+  CHECK(recurrence.norm_width == 20);
+  CHECK(spec.layers[0].attention.n_heads == 0);
+  CHECK(spec.layers[2].attention.recurrence.shape.taps == 0);
+  CHECK(spec.layers[2].attention.gated);
+  CHECK(spec.layers[2].attention.rope.rotary_dim == 6);
+  CHECK(spec.norm_weight_offset == 1.0f);
+  CHECK(spec.layers[0].mlp.row_gate);
+  CHECK(spec.layers[1].moe.n_experts == 0);
+  json every = config;
+  every.erase("layer_types");
+  CHECK(DescribeJson(every)->spec.layers[3].attention.n_heads == 6);
+
+  const auto refused = [&](const char* key, const json& value, StatusCode code, const char* text) {
+    CheckError(DescribeJson(With(config, key, value)).status(), code, {key, text});
+  };
+  refused("layer_types", {"linear_attention"}, StatusCode::kInvalidArgument, "one per layer");
+  refused("layer_types", {"full_attention", "full_attention", "full_attention", "mamba"},
+          StatusCode::kUnimplemented, "mamba");
+  refused("linear_num_value_heads", 3, StatusCode::kInvalidArgument, "multiple");
+  refused("linear_num_value_heads", 0, StatusCode::kInvalidArgument, "");
+  refused("linear_num_key_heads", -1, StatusCode::kInvalidArgument, "");
+  refused("linear_key_head_dim", 1 << 20, StatusCode::kInvalidArgument, "");
+  refused("linear_conv_kernel_dim", 17, StatusCode::kUnimplemented, "16");
+  refused("attn_output_gate", false, StatusCode::kUnimplemented, "");
+  refused("hidden_act", "gelu", StatusCode::kUnimplemented, "silu");
+  json large = With(config, "linear_num_value_heads", 16384);
+  large = With(large, "linear_value_head_dim", 4096);
+  CheckError(DescribeJson(large).status(), StatusCode::kUnimplemented, {"a layer's state has"});
+}
+
 TEST_CASE("LFM2: layers of both kinds, widths and bad values", "[model][unit]") {
   const json config = *test::LoadGolden("lfm2").config;
   auto description = DescribeJson(config);

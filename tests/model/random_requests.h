@@ -19,6 +19,7 @@
 #include "engine/model/draft_model.h"
 #include "engine/model/load.h"
 #include "scheduler/request.h"
+#include "nlohmann/json.hpp"
 #include "tests/support/adapter_images.h"
 #include "tests/support/goldens.h"
 #include "tests/support/synthetic_model.h"
@@ -82,6 +83,7 @@ inline void LoadSpeculated(const std::string& name, SpeculatedModel* model,
   const bool has_adapter = name == "llama";
   if (has_adapter) options.capacity.adapter_max_rank = 4;
   const Golden golden = LoadGolden(name);
+  if (golden.config->contains("linear_num_key_heads")) options.capacity.page_tokens = 16;
   const std::filesystem::path path =
       golden.gguf
           ? WriteSyntheticGguf(golden, kernels::DType::kQ4_0, model->folder.path() / "model.gguf")

@@ -89,7 +89,7 @@ TEST_CASE("The bytes of a share are those that the loader takes for it", "[golde
 }
 
 TEST_CASE("What ranks are said to take of the pool is what they take", "[golden]") {
-  const std::string name = GENERATE("llama", "gemma3", "deepseek_v3", "lfm2");
+  const std::string name = GENERATE("llama", "gemma3", "deepseek_v3", "lfm2", "qwen3_next");
   test::TempDir dir;
   LoadOptions options;
   options.layout.tp = GENERATE(1, 3);

@@ -84,6 +84,36 @@ TEST_CASE("A fork at every token, of a branch that runs or has ended, equals a f
   }
 }
 
+TEST_CASE("A fork of a model whose pages have one state takes over whole pages, and goes on",
+          "[scheduler][unit]") {
+  const bool prefix_cache = GENERATE(true, false);
+  for (int32_t at = 1; at <= 20; ++at) {
+    SchedulerOptions options = Options(prefix_cache);
+    options.windows = {0, 2};
+    options.state_groups = 1;
+    options.state_is_snapshot = true;
+    options.num_pages *= 2;
+    Rig rig(options);
+    GenerationRequest root = MakeRequest(10, 10);
+    root.keep = kRoot;
+    const RequestId first = rig.Add(root);
+    rig.RunAll();
+    std::vector<TokenId> tokens = Whole(root, rig.Of(first));
+    tokens.resize(static_cast<size_t>(at));
+    rig.scheduler.ForkContext(kRoot, at, kFork);
+    const int64_t rows = rig.scheduler.stats().prompt_tokens;
+    const RequestId second = rig.Add(GoOn(tokens, kFork, 6));
+    rig.RunAll();
+    INFO("at " << at);
+    CHECK(rig.Of(second).tokens == Alone(GoOn(tokens, kFork, 6), 0, 6));
+    const int64_t computed = rig.scheduler.stats().prompt_tokens - rows;
+    // Where it ended, its state is there; before, a page's that the cache still has.
+    CHECK((at == 20 ? computed == 1 : computed >= 1 && computed <= at));
+    if (prefix_cache && at < 20) CHECK(computed == (at - 1) % options.page_tokens + 1);
+    CHECK(rig.scheduler.CheckIntegrity().ok());
+  }
+}
+
 TEST_CASE("Branches share full pages, and each copies one half-filled page", "[scheduler][unit]") {
   Rig rig(Options(true));
   GenerationRequest root = MakeRequest(18, 1);

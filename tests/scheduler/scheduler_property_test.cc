@@ -118,6 +118,7 @@ class RandomLoad {
     }
     // Some of these groups have state: their windows give back single pages.
     options.state_groups = Between(0, static_cast<int32_t>(options.windows.size()) - 1);
+    options.state_is_snapshot = options.state_groups > 0 && Between(0, 1) == 0;
     options.policy = static_cast<PolicyKind>(Between(0, 3));
     if (Between(0, 1) == 0)
       options.target_step_us = Between(0, 1) ? kAutomaticTarget : Between(1, 6);

@@ -349,7 +349,18 @@ absl::Status FakeExecutor::WriteSlots(const StepPlan& plan, const SequenceSlice&
       return Broken(slice.id, "token outside of the vocabulary");
     }
     factor_pages_[Index(slot.page)] = {};
+    Cell& first = At(slot.page, 0);
+    const bool begins = row == slice.token_begin;
+    if (IsSnapshot(view.group) && begins && slot.offset > 0 &&
+        (slot.offset < first.next_first || slot.offset > first.next_last)) {
+      return Broken(slice.id, "goes on from a state that its page does not have");
+    }
     At(slot.page, slot.offset) = {true, tokens_[row], plan.positions[row], 0, view.group};
+    // Rows of a draft may be taken back.
+    const bool is_draft = slice.kind == engine::SliceKind::kDraft;
+    if (!is_draft) first.next_first = slot.offset + 1;
+    if (is_draft && begins) first.next_first = slot.offset;
+    first.next_last = slot.offset + 1;
   }
   return absl::OkStatus();
 }
@@ -377,6 +388,10 @@ absl::Status FakeExecutor::ReadContext(const StepPlan& plan, const SequenceSlice
   bool is_known = position == 0;  // the history before the first span
   for (int32_t s = 0; s < view.range.num_spans; ++s) {
     KvSpan span = view.spans[s];
+    if (IsSnapshot(view.group) && s + 1 < view.range.num_spans &&
+        At(span.page, 0).next_last != limits_.page_tokens) {
+      return Broken(slice.id, "goes on behind a page whose state is that of another position");
+    }
     for (int32_t offset = 0; offset < span.num_tokens; ++offset, ++position) {
       Cell& cell = At(span.page, offset);
       if (!cell.written) return Broken(slice.id, "reads a slot that was never written");

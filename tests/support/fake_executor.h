@@ -68,6 +68,9 @@ class FakeExecutor final : public engine::Executor {
     engine::Position position = -1;
     uint64_t history = 0;  // hash of all tokens up to and including this one
     int32_t group = 0;     // of layers
+    // In a page's first cell, if the page is a snapshot: the offsets that rows may go on from.
+    int32_t next_first = 0;
+    int32_t next_last = 0;
   };
   // The page of an adapter's image that a page of the pool holds.
   struct FactorPage {
@@ -110,6 +113,10 @@ class FakeExecutor final : public engine::Executor {
                          engine::StepResult* result);
   absl::Status Score(const engine::StepPlan& plan, engine::StepResult* result) const;
   Cell& At(engine::PageId page, int32_t offset);
+  bool IsSnapshot(int32_t group) const {
+    return limits_.state_is_snapshot &&
+           group >= static_cast<int32_t>(limits_.windows.size()) - limits_.state_groups;
+  }
 
   engine::ExecutorLimits limits_;
   const int32_t max_in_flight_;

@@ -1,6 +1,7 @@
 #include "tests/support/gguf_model.h"
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <numeric>
 #include <span>
@@ -130,6 +131,53 @@ Matrix HeadPart(const Matrix& from, bool keys, int64_t n_heads, int64_t nope, in
   return to;
 }
 
+// The sections [first, last) of each of n_heads heads, whose sections have these widths: section by
+// section.
+Matrix Sections(const Matrix& from, int64_t n_heads, const std::vector<int64_t>& widths,
+                int64_t first, int64_t last) {
+  Matrix to{from.shape, {}};
+  const int64_t head_rows = std::accumulate(widths.begin(), widths.end(), int64_t{0});
+  int64_t before = 0;  // rows of a head
+  for (int64_t s = 0; s < last; ++s) {
+    const int64_t width = widths[static_cast<size_t>(s)];
+    for (int64_t h = 0; h < n_heads && s >= first; ++h) {
+      const auto begin = from.values.begin() + (h * head_rows + before) * from.row_size();
+      to.values.insert(to.values.end(), begin, begin + width * from.row_size());
+    }
+    before += width;
+  }
+  to.shape[0] = static_cast<int64_t>(to.values.size()) / from.row_size();
+  return to;
+}
+
+// Behind `skipped` rows, heads of `width` rows in `n_groups` groups: the first of each group, then
+// the second of each.
+Matrix Tiles(const Matrix& from, int64_t n_groups, int64_t width, int64_t skipped) {
+  const int64_t rows = from.shape[0];
+  const int64_t size = static_cast<int64_t>(from.values.size()) / rows;
+  const int64_t group = (rows - skipped) / width / n_groups;
+  Matrix to = from;
+  for (int64_t row = skipped; row < rows; ++row) {
+    const int64_t head = (row - skipped) / width;
+    const int64_t source = head % n_groups * group + head / n_groups;
+    const int64_t source_row = skipped + source * width + (row - skipped) % width;
+    std::copy_n(from.values.begin() + source_row * size, size, to.values.begin() + row * size);
+  }
+  return to;
+}
+
+Matrix TilesThen(Matrix matrix, const json& operation) {
+  const std::string then = operation.size() > 4 ? operation.at(4).get<std::string>() : "";
+  if (then == "columns") matrix = Transpose(matrix);
+  matrix = Tiles(matrix, operation.at(1), operation.at(2), operation.at(3));
+  if (then == "columns") matrix = Transpose(matrix);
+  if (then == "squeeze") matrix.shape.erase(matrix.shape.begin() + 1);
+  for (float& value : matrix.values) {
+    if (then == "minus_exp") value = -std::exp(value);
+  }
+  return matrix;
+}
+
 Matrix Apply(Matrix matrix, const json& operation) {
   if (operation.empty()) return matrix;
   const std::string name = operation.at(0);
@@ -143,6 +191,10 @@ Matrix Apply(Matrix matrix, const json& operation) {
   if (name == "slice") return Slice(matrix, operation.at(1), operation.at(2));
   if (name == "columns") return Columns(matrix, operation.at(1), operation.at(2));
   if (name == "transpose") return Transpose(matrix);
+  if (name == "tiles") return TilesThen(matrix, operation);
+  if (name == "sections") {
+    return Sections(matrix, operation.at(1), operation.at(2), operation.at(3), operation.at(4));
+  }
   if (name == "squeeze") {
     matrix.shape.erase(matrix.shape.begin() + 1);
     return matrix;
