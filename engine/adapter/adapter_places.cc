@@ -120,9 +120,9 @@ void AdapterPlaces::AddAttention(const LayerNames& names, const LayerSpec& spec,
     add(names.qkv, AdapterSite::kQkv, kWhole, names.qkv_bias);
   }
   if (spec.attention.recurrence.shape.taps > 0) {
-    for (const std::string* name : {&names.qkv, &names.recur_gate, &names.recur_beta_step,
-                                    &names.recur_beta, &names.recur_step, &names.conv,
-                                    &names.recur_norm, &names.o}) {
+    for (const std::string* name :
+         {&names.qkv, &names.recur_gate, &names.recur_beta_step, &names.recur_beta,
+          &names.recur_step, &names.conv, &names.recur_norm, &names.o}) {
       Refuse(*name, "is in a recurrence");
     }
     add(names.attn_norm, AdapterSite::kAttentionNorm, 0, names.attn_norm_bias);

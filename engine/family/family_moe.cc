@@ -53,7 +53,8 @@ absl::Status RefineQwenMoe(const JsonSource& config, const MoeSpec& absent, int3
   HEDDLE_RETURN_IF_ERROR(ReadCounts(config, experts, absent.n_experts, absent.rule.top_k, &moe));
   HEDDLE_ASSIGN_OR_RETURN(moe.inter,
                           config.DimOr("moe_intermediate_size", kMaxInter, absent.inter));
-  HEDDLE_ASSIGN_OR_RETURN(moe.rule.renormalise, config.BoolOr("norm_topk_prob", absent.rule.renormalise));
+  HEDDLE_ASSIGN_OR_RETURN(moe.rule.renormalise,
+                          config.BoolOr("norm_topk_prob", absent.rule.renormalise));
   HEDDLE_ASSIGN_OR_RETURN(const std::vector<bool> dense, QwenDenseLayers(config, spec->n_layers()));
   for (size_t i = 0; i < spec->layers.size(); ++i) {
     LayerSpec& layer = spec->layers[i];
@@ -135,8 +136,7 @@ absl::Status RefineQwen3Moe(const JsonSource& config, ModelSpec* spec, NameMap*)
 absl::Status RefineQwen3NextMoe(const JsonSource& config, ModelSpec* spec, NameMap*) {
   HEDDLE_ASSIGN_OR_RETURN(int32_t shared,
                           config.DimOr("shared_expert_intermediate_size", kMaxInter, 512));
-  const MoeSpec absent{
-      .n_experts = 512, .inter = 512, .rule = {.top_k = 10, .renormalise = true}};
+  const MoeSpec absent{.n_experts = 512, .inter = 512, .rule = {.top_k = 10, .renormalise = true}};
   return RefineQwenMoe(config, absent, shared, spec);
 }
 

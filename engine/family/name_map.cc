@@ -57,8 +57,7 @@ LayerNames NameMap::Layer(int32_t index, const LayerSpec& spec) const {
   if (spec.attention.n_heads == 0) {
     clear({&names.q, &names.k, &names.v, &names.qkv, &names.q_bias, &names.k_bias, &names.v_bias,
            &names.qkv_bias, &names.q_norm, &names.k_norm});
-    const bool convolves =
-        spec.attention.conv.taps > 0 || spec.attention.recurrence.shape.taps > 0;
+    const bool convolves = spec.attention.conv.taps > 0 || spec.attention.recurrence.shape.taps > 0;
     names.o = convolves ? names.conv_out : names.attn_linear;
     if (convolves) {
       names.o_bias = names.conv_out_bias;

@@ -55,7 +55,7 @@ struct LayerNames {
   std::string recur_step_bias;  // [n_heads]
   std::string recur_skip;       // [n_heads]
   std::string recur_norm;       // [norm_width], or all values
-  std::string mlp_norm;  // before the MLP
+  std::string mlp_norm;         // before the MLP
   std::string mlp_norm_bias;
   std::string mlp_post_norm;  // norm of the MLP's output
   std::string gate;           // a gated MLP: either gate and up, or gate_up: gate stacked over up

@@ -231,12 +231,12 @@ struct DeltaNames {
   NameMap dense, experts, stacked, experts_apart, stacked_apart;
 };
 const DeltaNames& NamesOf(const RecurrentBases& bases) {
-  static const DeltaNames names = {.dense = WithDelta(*bases.qwen3.names, true),
-                                   .experts = WithDelta(*bases.qwen2_moe.names, false),
-                                   .stacked = WithDelta(*bases.qwen2_moe.stacked_names, false),
-                                   .experts_apart = WithDelta(*bases.qwen2_moe.names, true),
-                                   .stacked_apart =
-                                       WithDelta(*bases.qwen2_moe.stacked_names, true)};
+  static const DeltaNames names = {
+      .dense = WithDelta(*bases.qwen3.names, true),
+      .experts = WithDelta(*bases.qwen2_moe.names, false),
+      .stacked = WithDelta(*bases.qwen2_moe.stacked_names, false),
+      .experts_apart = WithDelta(*bases.qwen2_moe.names, true),
+      .stacked_apart = WithDelta(*bases.qwen2_moe.stacked_names, true)};
   return names;
 }
 
@@ -311,10 +311,9 @@ absl::Status CheckRecurrence(const ConfigSource& source, std::string_view heads_
                               base::StrCat("supported are up to ", kernels::kScanRows));
   }
   if (const int64_t floats = kernels::RecurrenceState(shape).floats; floats > kMaxSnapshotFloats) {
-    return source.Unsupported(
-        heads_key, base::StrCat(shape.n_heads),
-        base::StrCat("a layer's state has ", floats, " numbers, at most ", kMaxSnapshotFloats,
-                     " are supported"));
+    return source.Unsupported(heads_key, base::StrCat(shape.n_heads),
+                              base::StrCat("a layer's state has ", floats, " numbers, at most ",
+                                           kMaxSnapshotFloats, " are supported"));
   }
   return absl::OkStatus();
 }

@@ -132,8 +132,8 @@ class Demands {
     AddVector(names.recur_decay, heads, "heads");
     AddVector(names.recur_step_bias, heads, "heads");
     AddVector(names.recur_skip, heads, "heads");
-    AddVector(names.recur_norm,
-              recurrence.norm_per_value ? shape.values() : recurrence.norm_width, "values");
+    AddVector(names.recur_norm, recurrence.norm_per_value ? shape.values() : recurrence.norm_width,
+              "values");
     Add(names.o, {hidden, shape.values()}, "hidden, heads * value_dim");
     AddVector(names.o_bias, hidden, "hidden");
   }

@@ -58,9 +58,9 @@ absl::Status CheckOptions(const ModelSpec& spec, const CapacityOptions& options)
         "page-tokens is ", page, "; it must be a power of two from 1 to ", kMaxPageTokens));
   }
   if (HasSnapshots(spec) && page % kernels::kScanRows != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("page-tokens is ", page, "; this model's recurrent layers need at least ",
-                     kernels::kScanRows));
+    return absl::InvalidArgumentError(absl::StrCat("page-tokens is ", page,
+                                                   "; this model's recurrent layers need at least ",
+                                                   kernels::kScanRows));
   }
   if (options.max_context < 0 || options.max_context > spec.max_context) {
     return absl::InvalidArgumentError(absl::StrCat("max-context is ", options.max_context,

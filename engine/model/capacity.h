@@ -22,7 +22,7 @@ inline constexpr int32_t kUsualPageTokens = 16;
 inline constexpr int32_t kMaxPageTokens = 4096;
 
 struct CapacityOptions {
-  int32_t max_context = 0;    // positions per sequence; 0: the model's, or what fits
+  int32_t max_context = 0;  // positions per sequence; 0: the model's, or what fits
   // A power of two; 0: kUsualPageTokens, or, for layers whose state is a snapshot, so many that the
   // keys of a page take as much as the state.
   int32_t page_tokens = 0;
@@ -100,7 +100,8 @@ struct RankMemory {
 absl::StatusOr<Capacity> PlanCapacity(const ModelSpec& spec, int64_t weight_bytes,
                                       const HostMemory& memory, const CapacityOptions& options);
 
-// Floats of a page of a recurrent layer. REQUIRES: the reader of the model has checked their number.
+// Floats of a page of a recurrent layer. REQUIRES: the reader of the model has checked their
+// number.
 int32_t SnapshotFloats(const kernels::RecurrenceShape& shape);
 
 // The shape and window of each layer's cache.

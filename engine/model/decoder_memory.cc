@@ -38,11 +38,10 @@ Widths WidestLayer(const ModelSpec& spec) {
     const int64_t channels = attention.conv.channels;
     const kernels::RecurrenceShape& state = attention.recurrence.shape;
     const bool recurs = attention.recurrence.is_here();
-    widths.qkv = std::max({widths.qkv, attention.product_dim(), 3 * channels,
-                           recurs ? state.cols() : int64_t{0}});
-    widths.attended =
-        std::max({widths.attended, int64_t{attention.n_heads} * attention.head_dim, channels,
-                  recurs ? state.values() : int64_t{0}});
+    widths.qkv = std::max(
+        {widths.qkv, attention.product_dim(), 3 * channels, recurs ? state.cols() : int64_t{0}});
+    widths.attended = std::max({widths.attended, int64_t{attention.n_heads} * attention.head_dim,
+                                channels, recurs ? state.values() : int64_t{0}});
     widths.inner = std::max<int64_t>(widths.inner, layer.mlp.inter);
     if (!attention.head_borders.empty()) {
       widths.all_heads =

@@ -188,11 +188,11 @@ absl::Status CheckRecurrences(const ModelSpec& spec, const Layout& layout) {
     if (layout.tp == 1 || shape.taps == 0 || shape.n_key_heads == 1) continue;
     const bool goes_across = shape.tiled && shape.n_heads != shape.n_key_heads;
     if (!goes_across && recurrence.norm_width <= shape.values() / shape.n_key_heads) continue;
-    return absl::UnimplementedError(absl::StrCat(
-        "--tp is ", layout.tp, ": the recurrent layers of this ",
-        goes_across ? "file have their heads in an order that ranks cannot share"
-                    : "model have norms over all heads, which ranks cannot share",
-        "; use --pp"));
+    return absl::UnimplementedError(
+        absl::StrCat("--tp is ", layout.tp, ": the recurrent layers of this ",
+                     goes_across ? "file have their heads in an order that ranks cannot share"
+                                 : "model have norms over all heads, which ranks cannot share",
+                     "; use --pp"));
   }
   return absl::OkStatus();
 }

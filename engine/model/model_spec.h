@@ -76,9 +76,9 @@ struct ConvSpec {
 // kernels::RecurrenceShape says: q, k, v, z, b, a, each of them head by head.
 enum class RecurrenceRows : uint8_t {
   kInOrder,
-  kByKeyHead,      // for each key head its q, k, v and z; then for each its b and a
-  kStepsByKeyHead, // q, k, v, z; then for each key head its b and a
-  kMamba2          // z, v, k, q, a; and v, k, q are the convolution's channels
+  kByKeyHead,       // for each key head its q, k, v and z; then for each its b and a
+  kStepsByKeyHead,  // q, k, v, z; then for each key head its b and a
+  kMamba2           // z, v, k, q, a; and v, k, q are the convolution's channels
 };
 
 // A recurrence in place of attention (kernels::RecurrenceArgs). One product of the layer's input
@@ -107,10 +107,10 @@ struct AttentionSpec {
   bool qkv_bias = false;
   bool out_bias = false;
   QkNorm qk_norm = QkNorm::kNone;
-  int32_t window = 0;   // sliding window in positions; 0: all
-  float scale = 0.0f;   // scale of q k^T; usually 1 / sqrt(head_dim)
-  bool linear = false;  // one matrix in place of attention; then n_heads is 0
-  ConvSpec conv;        // likewise
+  int32_t window = 0;         // sliding window in positions; 0: all
+  float scale = 0.0f;         // scale of q k^T; usually 1 / sqrt(head_dim)
+  bool linear = false;        // one matrix in place of attention; then n_heads is 0
+  ConvSpec conv;              // likewise
   RecurrenceSpec recurrence;  // likewise
   // Heads' outputs are multiplied by the sigmoid of gates, one per element, which the product gives
   // beside the queries: the checkpoint has for each head its query's rows and then its gate's.

@@ -107,8 +107,8 @@ class ShareCounter {
     }
     const RecurrenceSpec& recurrence = attention.recurrence;
     if (recurrence.shape.taps > 0) Recurrence(names, recurrence, hidden, share.channels);
-    const bool has_out = attention.linear || attention.conv.taps > 0 ||
-                         recurrence.shape.taps > 0 || attention.n_heads > 0;
+    const bool has_out = attention.linear || attention.conv.taps > 0 || recurrence.shape.taps > 0 ||
+                         attention.n_heads > 0;
     if (has_out) Values(names.o_bias, hidden);
   }
 

@@ -223,10 +223,10 @@ class Loader {
     const Range values = Times(heads, spec.shape.value_dim);
     HEDDLE_ASSIGN_OR_RETURN(layer->out, Linear({&names.o}, {&names.o_bias}, CutColumns(values)));
     if (heads.count == 0) return absl::OkStatus();
-    HEDDLE_ASSIGN_OR_RETURN(
-        layer->qkv, Linear({&names.qkv, &names.recur_gate, &names.recur_beta_step,
-                            &names.recur_beta, &names.recur_step},
-                           {&names.qkv_bias}, RecurrenceRowsOf(spec, key_heads)));
+    HEDDLE_ASSIGN_OR_RETURN(layer->qkv,
+                            Linear({&names.qkv, &names.recur_gate, &names.recur_beta_step,
+                                    &names.recur_beta, &names.recur_step},
+                                   {&names.qkv_bias}, RecurrenceRowsOf(spec, key_heads)));
     const std::vector<Range> channels = RecurrenceChannels(spec, key_heads);
     HEDDLE_ASSIGN_OR_RETURN(const CheckpointTensor* taps, Find(names.conv));
     HEDDLE_ASSIGN_OR_RETURN(layer->conv, Upload(TapsOf(*taps, spec.shape.taps, channels)));

@@ -82,7 +82,7 @@ struct LayerWeights {
                            // or RecurrenceSpec; then they are those of kernels::RecurrenceArgs
   DeviceVector conv_bias;  // [channels]
   RecurrenceWeights recurrence;
-  LinearWeights out;       // [hidden, n_heads * head_dim or channels]
+  LinearWeights out;  // [hidden, n_heads * head_dim or channels]
   NormWeights mlp_norm;
   NormWeights mlp_post_norm;
   LinearWeights up;        // gated: rows gate [inter] over up [inter]

@@ -152,11 +152,12 @@ LayerSpec LayerElsewhere(const LayerSpec& layer) {
 // have it.
 double CostOfLayer(const LayerSpec& layer) {
   const AttentionSpec& attention = layer.attention;
-  const double heads = 2.0 * (attention.n_heads + attention.n_kv_heads) * attention.head_dim +
-                       4.0 * attention.conv.channels +
-                       (attention.recurrence.is_here() ? static_cast<double>(
-                            attention.recurrence.shape.cols() +
-                            attention.recurrence.shape.values()) : 0.0);
+  const double heads =
+      2.0 * (attention.n_heads + attention.n_kv_heads) * attention.head_dim +
+      4.0 * attention.conv.channels +
+      (attention.recurrence.is_here() ? static_cast<double>(attention.recurrence.shape.cols() +
+                                                            attention.recurrence.shape.values())
+                                      : 0.0);
   const double matrices = layer.mlp.gated ? 3 : 2;
   return heads + matrices * layer.mlp.inter + 3.0 * layer.moe.n_experts * layer.moe.inter;
 }

@@ -82,11 +82,15 @@ class SequenceRun {
     }
   }
 
+  size_t Element(int32_t d, int32_t c) const {
+    return static_cast<size_t>(d) * static_cast<size_t>(shape_.value_dim) + static_cast<size_t>(c);
+  }
+
   // state = exp(decay) * state + key update^T
   void Add(double decay, const double* key, const double* update, Row* state) const {
     for (int32_t d = 0; d < shape_.key_dim; ++d) {
       for (int32_t c = 0; c < shape_.value_dim; ++c) {
-        double& s = (*state)[static_cast<size_t>(d * shape_.value_dim + c)];
+        double& s = (*state)[Element(d, c)];
         s = std::exp(decay) * s + key[d] * update[c];
       }
     }
@@ -162,7 +166,7 @@ class SequenceRun {
     for (int32_t c = 0; c < shape_.value_dim; ++c) {
       double seen = 0;
       for (int32_t d = 0; d < shape_.key_dim; ++d) {
-        seen += key[d] * (*state)[static_cast<size_t>(d * shape_.value_dim + c)];
+        seen += key[d] * (*state)[Element(d, c)];
       }
       const bool is_delta = shape_.rule == RecurrenceRule::kGatedDelta;
       double& u = update[static_cast<size_t>(c)];
@@ -173,7 +177,7 @@ class SequenceRun {
     for (int32_t c = 0; c < shape_.value_dim; ++c) {
       double sum = args_.skip == nullptr ? 0.0 : args_.skip[head] * value[c];
       for (int32_t d = 0; d < shape_.key_dim; ++d) {
-        sum += query[d] * (*state)[static_cast<size_t>(d * shape_.value_dim + c)];
+        sum += query[d] * (*state)[Element(d, c)];
       }
       out[c] = static_cast<float>(sum);
     }

@@ -470,11 +470,9 @@ TEST_CASE("Qwen3-Next: layers of both kinds, heads of state and bad values", "[m
   REQUIRE(description.ok());
   const ModelSpec& spec = description->spec;
   const RecurrenceSpec& recurrence = spec.layers[0].attention.recurrence;
-  CHECK(recurrence.shape == kernels::RecurrenceShape{.n_heads = 4,
-                                                     .n_key_heads = 2,
-                                                     .key_dim = 12,
-                                                     .value_dim = 20,
-                                                     .taps = 4});
+  CHECK(recurrence.shape ==
+        kernels::RecurrenceShape{
+            .n_heads = 4, .n_key_heads = 2, .key_dim = 12, .value_dim = 20, .taps = 4});
   CHECK(recurrence.norm_width == 20);
   CHECK(spec.layers[0].attention.n_heads == 0);
   CHECK(spec.layers[2].attention.recurrence.shape.taps == 0);

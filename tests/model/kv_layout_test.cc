@@ -52,7 +52,8 @@ TEST_CASE("Gemma 3 1B at 32k: four layers that see all, six groups of at most fo
   CHECK(pages == 32768 / 16 + 6 * 1584 / 16);
   const KvLayout one = OneKvGroup(layers);
   CHECK(one.PageBytes(DType::kBF16, 1) == 26 * 2 * 256 * 2);
-  CHECK(5 * pages * layout.PageBytes(DType::kBF16, 1) < (32768 / 16) * one.PageBytes(DType::kBF16, 1));
+  CHECK(5 * pages * layout.PageBytes(DType::kBF16, 1) <
+        (32768 / 16) * one.PageBytes(DType::kBF16, 1));
 }
 
 TEST_CASE("Every second layer: two groups of one size", "[unit]") {
