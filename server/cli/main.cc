@@ -161,8 +161,7 @@ __attribute__((no_sanitize("address", "undefined", "thread"))) void OpenStandard
   }
 }
 __attribute__((section(".preinit_array"),
-               used)) void (*const open_standard_streams)(int, char**,
-                                                          char**) = OpenStandardStreams;
+               used)) void (*const kOpenStandardStreams)(int, char**, char**) = OpenStandardStreams;
 
 // Replaces the library's handler, whose write may wait without end.
 [[noreturn]] void OnTerminate() {
