@@ -31,6 +31,8 @@ enum class ExprKind : uint8_t {
   kMachine,   // the texts of machines[`machine`]
   kBegin,     // the start of the text (regular expressions only)
   kEnd,       // the end of the text (regular expressions only)
+  kAhead,  // nothing, if the rest of the text is one of machines[`machine`]; only while a regular
+           // expression is parsed
 };
 
 inline constexpr int32_t kUnbounded = -1;

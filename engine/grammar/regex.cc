@@ -7,8 +7,8 @@
 #include "base/message.h"
 #include "base/status.h"
 #include "engine/grammar/character_properties.h"
+#include "engine/grammar/look_ahead.h"
 #include "engine/grammar/source_reader.h"
-#include "engine/grammar/thompson.h"
 
 namespace heddle::engine::grammar {
 namespace {
@@ -59,7 +59,7 @@ class RegexParser {
     HEDDLE_ASSIGN_OR_RETURN(ExprId expr, ParseChoice(0));
     if (!reader_.AtEnd()) return reader_.Error("a ) that closes nothing");
     if (is_search_) expr = grammar_.Sequence({any_, expr});
-    HEDDLE_ASSIGN_OR_RETURN(StateMachine machine, MachineOf(grammar_, expr, budget_));
+    HEDDLE_ASSIGN_OR_RETURN(StateMachine machine, MachineOfWhole(&grammar_, expr, budget_));
     return ParsedRegex{std::move(machine), is_lazy_};
   }
 
@@ -176,16 +176,33 @@ class RegexParser {
     // A look-ahead that is taken to stand at the beginning finds more than it should.
     const bool finds_more = num_begins_ > begins && !is_at_begin && is_positive;
     ahead = grammar_.Sequence({ahead, any_});
-    HEDDLE_ASSIGN_OR_RETURN(StateMachine machine, MachineOf(grammar_, ahead, budget_));
+    HEDDLE_ASSIGN_OR_RETURN(StateMachine machine, MachineOfWhole(&grammar_, ahead, budget_));
     if (!is_positive) machine = Complement(machine, budget_);
     const int32_t begins_ahead = num_begins_;
     HEDDLE_ASSIGN_OR_RETURN(const ExprId rest, ParseSequence(0));
     if (finds_more || (num_begins_ > begins_ahead && !is_at_begin)) {
       return reader_.Error("^ behind a look-ahead is not supported");
     }
-    HEDDLE_ASSIGN_OR_RETURN(const StateMachine texts, MachineOf(grammar_, rest, budget_));
+    HEDDLE_ASSIGN_OR_RETURN(const StateMachine texts, MachineOfWhole(&grammar_, rest, budget_));
     HEDDLE_ASSIGN_OR_RETURN(machine, Intersect(machine, texts, kMaxStates, budget_));
     return grammar_.Machine(std::move(machine));
+  }
+
+  // A look-ahead within a group, behind "(?=" or "(?!". What follows it is not read yet.
+  absl::StatusOr<ExprId> ParseInnerLookAhead(bool is_positive, int depth) {
+    if (++num_look_aheads_ > kMaxLookAheads) {
+      return reader_.Error(base::StrCat("more than ", kMaxLookAheads, " look-aheads"));
+    }
+    const int32_t begins = num_begins_;
+    HEDDLE_ASSIGN_OR_RETURN(const ExprId ahead, ParseChoice(depth + 1));
+    if (num_begins_ > begins) return reader_.Error("^ within a look-ahead is not supported");
+    if (!reader_.TakeIf(U')')) return reader_.Error("expected )");
+    HEDDLE_ASSIGN_OR_RETURN(StateMachine machine,
+                            MachineOfWhole(&grammar_, grammar_.Sequence({ahead, any_}), budget_));
+    if (!is_positive) machine = Complement(machine, budget_);
+    const ExprId id = grammar_.Machine(std::move(machine));
+    grammar_.exprs[Index(id)].kind = ExprKind::kAhead;
+    return id;
   }
 
   ExprId Characters(CodePointSet set) {
@@ -225,9 +242,10 @@ class RegexParser {
         }
         while (!reader_.AtEnd() && reader_.Peek() != U'>') reader_.Take();
         if (!reader_.TakeIf(U'>')) return reader_.Error("the name of a group does not end");
+      } else if (reader_.Peek() == U'=' || reader_.Peek() == U'!') {
+        return ParseInnerLookAhead(reader_.Take() == U'=', depth);
       } else if (!reader_.TakeIf(U':') && !(TakeFlags(&flags_) && reader_.TakeIf(U':'))) {
-        return reader_.Error(
-            "look-ahead within a group, and flags within an expression, are not supported");
+        return reader_.Error("flags within an expression are not supported");
       }
     }
     HEDDLE_ASSIGN_OR_RETURN(const ExprId group, ParseChoice(depth + 1));

@@ -66,6 +66,8 @@ class Thompson {
       case ExprKind::kEnd:
         nfa_.states[from].at_end.push_back(to);
         return absl::OkStatus();
+      case ExprKind::kAhead:
+        break;  // look_ahead.h has resolved it
     }
     return absl::InternalError("an expression of no kind");
   }

@@ -250,6 +250,9 @@ TEST_CASE("Expressions that are cheap to write and dear to read end within the b
       "((\\pL{1,90}){1,90}){1,90}",
       Joined(20'000, "|", [&](int i) { return CodePoint(0x4E00 + i) + "x"; }),
       StrCat("(?i)", Repeated("(|a)", 30'000)),
+      Repeated("((?=.*a)b|c){1,4}", 8) + "(a|b|c){1,90}",
+      StrCat(Repeated("((?!.*(a|b)*a(a|b){9})", 8), "(a|b)*", Repeated("|b)", 8)),
+      StrCat("(", Repeated("x", 60'000), "(?=y))", Repeated("y", 30'000)),
       Repeated("^", 50'000) + "a" + Repeated("$", 50'000)};
   for (const std::string& text : texts) {
     INFO(text.substr(0, 60));

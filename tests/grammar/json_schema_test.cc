@@ -140,7 +140,7 @@ TEST_CASE("What cannot be honoured is refused with keyword and place", "[grammar
   CHECK_THAT(ErrorOf(R"({"extends":{}})"), Contains("\"extends\""));
   CHECK_THAT(ErrorOf(R"({"$ref":"other.json"})"), Contains("other.json"));
   CHECK_THAT(ErrorOf(R"({"$ref":"#/$defs/none"})"), Contains("none"));
-  CHECK_THAT(ErrorOf(R"j({"pattern":"(x(?=a))"})j"),
+  CHECK_THAT(ErrorOf(R"j({"pattern":"(x(?=a))*"})j"),
              Contains("\"pattern\"") && Contains("look-ahead"));
   CHECK_THAT(ErrorOf(R"({"multipleOf":0})"), Contains("\"multipleOf\""));
   CHECK_THAT(ErrorOf(R"({"minLength":-1})"), Contains("\"minLength\""));

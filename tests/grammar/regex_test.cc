@@ -66,6 +66,24 @@ TEST_CASE("Expressions match what the standard library's ECMAScript expressions 
   }
 }
 
+TEST_CASE("Look-ahead within groups sees all that follows, as in the standard library",
+          "[grammar][unit]") {
+  for (const char* pattern :
+       {"(a(?=b))[ab]*", "(a(?!b)|b(?=a))[ab]*", "(a(?=b))?b*", "((?=ab)[ab]{2}|b)a?",
+        "(a|(?!ba)b)(a|b)?$", "^(a((?=b)|b(?!a)))[ab]*$", "((?=.*b)a|b){1,2}[ab]*",
+        "(?=a)((?!aab)[ab])[ab]*", "(a(?=(b(?!b))))[ab]+",
+        "(?:(aa)|(?!.*bb)(?=a|ba)(a)?(b(?=a)(a)?)?)"}) {
+    const std::regex reference(pattern, std::regex::ECMAScript);
+    const StateMachine whole = ParseOrDie(pattern, RegexMatch::kWhole);
+    const StateMachine found = ParseOrDie(pattern, RegexMatch::kSearch);
+    for (const std::string& text : test::AllTexts("ab", 6)) {
+      INFO(pattern << " on " << text);
+      CHECK(whole.Accepts(Widen(text)) == std::regex_match(text, reference));
+      CHECK(found.Accepts(Widen(text)) == std::regex_search(text, reference));
+    }
+  }
+}
+
 TEST_CASE("Classes beyond ASCII match their code points", "[grammar][unit]") {
   auto matches = [](std::string_view pattern, std::string_view text) {
     return Matches(CompileOrDie(GrammarOf(ParseOrDie(pattern, RegexMatch::kWhole))), text);
@@ -151,7 +169,12 @@ TEST_CASE("What is not regular or not known is refused by name", "[grammar][unit
   auto error = [](std::string_view pattern) {
     return std::string(ParseRegex(pattern, RegexMatch::kWhole).status().message());
   };
-  CHECK_THAT(error("(x(?=a))"), Contains("look-ahead"));
+  CHECK_THAT(error("(x(?=a))*"), Contains("look-ahead"));
+  CHECK_THAT(error("(x(?=a)){1,9}"), Contains("look-ahead"));
+  CHECK_THAT(error("(x(?=^a))"), Contains("look-ahead"));
+  CHECK_THAT(error("((?=a)|b)^c"), Contains("look-ahead"));
+  CHECK_THAT(error("(x(?=a"), Contains("expected )"));
+  CHECK_THAT(error("(x(?#a))"), Contains("flags"));
   CHECK_THAT(error("(?<!a)b"), Contains("look-behind"));
   CHECK_THAT(error("(a)\\1"), Contains("back references"));
   CHECK_THAT(error("\\bword\\b"), Contains("\\b"));

@@ -223,6 +223,11 @@ TEST_CASE("Look-ahead of what follows restricts it", "[grammar][unit]") {
          {R"("")", R"("+.")", R"("1.5.")"}});
   Check(
       {R"j({"type":"string","pattern":"^(?=.*[0-9])[a-z0-9]{3}$"})j", {R"("ab1")"}, {R"("abc")"}});
+  // zod's of durations (ISO 8601).
+  Check({R"j({"type":"string","pattern":"^P(?:(\\d+W)|(?!.*W)(?=\\d|T\\d)(\\d+Y)?(\\d+M)?(\\d+D)?)j"
+         R"j((T(?=\\d)(\\d+H)?(\\d+M)?(\\d+([.,]\\d+)?S)?)?)$"})j",
+         {R"("P3W")", R"("P1Y2M")", R"("PT1.5S")", R"("P1DT12H")"},
+         {R"("P")", R"("PT")", R"("P1DT")", R"("P1Y3W")", R"("P1H")"}});
 }
 
 TEST_CASE("OpenAPI's nullable and older drafts' keywords mean what they meant", "[grammar][unit]") {
