@@ -67,12 +67,22 @@ class Executor {
   // Starts `plan`, which must stay unchanged until Wait has returned its result; what is needed of
   // `locals` is copied. REQUIRES: no plan with pools is in flight, because this one would overwrite
   // its hidden states. Plans within limits() never fail for want of memory. An error, from here or
-  // from Wait, means that the device is gone: the loop fails all requests and waits for no other
-  // plan.
+  // from Wait, means that the device is gone: the loop waits for no other plan, and fails all
+  // requests unless Abandon says that the device may come back.
   virtual absl::Status Submit(const StepPlan& plan, const StepLocals& locals) = 0;
 
   // Blocks until the oldest submitted plan is done; overwrites *result (reusing its capacity).
   virtual absl::Status Wait(StepResult* result) = 0;
+
+  // Whether the executor can still run steps, as far as it knows without running one.
+  virtual absl::Status status() const { return absl::OkStatus(); }
+  // Behind an error, of a plan or of status(): gives up all plans in flight. Sequences that they
+  // begin and end have begun and ended then, and their samples have drawn nothing. False: the error
+  // is final. True: Recover may make the executor work again.
+  virtual bool Abandon() { return false; }
+  // Tries to go on behind Abandon, without blocking for long. OK: plans are taken again, and the
+  // content of all pages is lost. UNAVAILABLE: not yet; call it again soon. Other errors are final.
+  virtual absl::Status Recover() { return absl::FailedPreconditionError("nothing was abandoned"); }
 };
 
 }  // namespace heddle::engine

@@ -91,6 +91,17 @@ void PageAllocator::ClearOwner(PageId page) {
   free_.push_back(page);
 }
 
+void PageAllocator::ForgetContents() {
+  HEDDLE_CHECK(num_used() == 0, "a page in use cannot lose its content");
+  while (!heap_.empty()) {
+    const PageId page{heap_.back()};
+    RemoveEvictable(Index(page));
+    free_.push_back(page);
+    std::exchange(owners_[Index(page)], nullptr)->Evicted(page);
+  }
+  for (uint32_t& generation : generations_) ++generation;
+}
+
 bool PageAllocator::GoesBefore(int32_t a, int32_t b) const {
   if (credit_[a] != credit_[b]) return credit_[a] < credit_[b];
   return released_[a] < released_[b];

@@ -77,6 +77,10 @@ class PageAllocator {
   // told.
   void ClearOwner(PageId page);
 
+  // Nothing that was written to any page is there any more: owners lose what they have. REQUIRES: no
+  // page is live. O(num_pages).
+  void ForgetContents();
+
   int32_t references(PageId page) const { return references_[engine::Index(page)]; }
   bool is_owned(PageId page) const { return owners_[engine::Index(page)] != nullptr; }
   bool IsOwnedBy(PageId page, const PageOwner* owner) const {

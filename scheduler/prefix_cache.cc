@@ -253,6 +253,15 @@ void PrefixCache::Forget(PageId page) {
   }
 }
 
+void PrefixCache::Clear() {
+  while (!by_hash_.empty()) {
+    PageId root = by_hash_.begin()->second;
+    while (At(root).parent != kNone) root = At(root).parent;
+    Forget(root);
+    Uncache(root);
+  }
+}
+
 void PrefixCache::DropCompanions(PageId node) {
   for (int32_t group = 1; group < num_groups_; ++group) {
     const PageId companion = std::exchange(companions_[CompanionAt(node, group)], kNone);

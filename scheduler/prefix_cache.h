@@ -103,6 +103,10 @@ class PrefixCache final : private PageOwner {
   }
   uint64_t HashOf(PageId node) const { return At(node).hash; }
 
+  // Forgets all pages, in both tiers, and the copies of the plan. REQUIRES: between steps, behind
+  // BeginStep.
+  void Clear();
+
   // Makes `page` the companion of `node` for a group > 0 and becomes its owner. REQUIRES: `page` is
   // live, full and not in the cache; `node` is in it and has no companion of that group.
   void Attach(PageId node, int32_t group, PageId page);

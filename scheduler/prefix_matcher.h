@@ -56,6 +56,9 @@ class PrefixMatcher {
   void BeginStep() { cache_.BeginStep(); }
   void EndStep(engine::StepPlan* plan);
 
+  // Forgets all pages, in both tiers. REQUIRES: as PrefixCache::Clear.
+  void Clear() { cache_.Clear(); }
+
   int32_t host_pages_used() const;
   absl::Status CheckIntegrity() const;  // as PageAllocator's and PrefixCache's
 

@@ -126,6 +126,13 @@ class Scheduler {
   // events to *events. The cost model learns from the time since Plan, or since the last Commit.
   void Commit(const engine::StepResult& result, int64_t now_us, std::vector<SequenceEvent>* events);
 
+  // The executor has lost the steps in flight and the content of all pages, also on the host: takes
+  // the plans back, preempts whoever runs, and empties the prefix cache, so that each sequence is
+  // computed again from its tokens. Contexts keep their tokens alone. Sequences that the lost plans
+  // begin and end have begun and ended all the same. *notes gets the preemptions. REQUIRES: no
+  // adapters. O(pages + requests).
+  void ForgetPages(int64_t now_us, std::vector<StepNote>* notes);
+
   // The decisions of the last Plan or PlanAhead, in order, and the data that goes with its plan;
   // both are valid until the next one.
   std::span<const StepNote> notes() const { return planner_.step().notes; }
@@ -158,6 +165,7 @@ class Scheduler {
   void KeepContext(Sequence* sequence, FinishReason reason);
   static SequenceEvent& AddEvent(const Sequence& sequence, std::vector<SequenceEvent>* events);
   void Sweep();
+  void TakeBackFlights();
   absl::Status CheckPages() const;
 
   const SchedulerLimits limits_;

@@ -58,6 +58,7 @@ class Rig {
   // Runs one step; false if there was nothing to do. Fails the test on a broken plan.
   bool Step() {
     ++now_us;
+    if (loses && loses()) Lose();
     if (planned_.empty()) {
       Draft();
       scheduler.Plan(now_us, &plan);
@@ -85,10 +86,23 @@ class Rig {
     return true;
   }
 
-  // From now on plans reach the executor as messages. To be called before the first one.
+  // From now on plans reach the executor as messages. To be called before the first one, or when
+  // both ends begin anew.
   void SendPlans() {
     encoder_.emplace(executor.limits());
     decoder_.emplace(executor.limits());
+  }
+
+  // The executor loses its pages and the steps in flight, and comes back empty.
+  void Lose() {
+    executor.set_recover([] { return absl::OkStatus(); });
+    if (!executor.Abandon() || !executor.Recover().ok()) FAIL("the executor does not come back");
+    planned_.clear();
+    sent_.clear();
+    if (encoder_) SendPlans();
+    std::vector<StepNote> notes;
+    scheduler.ForgetPages(now_us, &notes);
+    if (scheduler.stats().pages_used != 0) FAIL("pages are in use, and nothing runs");
   }
 
   void RunAll() {
@@ -136,6 +150,7 @@ class Rig {
   // Proposes drafts for a candidate, before each plan.
   std::function<std::vector<TokenId>(const DraftCandidate&)> draft;
   std::function<void()> on_plan;  // behind each plan that is made
+  std::function<bool()> loses;    // before each step: whether the executor loses all that it has
   std::function<void()> between;  // after the executor, before Commit
   std::map<std::pair<RequestId, int32_t>, BranchOutcome> outcome;
   int64_t now_us = 0;

@@ -36,6 +36,14 @@ class RandomLoad {
       rig_.draft = [this](const DraftCandidate& candidate) { return Propose(candidate); };
     }
     rig_.on_plan = [this] { CheckPaused(); };
+    if (options_.adapter_slots == 0) {
+      losses_per_1000_steps_ = Between(0, 1) * Between(1, 60);
+      rig_.loses = [this] {
+        const bool loses = Between(0, 999) < losses_per_1000_steps_;
+        losses_ += loses ? 1 : 0;
+        return loses;
+      };
+    }
     forks_per_100_steps_ = Between(0, 1) * Between(0, 60);
     rig_.between = [this] {
       // Steps take time in proportion to their rows, for the targets' sake.
@@ -63,6 +71,7 @@ class RandomLoad {
       Check();
     }
     rig_.between = nullptr;
+    rig_.loses = nullptr;
     while (!paused_.empty()) Resume(*paused_.begin());
     // Whatever is left finishes: each live branch needs at most its context in decodes and every
     // preemption lets a more urgent one go on.
@@ -84,6 +93,7 @@ class RandomLoad {
   int64_t finished() const { return finished_; }
   int64_t parked() const { return parked_; }
   int64_t went_on() const { return went_on_; }
+  int64_t losses() const { return losses_; }
   size_t num_groups() const { return options_.windows.size(); }
 
  private:
@@ -313,6 +323,8 @@ class RandomLoad {
   int32_t arrivals_per_100_steps_ = 0;
   int32_t cancels_per_100_steps_ = 0;
   int32_t pauses_per_100_steps_ = 0;
+  int32_t losses_per_1000_steps_ = 0;
+  int64_t losses_ = 0;  // of all pages and the steps in flight
   std::map<RequestId, Live> live_;
   std::set<RequestId> paused_;
   int32_t forks_per_100_steps_ = 0;
@@ -328,6 +340,7 @@ TEST_CASE("Tokens do not depend on scheduling and no page is lost", "[scheduler]
   constexpr int64_t kStepsPerLoad = 2000;
   int64_t preemptions = 0, finished = 0, cached = 0, swapped = 0, ahead = 0, parked = 0, held = 0;
   int64_t went_on = 0;           // from kept contexts
+  int64_t losses = 0;            // of the executor's memory
   int64_t cached_of_groups = 0;  // by models of several groups
   SchedulerStats adapters;
   int64_t drafted = 0, accepted = 0;
@@ -343,6 +356,7 @@ TEST_CASE("Tokens do not depend on scheduling and no page is lost", "[scheduler]
     finished += load.finished();
     parked += load.parked();
     went_on += load.went_on();
+    losses += load.losses();
     held += load.rig().scheduler.stats().held;
     const SchedulerStats stats = load.rig().scheduler.stats();
     drafted += stats.drafted_tokens;
@@ -362,6 +376,7 @@ TEST_CASE("Tokens do not depend on scheduling and no page is lost", "[scheduler]
   CHECK(ahead > steps / 5);
   CHECK(parked > steps / 200);
   CHECK(went_on > steps / 20);
+  CHECK(losses > steps / 500);
   CHECK(held > steps / 3000);  // rows cost little beside a step of this load
   CHECK(accepted > steps / 10);
   CHECK(drafted - accepted > steps / 10);

@@ -109,6 +109,20 @@ absl::Status FakeExecutor::Submit(const StepPlan& plan, const engine::StepLocals
   return absl::OkStatus();
 }
 
+bool FakeExecutor::Abandon() {
+  if (!recover_) return false;
+  for (; !results_.empty(); results_.pop_back()) {
+    for (const engine::SequenceGain& gain : results_.back().gains) {
+      const auto it = live_.find(gain.id);
+      if (it != live_.end()) it->second.next_position -= gain.num_tokens;
+    }
+  }
+  cells_.assign(cells_.size(), {});
+  host_cells_.assign(host_cells_.size(), {});
+  last_has_pools_ = false;
+  return true;
+}
+
 absl::Status FakeExecutor::Wait(engine::StepResult* result) {
   if (before_result_) HEDDLE_RETURN_IF_ERROR(before_result_());
   if (results_.empty()) return absl::InternalError("no plan is in flight");

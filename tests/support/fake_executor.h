@@ -33,6 +33,12 @@ class FakeExecutor final : public engine::Executor {
   absl::Status Submit(const engine::StepPlan& plan, const engine::StepLocals& locals) override;
   absl::Status Wait(engine::StepResult* result) override;
 
+  // Loses the steps in flight, and all that was written to pages.
+  bool Abandon() override;
+  absl::Status Recover() override { return recover_ ? recover_() : absl::OkStatus(); }
+  // Called in Recover for its answer. Without it Abandon refuses: errors are final.
+  void set_recover(std::function<absl::Status()> hook) { recover_ = std::move(hook); }
+
   // Sets the idle time that results report. Call it before the first Submit.
   void set_idle_ns(int64_t idle_ns) { idle_ns_ = idle_ns; }
 
@@ -130,6 +136,7 @@ class FakeExecutor final : public engine::Executor {
   absl::flat_hash_map<engine::SequenceId, Live> live_;
   std::deque<engine::StepResult> results_;  // not waited for, the oldest first
   std::function<absl::Status()> before_result_;
+  std::function<absl::Status()> recover_;
   int64_t idle_ns_ = -1;
   bool last_has_pools_ = false;  // the plan that was submitted last
   std::atomic<int64_t> num_live_{0};
