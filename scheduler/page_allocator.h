@@ -77,8 +77,8 @@ class PageAllocator {
   // told.
   void ClearOwner(PageId page);
 
-  // Nothing that was written to any page is there any more: owners lose what they have. REQUIRES: no
-  // page is live. O(num_pages).
+  // Nothing that was written to any page is there any more: owners lose what they have. REQUIRES:
+  // no page is live. O(num_pages).
   void ForgetContents();
 
   int32_t references(PageId page) const { return references_[engine::Index(page)]; }

@@ -39,6 +39,8 @@ void Scheduler::TakeBackFlights() {
     for (const ScoreOwner& scores : flights_[i].score_owners) {
       scores.request->num_scored -= scores.count;
     }
+    // Their prompts are to end in a later step, and nothing is drawn behind them.
+    for (RequestState* request : flights_[i].prompts_only) request->forked = false;
   }
   flights_.Clear();
   has_drafts_ = false;
