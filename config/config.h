@@ -68,6 +68,7 @@ struct EngineConfig {
   std::string join;            // HOST:PORT of the head; empty: this process is the head
   std::string rank_token_file;
   Seconds rank_timeout{10};
+  Seconds rank_rejoin_timeout{60};
   std::string isa = "auto";
   int64_t page_tokens = 0;  // 0: CapacityOptions::page_tokens
   MemorySize kv_memory;

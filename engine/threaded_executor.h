@@ -27,6 +27,10 @@ class ThreadedExecutor final : public Executor {
   const ExecutorLimits& limits() const override { return inner_->limits(); }
   absl::Status Submit(const StepPlan& plan, const StepLocals& locals) override;
   absl::Status Wait(StepResult* result) override;
+  absl::Status status() const override { return inner_->status(); }
+  // REQUIRES for both: no step is on the thread, as when Wait has returned its error.
+  bool Abandon() override { return inner_->Abandon(); }
+  absl::Status Recover() override { return inner_->Recover(); }
 
  private:
   enum class State { kIdle, kSubmitted, kRunning, kDone };

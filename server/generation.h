@@ -46,8 +46,9 @@ using EventSink = std::function<void(GenerationEvent&&)>;
 
 enum class EngineState : uint8_t {
   kServing,
-  kDraining,  // finishes what it has and takes nothing new
-  kFailed,    // the executor failed; every request has ended with kError
+  kRecovering,  // waits for lost ranks; requests keep what they have, and new ones are refused
+  kDraining,    // finishes what it has and takes nothing new
+  kFailed,      // the executor failed; every request has ended with kError
 };
 
 // LoRA adapters in the pool. Where they are on their way there: AdapterFigures.
@@ -71,6 +72,8 @@ struct AdapterStats {
 
 struct EngineStats {
   EngineState state = EngineState::kServing;
+  std::string why;  // while it recovers: what is missing, for clients
+  int64_t recoveries = 0;
   int32_t running_sequences = 0;  // without those that are paused
   int32_t paused_sequences = 0;   // their clients do not read (Pause)
   int32_t waiting_requests = 0;
@@ -153,8 +156,8 @@ class GenerationService {
   virtual RequestId NextId() = 0;
 
   // Queues the request. RESOURCE_EXHAUSTED: the queue is full (429; retry_after.h says when to try
-  // again). A request that waits too long ends with such an error, too. UNAVAILABLE: draining or
-  // failed (503). INVALID_ARGUMENT: it can never fit (the message says what would). After an error
+  // again). A request that waits too long ends with such an error, too. UNAVAILABLE: draining,
+  // failed, or recovering, which comes with such an advice (503). INVALID_ARGUMENT: it can never fit (the message says what would). After an error
   // the sink is never called.
   virtual absl::Status Submit(GenerationRequest request, EventSink sink) = 0;
 

@@ -105,8 +105,16 @@ absl::Status LocalExecutor::Wait(StepResult* result) {
     parts_.ranks->BeginLogits();
   }
   absl::Status status = RunStep(&flight, result);
-  if (parts_.ranks != nullptr) status = parts_.ranks->Join(status);
-  if (!status.ok()) return status;
+  if (parts_.ranks != nullptr) {
+    const absl::Status joined = parts_.ranks->Join(status);
+    // Tokens that the head has drawn from all parts count, whoever is lost behind that; the next
+    // step fails.
+    if (!status.ok() || !parts_.ranks->may_regroup()) status = joined;
+  }
+  if (!status.ok()) {
+    EndSequences(*flight.plan);
+    return status;
+  }
   if (flights_.empty() || !flights_.oldest().draws_wait) return absl::OkStatus();
   return LaunchDraws(&flights_.oldest());
 }
@@ -123,7 +131,20 @@ absl::Status LocalExecutor::LaunchStages() {
 absl::Status LocalExecutor::RunStep(Flight* flight, StepResult* result) {
   if (max_in_flight() == 1) HEDDLE_RETURN_IF_ERROR(Launch(flight));
   if (is_pipeline()) HEDDLE_RETURN_IF_ERROR(RunLogits(flight));
+  // Ops of a step that was given up have no result.
+  if (parts_.ranks != nullptr) HEDDLE_RETURN_IF_ERROR(parts_.ranks->status());
   return Finish(flight, result);
+}
+
+bool LocalExecutor::Abandon() {
+  if (parts_.ranks == nullptr || !parts_.ranks->may_regroup()) return false;
+  for (int i = 0; i < flights_.size(); ++i) {
+    if (!flights_[i].is_launched) BeginSequences(&flights_[i]);
+    EndSequences(*flights_[i].plan);
+  }
+  flights_.Clear();
+  pool_sums_.clear();
+  return true;
 }
 
 // The second half of a step of a pipeline. The tokens of all steps before it are known.
@@ -191,11 +212,15 @@ absl::Status LocalExecutor::Finish(Flight* flight, StepResult* result) {
     const auto rows = static_cast<int32_t>(plan.token_ids.size());
     drafts_->Run(*parts_.device, {plan, decoder_->Features(rows), *cache_, sampler_}, result);
   }
+  EndSequences(plan);
+  return absl::OkStatus();
+}
+
+void LocalExecutor::EndSequences(const StepPlan& plan) {
   for (SequenceId id : plan.ended) {
     sampler_.End(id);
     pool_sums_.erase(id);
   }
-  return absl::OkStatus();
 }
 
 // Whether `plan` swaps and loads only pages that the step in flight, if any, does not use. That

@@ -84,6 +84,12 @@ class LocalExecutor final : public Executor {
   absl::Status Submit(const StepPlan& plan, const StepLocals& locals) override;
   absl::Status Wait(StepResult* result) override;
 
+  absl::Status status() const override {
+    return parts_.ranks == nullptr ? absl::OkStatus() : parts_.ranks->status();
+  }
+  bool Abandon() override;
+  absl::Status Recover() override { return parts_.ranks->Regroup(*parts_.device); }
+
   // REQUIRES: nothing is in flight.
   void set_mask_patience(const MaskPatience& patience) { mask_patience_ = patience; }
 
@@ -139,6 +145,7 @@ class LocalExecutor final : public Executor {
   absl::Status RunLogits(Flight* flight);
   absl::Status Launch(Flight* flight);
   void BeginSequences(Flight* flight);
+  void EndSequences(const StepPlan& plan);
   void BuildDraws(Flight* flight);
   std::span<const int32_t> DrawsOfRows(const StepPlan& plan);
   static void NumberDraws(Flight* flight);

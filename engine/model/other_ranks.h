@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "engine/adapter/adapter_image.h"
 #include "engine/step.h"
+#include "kernels/device.h"
 
 namespace heddle::engine {
 
@@ -35,6 +36,17 @@ class OtherRanks {
   virtual absl::Status Fail(const absl::Status& why) = 0;
 
   virtual int32_t world() const = 0;
+
+  // The first reason for which ranks do not wait for each other any more; OK: none. What the head
+  // has computed while it is OK has all parts of the others.
+  virtual absl::Status status() const = 0;
+  // Whether lost ranks can come back. Then Join may fail for a step whose head has gone well, and
+  // Regroup tries to go on behind a failure, as Executor::Recover: `device` is the head's, which
+  // joins new groups. REQUIRES for Regroup: may_regroup().
+  virtual bool may_regroup() const { return false; }
+  virtual absl::Status Regroup(kernels::Device& /*device*/) {
+    return absl::FailedPreconditionError("these ranks do not come back");
+  }
 };
 
 }  // namespace heddle::engine

@@ -38,6 +38,7 @@ class RankThreads final : public OtherRanks {
   absl::Status Join(const absl::Status& head) override;
   absl::Status Fail(const absl::Status& why) override;
   int32_t world() const override { return static_cast<int32_t>(workers_.size()) + 1; }
+  absl::Status status() const override { return groups_.front()->status(); }
 
  private:
   struct Job {

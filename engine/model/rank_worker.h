@@ -46,6 +46,8 @@ class RankWorker {
   absl::Status RunStage(const StepPlan& plan, Adapters adapters);
   absl::Status RunLogits(const StepPlan& plan);
 
+  // For joining new groups behind a failure. The content of all pages counts as lost then.
+  kernels::Device& device() const { return *parts_.device; }
   int32_t stage() const { return parts_.spec.stage; }
 
  private:

@@ -6,6 +6,8 @@
 #include <atomic>
 #include <chrono>
 #include <future>
+#include <optional>
+#include <random>
 #include <string>
 #include <utility>
 
@@ -52,23 +54,50 @@ absl::StatusOr<RankIdentity> IdentityOf(const config::Config& config,
   return identity;
 }
 
-// Tries until the head answers: it may not have begun, or may be ending.
-absl::StatusOr<std::shared_ptr<RankClient>> JoinHead(const RankAddress& head,
-                                                     const RankIdentity& identity,
-                                                     const config::Config& config,
-                                                     SignalWatch& signals, const Logger& log) {
+// A number that no other head has.
+uint64_t NewSession() {
+  std::random_device random;
+  return (uint64_t{random()} << 32 | random()) | 1;
+}
+
+// This process's part of the model, as long as it can be used.
+struct OwnPart {
+  std::optional<engine::LoadedRank> rank;  // empty: nothing is loaded
+  HeldPlace place;
+  engine::RankOffer offer;
+};
+
+// A rank's way through groups.
+struct RankRun {
+  const config::Config& config;
+  const engine::LoadOptions& options;
+  RankAddress head;
+  RankIdentity identity;
+  SignalWatch& signals;
+  const Logger& log;
+  OwnPart part;
+};
+
+// Tries until the head answers: it may not have begun, may be ending, or may wait for others.
+// UNAVAILABLE: it has not within `patience`; nullopt: for ever.
+absl::StatusOr<std::shared_ptr<RankClient>> JoinHead(RankRun& run,
+                                                     std::optional<milliseconds> patience) {
+  const auto begin = std::chrono::steady_clock::now();
   for (bool is_first = true;; is_first = false) {
     absl::StatusOr<std::shared_ptr<RankClient>> client =
-        RankClient::Join(head.host, head.port, identity);
+        RankClient::Join(run.head.host, run.head.port, run.identity, run.part.place);
     if (!absl::IsUnavailable(client.status())) return client;
     if (is_first) {
-      log.Info("waiting for the head",
-               {{"at", config.join}, {"why", std::string(client.status().message())}});
+      run.log.Info("waiting for the head",
+                   {{"at", run.config.join}, {"why", std::string(client.status().message())}});
     }
-    const std::optional<int> number = signals.Wait(kRetry);
+    if (patience.has_value() && std::chrono::steady_clock::now() - begin > *patience) {
+      return client;
+    }
+    const std::optional<int> number = run.signals.Wait(kRetry);
     if (number.has_value()) {
-      log.Info("stopped while it waited for the head", {{"signal", *number}});
-      log.Flush();
+      run.log.Info("stopped while it waited for the head", {{"signal", *number}});
+      run.log.Flush();
       _exit(kDiedOfSignal + *number);
     }
   }
@@ -90,13 +119,47 @@ absl::StatusOr<engine::LoadedRank> LoadOwnPart(engine::LoadOptions options,
   return engine::LoadRank(config.model, options);
 }
 
-absl::Status LoadAndRun(const engine::LoadOptions& options, const config::Config& config,
-                        const std::shared_ptr<RankClient>& client, const Logger& log) {
-  HEDDLE_ASSIGN_OR_RETURN(const engine::LoadedRank rank, LoadOwnPart(options, config, client));
-  log.Info("the rank is loaded", {{"rank", int64_t{client->rank()}},
-                                  {"ranks", int64_t{client->settings().layout.world()}},
-                                  {"device", rank.device}});
-  return client->Run(*rank.worker, rank.capacity.limits);
+// Takes the loaded part to its place again, or loads the part of a new place.
+absl::Status Prepare(RankRun& run, const std::shared_ptr<RankClient>& client) {
+  OwnPart& part = run.part;
+  const HeldPlace place = client->place();
+  if (part.rank.has_value() && part.place.session == place.session &&
+      part.place.rank == place.rank) {
+    return client->Rejoin(*part.rank->worker, part.offer, part.rank->capacity.limits);
+  }
+  part = {};  // its memory is needed
+  HEDDLE_ASSIGN_OR_RETURN(part.rank, LoadOwnPart(run.options, run.config, client));
+  part.place = place;
+  part.offer = client->offer();
+  run.log.Info("the rank is loaded", {{"rank", int64_t{client->rank()}},
+                                      {"ranks", int64_t{client->settings().layout.world()}},
+                                      {"device", part.rank->device}});
+  return absl::OkStatus();
+}
+
+absl::Status PrepareAndRun(RankRun& run, const std::shared_ptr<RankClient>& client) {
+  const absl::Status status = Prepare(run, client);
+  if (absl::IsCancelled(status)) return absl::OkStatus();  // the head has ended in order
+  HEDDLE_RETURN_IF_ERROR(status);
+  return client->Run(*run.part.rank->worker, run.part.rank->capacity.limits);
+}
+
+// One life of the group. nullopt: a signal has ended it.
+std::optional<absl::Status> RunOnce(RankRun& run, const std::shared_ptr<RankClient>& client) {
+  run.log.Info("joined the head", {{"at", run.config.join}, {"rank", int64_t{client->rank()}}});
+  std::future<absl::Status> running =
+      std::async(std::launch::async, [&] { return PrepareAndRun(run, client); });
+  bool is_stopped = false;
+  while (running.wait_for(milliseconds(0)) != std::future_status::ready) {
+    const std::optional<int> number = run.signals.Wait(milliseconds(20));
+    if (!number.has_value() || number == SIGHUP) continue;
+    run.log.Info("shutting down", {{"signal", *number}});
+    is_stopped = true;
+    client->Stop();
+  }
+  absl::Status status = running.get();
+  if (is_stopped) return std::nullopt;
+  return status;
 }
 
 }  // namespace
@@ -119,7 +182,10 @@ absl::StatusOr<std::shared_ptr<RankHead>> StartRankHead(const config::Config& co
                    .max_batch_seqs = options.capacity.max_batch_seqs,
                    .max_context = options.capacity.max_context,
                    .timeout = std::chrono::duration_cast<milliseconds>(
-                       std::chrono::duration<double>(config.rank_timeout.value))};
+                       std::chrono::duration<double>(config.rank_timeout.value)),
+                   .rejoin = std::chrono::duration_cast<milliseconds>(
+                       std::chrono::duration<double>(config.rank_rejoin_timeout.value)),
+                   .session = NewSession()};
   return RankHead::Start(head, log);
 }
 
@@ -127,22 +193,19 @@ absl::Status RunRank(const config::Config& config, SignalWatch& signals, const L
   HEDDLE_ASSIGN_OR_RETURN(const RankAddress address, ParseRankAddress("--join", config.join));
   HEDDLE_ASSIGN_OR_RETURN(const engine::LoadOptions options, ToLoadOptions(config));
   HEDDLE_ASSIGN_OR_RETURN(const RankIdentity identity, IdentityOf(config, options, log));
-  HEDDLE_ASSIGN_OR_RETURN(const std::shared_ptr<RankClient> client,
-                          JoinHead(address, identity, config, signals, log));
-  log.Info("joined the head", {{"at", config.join}, {"rank", int64_t{client->rank()}}});
-  std::future<absl::Status> running =
-      std::async(std::launch::async, [&] { return LoadAndRun(options, config, client, log); });
-  bool is_stopped = false;
-  while (running.wait_for(milliseconds(0)) != std::future_status::ready) {
-    const std::optional<int> number = signals.Wait(milliseconds(20));
-    if (!number.has_value() || number == SIGHUP) continue;
-    log.Info("shutting down", {{"signal", *number}});
-    is_stopped = true;
-    client->Stop();
+  RankRun run{config, options, address, identity, signals, log, {}};
+  std::optional<milliseconds> patience;  // for the first head: without end
+  while (true) {
+    absl::StatusOr<std::shared_ptr<RankClient>> client = JoinHead(run, patience);
+    if (absl::IsUnavailable(client.status())) return absl::AbortedError(client.status().message());
+    HEDDLE_RETURN_IF_ERROR(client.status());
+    const std::optional<absl::Status> status = RunOnce(run, *client);
+    if (!status.has_value() || status->ok()) return absl::OkStatus();
+    if (!absl::IsUnavailable(*status)) return *status;
+    patience = (*client)->settings().rejoin;
+    if (patience->count() == 0) return absl::AbortedError(status->message());
+    log.Warning("the group is lost: joining again", {{"why", std::string(status->message())}});
   }
-  const absl::Status status = running.get();
-  if (is_stopped || status.ok()) return absl::OkStatus();
-  return absl::IsUnavailable(status) ? absl::AbortedError(status.message()) : status;
 }
 
 }  // namespace heddle::server

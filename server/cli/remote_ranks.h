@@ -21,8 +21,9 @@ absl::StatusOr<std::shared_ptr<RankHead>> StartRankHead(const config::Config& co
                                                         const Logger* log);
 
 // Runs this process as a rank of another one's engine until that ends: waits for the head, loads
-// this rank's part, executes steps. OK when the head ends in order or a signal arrives; ABORTED
-// when the head or another rank is lost, so that a supervisor starts all of them again.
+// this rank's part, executes steps, and joins again when the head or another rank is lost. OK when
+// the head ends in order or a signal arrives; ABORTED when the group does not form again in time,
+// so that a supervisor starts all of them again.
 absl::Status RunRank(const config::Config& config, SignalWatch& signals, const Logger& log);
 
 }  // namespace heddle::server

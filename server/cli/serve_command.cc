@@ -284,11 +284,13 @@ void ReloadAll(const Reloads& reloads, const Logger& log) {
 }
 
 // Waits for SIGINT or SIGTERM (OK), or for the engine to fail (a supervisor should then restart
-// us). ABORTED: a rank in another process is lost (`ranks`, or null).
+// us). ABORTED: the group of ranks in other processes has ended for good (`ranks`, or null). `grpc`,
+// or null, is told whether the engine serves.
 absl::Status WaitForEnd(const config::Config& config, SignalWatch& signals, EngineLoop& loop,
-                        const RankHead* ranks, const Reloads& reloads, const Logger& log) {
+                        const RankHead* ranks, GrpcServer* grpc, const Reloads& reloads, const Logger& log) {
   constexpr int kPollsPerLook = 10;  // at the key file, which is every two seconds
   FreeMemory free_memory;
+  bool is_serving = true;
   for (int poll = 1;; ++poll) {
     loop.Beat();
     reloads.certificates->Check(SteadyClock::now());
@@ -309,7 +311,15 @@ absl::Status WaitForEnd(const config::Config& config, SignalWatch& signals, Engi
         !lost.ok()) {
       return absl::AbortedError(lost.message());
     }
-    if (loop.Stats().state == EngineState::kFailed) {
+    const EngineState state = loop.Stats().state;
+    if (ranks != nullptr && ranks->is_lost() && state == EngineState::kServing) {
+      loop.CheckExecutor();  // it may have nothing to run
+    }
+    if (grpc != nullptr && (state == EngineState::kServing) != is_serving) {
+      grpc->SetReady(!is_serving);
+    }
+    is_serving = state == EngineState::kServing;
+    if (state == EngineState::kFailed) {
       const std::string why(loop.Failure().message());
       log.Error("the engine has failed: nothing runs any more", {{"error", why}});
       return absl::InternalError(base::StrCat("the engine has failed: ", why));
@@ -458,7 +468,7 @@ absl::Status RunServe(const config::Config& config) {
 
   Certificates certificates(tls.get(), grpc.get(), &log);
   absl::Status end = WaitForEnd(config, signals, *session.loop, session.ranks.get(),
-                                {&certificates, &key_file, server.get()}, log);
+                                grpc.get(), {&certificates, &key_file, server.get()}, log);
   if (end.ok()) LeaveFirst(config, signals, *server, grpc.get(), *session.loop, log);
   DrainAndStop(config, signals, *server, grpc.get(), *session.loop, log);
   if (session.loop->IsStuck()) {

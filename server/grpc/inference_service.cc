@@ -16,6 +16,8 @@ v1::GetStatsResponse::State ToState(EngineState state) {
   switch (state) {
     case EngineState::kServing:
       return v1::GetStatsResponse::STATE_SERVING;
+    case EngineState::kRecovering:
+      return v1::GetStatsResponse::STATE_RECOVERING;
     case EngineState::kDraining:
       return v1::GetStatsResponse::STATE_DRAINING;
     case EngineState::kFailed:

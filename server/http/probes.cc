@@ -6,6 +6,7 @@
 #include "base/status.h"
 #include "engine/grammar/grammar_compiler.h"
 #include "server/batch/file_store.h"
+#include "server/retry_after.h"
 
 namespace heddle::server {
 namespace {
@@ -36,10 +37,11 @@ absl::Status CheckServing(const ServerContext& server) {
     case Readiness::kLeaving:
       break;
   }
-  if (server.dependencies.generation->Stats().state != EngineState::kFailed) {
-    return absl::OkStatus();
+  const EngineStats stats = server.dependencies.generation->Stats();
+  if (stats.state == EngineState::kRecovering) {
+    return WithRetryAfter(absl::UnavailableError(stats.why), kRecoverySeconds);
   }
-  return EngineHasFailed();
+  return stats.state == EngineState::kFailed ? EngineHasFailed() : absl::OkStatus();
 }
 
 absl::Status CheckEngine(const ServerContext& server) {

@@ -26,6 +26,8 @@ scheduler::SchedulerOptions OptionsOfLoop(const engine::Executor& executor,
   return own;
 }
 
+constexpr std::chrono::milliseconds kRecoveryPoll{50};
+
 double UnixTime() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
@@ -63,7 +65,9 @@ EngineLoop::~EngineLoop() {
     std::lock_guard lock(mutex_);
     stop_ = true;
     mail_.cancel_all = true;
-    if (state_ == EngineState::kServing) state_ = EngineState::kDraining;
+    if (state_ == EngineState::kServing || state_ == EngineState::kRecovering) {
+      state_ = EngineState::kDraining;
+    }
   }
   posted_.notify_one();
   thread_.join();
@@ -79,10 +83,12 @@ void EngineLoop::Run() {
   while (TakeMail()) {
     std::lock_guard own(own_);
     TakeIn(&taken_);
-    if (failure_.ok()) {
-      RunStep();
-    } else {
+    if (!failure_.ok()) {
       FailAll();  // ends what came in while the executor failed
+    } else if (is_recovering_) {
+      Recover();
+    } else {
+      RunStep();
     }
     has_requests_ = !scheduler_.idle();
   }
@@ -94,8 +100,13 @@ bool EngineLoop::TakeMail() {
   if (!has_work_ && mail_.empty()) {
     idle_ = !has_requests_;
     drained_.notify_all();
-    posted_.wait(lock, [this] { return stop_ || !mail_.empty(); });
-    if (mail_.empty()) return false;
+    const auto has_mail = [this] { return stop_ || !mail_.empty(); };
+    if (recovers_) {
+      posted_.wait_for(lock, kRecoveryPoll, has_mail);
+    } else {
+      posted_.wait(lock, has_mail);
+    }
+    if (mail_.empty() && (stop_ || !recovers_)) return false;
   }
   taken_.Clear();
   std::swap(taken_, mail_);
@@ -168,6 +179,7 @@ void EngineLoop::RunStep() {
   absl::Status status = flights_.empty() ? BeginStep() : absl::OkStatus();
   if (status.ok() && !flights_.empty()) status = BeginStepsAhead();
   Publish();  // before the sinks: a client that has its last token finds its pages free in Stats
+  if (status.ok() && flights_.empty()) status = executor_->status();
   if (!status.ok()) return Fail(std::move(status));
   // The last request is followed by one more plan, which ends its sequences.
   has_work_ = !flights_.empty();
@@ -302,6 +314,10 @@ void EngineLoop::CountStep(Flight* flight, int64_t end_us) {
 }
 
 void EngineLoop::Fail(absl::Status error) {
+  if (!BeginRecovery(error)) FailForGood(std::move(error));
+}
+
+void EngineLoop::FailForGood(absl::Status error) {
   {
     std::lock_guard lock(mutex_);
     state_ = EngineState::kFailed;

@@ -14,8 +14,10 @@
 // thread, the loop hands over its own state, so that FailIfStuck can end what waits for a step that
 // never ends.
 //
-// Ends: Drain is the orderly one. The destructor cancels what is left. If the executor fails, every
-// request ends with kError, and the loop refuses new ones as UNAVAILABLE from then on.
+// Ends: Drain is the orderly one. The destructor cancels what is left. If the executor fails for
+// good, every request ends with kError, and the loop refuses new ones as UNAVAILABLE from then on.
+// If it may come back (Executor::Abandon), requests keep their tokens and wait; they are computed
+// again from these, and meanwhile new ones are refused as UNAVAILABLE (docs/decisions/0083).
 #pragma once
 
 #include <atomic>
@@ -65,6 +67,8 @@ class EngineLoop final : public GenerationService {
   void ForkContext(scheduler::ContextId from, int32_t num_tokens, scheduler::ContextId to) override;
   void DropContext(scheduler::ContextId id) override;
   EngineStats Stats() const override;
+  // Has the loop look at the executor's status, also if there is nothing to run.
+  void CheckExecutor();
   // The executor's error; OK unless the state is kFailed. May be called from any thread.
   absl::Status Failure() const;
   std::vector<RequestHistory> Histories() const override { return histories_.Histories(NowUs()); }
@@ -128,6 +132,10 @@ class EngineLoop final : public GenerationService {
   double StepUs(const Flight& flight, int64_t end_us) const;
   void CountStep(Flight* flight, int64_t end_us);
   void Fail(absl::Status error);
+  void FailForGood(absl::Status error);
+  bool BeginRecovery(const absl::Status& error);
+  void Recover();
+  void SetRecovering(bool recovers, const std::string& why);
   void FailAll();
   void Emit();
   void Deliver(const scheduler::SequenceEvent& event);
@@ -164,7 +172,8 @@ class EngineLoop final : public GenerationService {
   int64_t step_done_us_ = 0;  // when the last step ended; 0: idle since
   Mailbox taken_;
   EngineStats stats_;
-  absl::Status expired_;       // what sinks of requests that waited too long are told
+  absl::Status expired_;  // what sinks of requests that waited too long are told
+  bool is_recovering_ = false;
   bool has_work_ = false;      // a step was in flight, so that there may be another
   bool has_requests_ = false;  // without work they are paused
 
@@ -177,7 +186,8 @@ class EngineLoop final : public GenerationService {
   size_t posted_tokens_ = 0;  // of the prompts in mail_
   QueueRoom room_;
   EngineState state_ = EngineState::kServing;
-  absl::Status failure_;  // written under own_, too: either is enough to read it
+  absl::Status failure_;   // written under own_, too: either is enough to read it
+  bool recovers_ = false;  // is_recovering_, for others
   bool stuck_ = false;
   bool stop_ = false;
   bool idle_ = true;

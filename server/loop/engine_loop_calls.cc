@@ -24,6 +24,9 @@ absl::Status EngineLoop::Submit(GenerationRequest request, EventSink sink) {
       return absl::UnavailableError(
           absl::StrCat("The engine has failed and must be restarted: ", failure_.message()));
     }
+    if (state_ == EngineState::kRecovering) {
+      return WithRetryAfter(absl::UnavailableError(published_.why), kRecoverySeconds);
+    }
     if (state_ != EngineState::kServing) {
       return absl::UnavailableError("The server is shutting down and takes no new requests.");
     }
@@ -135,7 +138,9 @@ absl::Status EngineLoop::Failure() const {
 
 bool EngineLoop::Drain(Clock::time_point deadline) {
   std::unique_lock lock(mutex_);
-  if (state_ == EngineState::kServing) state_ = EngineState::kDraining;
+  if (state_ == EngineState::kServing || state_ == EngineState::kRecovering) {
+    state_ = EngineState::kDraining;
+  }
   auto is_over = [this] { return idle_ || state_ == EngineState::kFailed; };
   bool in_time = drained_.wait_until(lock, deadline, is_over);
   if (in_time) return state_ != EngineState::kFailed;

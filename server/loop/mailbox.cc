@@ -12,6 +12,7 @@ void Mailbox::Clear() {
   pause_orders.clear();
   context_orders.clear();
   cancel_all = false;
+  checks_executor = false;
 }
 
 std::vector<Submission> Mailbox::TakeCancelled() {

@@ -41,10 +41,11 @@ struct Mailbox {
   std::vector<PauseOrder> pause_orders;
   std::vector<ContextOrder> context_orders;
   bool cancel_all = false;
+  bool checks_executor = false;  // whether there is anything to run or not
 
   bool empty() const {
     return submissions.empty() && cancellations.empty() && pause_orders.empty() &&
-           context_orders.empty() && !cancel_all;
+           context_orders.empty() && !cancel_all && !checks_executor;
   }
   // Keeps the capacity.
   void Clear();

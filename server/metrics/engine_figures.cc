@@ -192,6 +192,9 @@ constexpr auto kFigures = std::to_array<EngineFigure>({
     GaugeOf("drafts.network_paused", "heddle_spec_decode_network_paused",
             "1 while the drafter beside the model rests because it did not pay; else 0.",
             &AheadValue<&scheduler::AheadStats::is_off>),
+    CounterOf("recoveries", "heddle_recoveries_total",
+              "Times that lost ranks came back, and everything was computed again.",
+              &Value<&EngineStats::recoveries>),
     CounterOf("preemptions", "heddle_preemptions_total",
               "Sequences that gave up their pages to others.", &Value<&EngineStats::preemptions>),
     CounterOf("held_sequences", "heddle_held_sequences_total",
@@ -275,6 +278,8 @@ std::string_view StateName(EngineState state) {
   switch (state) {
     case EngineState::kServing:
       return "serving";
+    case EngineState::kRecovering:
+      return "recovering";
     case EngineState::kDraining:
       return "draining";
     case EngineState::kFailed:

@@ -39,8 +39,10 @@ class Client final : public RankClient {
   Client() = default;
   ~Client() override;
 
-  absl::Status Connect(const std::string& host, uint16_t port, const RankIdentity& identity);
+  absl::Status Connect(const std::string& host, uint16_t port, const RankIdentity& identity,
+                       const HeldPlace& held);
   const RankSettings& settings() const override { return settings_; }
+  const engine::RankOffer& offer() const override { return offer_; }
   int32_t rank() const override { return rank_; }
   absl::StatusOr<engine::ExecutorLimits> Agree(const engine::RankOffer& own) override;
   absl::Status JoinGroups(kernels::Device& device) override {
@@ -59,7 +61,8 @@ class Client final : public RankClient {
   void Read();
   void Beat();
   absl::Status RunHalf(const RankOrders::Order& order, engine::RankWorker& worker);
-  absl::Status Ended();
+  static absl::Status Lost();
+  static absl::Status EndOf(const v1::End& end);
 
   std::unique_ptr<v1::Ranks::Stub> stub_;
   grpc::ClientContext context_;
@@ -67,6 +70,7 @@ class Client final : public RankClient {
   std::shared_ptr<RankMesh> mesh_;
   int32_t rank_ = 0;
   RankSettings settings_;
+  engine::RankOffer offer_;
 
   std::atomic<uint64_t> step_{0};
 
@@ -97,7 +101,8 @@ bool Client::Write(const v1::FromRank& message) {
   return stream_->Write(message);
 }
 
-absl::Status Client::Connect(const std::string& host, uint16_t port, const RankIdentity& identity) {
+absl::Status Client::Connect(const std::string& host, uint16_t port, const RankIdentity& identity,
+                             const HeldPlace& held) {
   HEDDLE_ASSIGN_OR_RETURN(mesh_, RankMesh::Create({.loopback_only = IsLoopbackHost(host)}));
   grpc::ChannelArguments arguments;
   // A head that is stopped does not answer pings.
@@ -116,6 +121,8 @@ absl::Status Client::Connect(const std::string& host, uint16_t port, const RankI
   hello.set_model_digest(identity.model_digest);
   hello.set_isa(identity.isa);
   hello.set_mesh_address(mesh_->address());
+  hello.set_held_session(held.session);
+  hello.set_held_rank(held.rank);
   v1::FromHead answer;
   if (!Write(message) || !stream_->Read(&answer)) {
     const grpc::Status status = stream_->Finish();
@@ -171,11 +178,17 @@ bool Client::Next(v1::FromHead* message) {
   return true;
 }
 
-absl::Status Client::Ended() {
+absl::Status Client::Lost() {
   return absl::UnavailableError("the head has ended the group, or is lost");
 }
 
+absl::Status Client::EndOf(const v1::End& end) {
+  return end.is_lost() ? absl::AbortedError("the head has ended the group, which has lost a rank")
+                       : absl::CancelledError("the head has ended the group");
+}
+
 absl::StatusOr<engine::ExecutorLimits> Client::Agree(const engine::RankOffer& own) {
+  offer_ = own;
   v1::FromRank message;
   v1::Offer& offer = *message.mutable_offer();
   offer.set_num_pages(own.limits.num_pages);
@@ -185,7 +198,9 @@ absl::StatusOr<engine::ExecutorLimits> Client::Agree(const engine::RankOffer& ow
   offer.set_logit_rows(own.logit_rows);
   offer.set_kv_type(own.kv_type);
   v1::FromHead answer;
-  if (!Write(message) || !Next(&answer) || !answer.has_start()) return Ended();
+  if (!Write(message) || !Next(&answer)) return Lost();
+  if (answer.has_end()) return EndOf(answer.end());
+  if (!answer.has_start()) return absl::InvalidArgumentError("the head does not say Start");
   HEDDLE_ASSIGN_OR_RETURN(const GroupStart group,
                           FromStart(answer.start(), own, settings_.layout.world()));
   HEDDLE_RETURN_IF_ERROR(mesh_->Connect(group.peers, rank_));
@@ -202,16 +217,19 @@ absl::Status Client::Run(engine::RankWorker& worker, const engine::ExecutorLimit
   RankOrders orders(limits);
   v1::FromRank message;
   message.mutable_ready();
-  if (!Write(message)) return Ended();
+  if (!Write(message)) return Lost();
   v1::FromHead next;
   for (uint64_t halves = 1; Next(&next); ++halves) {
     const absl::StatusOr<RankOrders::Order> order = orders.Take(next);
-    if (order.ok() && order->kind == RankOrders::Order::Kind::kEnd) return absl::OkStatus();
+    if (order.ok() && order->kind == RankOrders::Order::Kind::kEnd) {
+      const absl::Status end = EndOf(next.end());
+      return absl::IsCancelled(end) ? absl::OkStatus() : end;
+    }
     absl::Status status = order.ok() ? RunHalf(*order, worker) : order.status();
-    if (!mesh_->status().ok()) {
+    if (const absl::Status mesh = mesh_->status(); !mesh.ok()) {
       std::unique_lock lock(mutex_);
       changed_.wait_for(lock, kPatienceForHead, [this] { return is_over_; });
-      if (status.ok()) status = mesh_->status();
+      status = absl::UnavailableError(mesh.message());
     }
     if (!status.ok()) {
       v1::FromRank failed;
@@ -220,17 +238,28 @@ absl::Status Client::Run(engine::RankWorker& worker, const engine::ExecutorLimit
       return status;
     }
     message.mutable_done()->set_halves(halves);
-    if (!Write(message)) return Ended();
+    if (!Write(message)) return Lost();
   }
-  return Ended();
+  return Lost();
 }
 
 }  // namespace
 
+absl::Status RankClient::Rejoin(engine::RankWorker& worker, const engine::RankOffer& offer,
+                                const engine::ExecutorLimits& limits) {
+  HEDDLE_ASSIGN_OR_RETURN(const engine::ExecutorLimits agreed, Agree(offer));
+  const bool is_same = agreed.num_pages == limits.num_pages &&
+                       agreed.num_host_pages == limits.num_host_pages &&
+                       agreed.max_context == limits.max_context;
+  if (!is_same) return absl::InvalidArgumentError("the head has other limits than before");
+  return JoinGroups(worker.device());
+}
+
 absl::StatusOr<std::shared_ptr<RankClient>> RankClient::Join(const std::string& host, uint16_t port,
-                                                             const RankIdentity& identity) {
+                                                             const RankIdentity& identity,
+                                                             const HeldPlace& held) {
   auto client = std::make_shared<Client>();
-  HEDDLE_RETURN_IF_ERROR(client->Connect(host, port, identity));
+  HEDDLE_RETURN_IF_ERROR(client->Connect(host, port, identity, held));
   return client;
 }
 

@@ -2,8 +2,9 @@
 // then runs the steps that it sends.
 //
 // Life: Join says who this is, and learns the place; the loader (engine/model/load.h) agrees on
-// limits through RankMeeting; Run executes steps until the head ends the group. Thread-safety: Stop
-// from any thread; the rest from one.
+// limits through RankMeeting; Run executes steps until the head ends the group. When the group is
+// lost, another client joins with the place that this one had, and Rejoin takes the loaded worker
+// along. Thread-safety: Stop from any thread; the rest from one.
 #pragma once
 
 #include <cstdint>
@@ -19,16 +20,31 @@
 
 namespace heddle::server {
 
+// A place in a group that is lost, whose weights the rank still has.
+struct HeldPlace {
+  uint64_t session = 0;  // of the head's process; 0: there is no place
+  int32_t rank = 0;
+};
+
 class RankClient : public engine::RankMeeting {
  public:
-  // Blocks until the head answers. UNAVAILABLE: it cannot be reached, or ends just now; all other
-  // errors are refusals, which stay.
+  // Blocks until the head answers. UNAVAILABLE: it cannot be reached, or has no group just now; all
+  // other errors are refusals, which stay.
   static absl::StatusOr<std::shared_ptr<RankClient>> Join(const std::string& host, uint16_t port,
-                                                          const RankIdentity& identity);
+                                                          const RankIdentity& identity,
+                                                          const HeldPlace& held);
   // The place in the group and the head's options.
   virtual const RankSettings& settings() const = 0;
-  // Runs steps until the head ends the group: OK. An error: the head or another rank is lost, or
-  // this rank has failed, which the head was told.
+  HeldPlace place() const { return {.session = settings().session, .rank = rank()}; }
+  // What was offered in Agree.
+  virtual const engine::RankOffer& offer() const = 0;
+  // In place of a loader: `worker` has run in this place before, with `limits`, and `offer` was
+  // offered for it. Errors as Run's.
+  absl::Status Rejoin(engine::RankWorker& worker, const engine::RankOffer& offer,
+                      const engine::ExecutorLimits& limits);
+  // Runs steps until the head ends the group in order: OK. UNAVAILABLE: the head or another rank is
+  // lost. ABORTED: the head has ended the group because one is. Other errors: this rank has failed,
+  // which the head was told.
   virtual absl::Status Run(engine::RankWorker& worker, const engine::ExecutorLimits& limits) = 0;
   // Leaves the group: Run returns soon.
   virtual void Stop() = 0;

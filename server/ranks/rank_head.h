@@ -2,9 +2,12 @@
 // plans, and notices which of them is lost.
 //
 // Life: Start listens; RankMeeting's calls form the group and load it; then plans go out until
-// End, or until a rank is lost. A lost rank ends the group for good: Failure says which one it was,
-// and everybody who waits for it returns. Before the group has begun, ranks may come and go.
-// Thread-safety: Failure and port from any thread; the rest as RankMeeting.
+// End, or until a rank is lost: everybody who waits for it returns. Then OtherRanks::Regroup, which
+// is called again and again, forms the group anew (an epoch) from the ranks that join again: those
+// that are left keep their weights. If the lost rank has not come when RankSettings::rejoin is
+// over, Failure says which one it was, and the group has ended for good. Before the group has
+// begun, ranks may come and go. Thread-safety: Failure and port from any thread; the rest as
+// RankMeeting.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +36,9 @@ class RankHead : public engine::RankMeeting {
   static absl::StatusOr<std::shared_ptr<RankHead>> Start(const RankHeadOptions& options,
                                                          const Logger* log);
   virtual uint16_t port() const = 0;
-  // OK until a rank is lost: UNAVAILABLE, with rank, address, step and op.
+  // Whether a rank is lost and the group is not whole again.
+  virtual bool is_lost() const = 0;
+  // OK until the group has ended for good: UNAVAILABLE, with rank, address, step and op.
   virtual absl::Status Failure() const = 0;
 };
 

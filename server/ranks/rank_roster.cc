@@ -18,6 +18,35 @@ using std::chrono::milliseconds;
 constexpr milliseconds kLongestTick{500};
 constexpr size_t kMostSaid = 400;  // of a rank's own words
 
+// What a rank offers must suit the group.
+absl::Status CheckOffer(const RankRoster::Member& member, const ranks::v1::Offer& offer,
+                        const engine::RankOffer& group) {
+  const auto differs = [&member](const auto&... what) {
+    return absl::FailedPreconditionError(base::StrCat(member.name(), what...));
+  };
+  if (offer.kv_type() != group.kv_type) {
+    return differs(" would keep keys and values as ", base::Quote(offer.kv_type()),
+                   ", the head as ", base::Quote(group.kv_type), "; --kv-type decides");
+  }
+  if (offer.page_tokens() != group.limits.page_tokens) {
+    return differs(" has pages of ", offer.page_tokens(), " positions, the head of ",
+                   group.limits.page_tokens, "; --page-tokens decides");
+  }
+  if (offer.logit_rows() != group.logit_rows) {
+    return differs(" computes ", offer.logit_rows(), " rows of logits at a time, the head ",
+                   group.logit_rows);
+  }
+  if (offer.num_pages() < group.limits.num_pages ||
+      offer.num_host_pages() < group.limits.num_host_pages ||
+      offer.max_context() < group.limits.max_context) {
+    return differs(" has room for ", offer.num_pages(), " pages, ", offer.num_host_pages(),
+                   " in the host's tier and contexts of ", offer.max_context(),
+                   "; the group that it joins has ", group.limits.num_pages, ", ",
+                   group.limits.num_host_pages, " and ", group.limits.max_context);
+  }
+  return absl::OkStatus();
+}
+
 absl::Status NoPlace(std::string_view what) {
   return absl::InvalidArgumentError(base::StrCat("it said ", what, " where that has no place"));
 }
@@ -50,7 +79,7 @@ absl::Status RankRoster::Take(CallId call, const FromRank& message, Time now) {
   if (found == calls_.end()) return absl::CancelledError("the call has ended");
   Member& member = found->second;
   if (member.rank == 0) {
-    absl::Status status = LetIn(call, &member, message);
+    absl::Status status = LetIn(call, &member, message, now);
     if (status.ok()) member.heard = now;  // else silence begins with the call
     return status;
   }
@@ -61,7 +90,7 @@ absl::Status RankRoster::Take(CallId call, const FromRank& message, Time now) {
   return status;
 }
 
-absl::Status RankRoster::LetIn(CallId call, Member* member, const FromRank& message) {
+absl::Status RankRoster::LetIn(CallId call, Member* member, const FromRank& message, Time now) {
   if (!message.has_hello()) return absl::InvalidArgumentError("a rank says Hello first");
   const ranks::v1::Hello& hello = message.hello();
   HEDDLE_RETURN_IF_ERROR(CheckIdentity(identity_, {.token = hello.token(),
@@ -73,16 +102,41 @@ absl::Status RankRoster::LetIn(CallId call, Member* member, const FromRank& mess
                                                    " bytes; it has 1 to ", kMaxAddressBytes));
   }
   if (phase_ == Phase::kLost) return absl::UnavailableError("the group of ranks has ended");
-  int32_t rank = 1;
-  while (ranks_.contains(rank)) ++rank;
-  if (phase_ != Phase::kGathering || rank >= world()) {
-    return absl::ResourceExhaustedError(
-        base::StrCat("all ", world() - 1, " ranks beside the head are there"));
-  }
-  member->rank = rank;
+  HEDDLE_ASSIGN_OR_RETURN(member->rank, PlaceFor(hello, now));
   member->mesh_address = hello.mesh_address();
-  ranks_[rank] = call;
+  ranks_[member->rank] = call;
   return absl::OkStatus();
+}
+
+// Ranks that have their weights come back to their own places. For a while, nobody else gets these.
+absl::StatusOr<int32_t> RankRoster::PlaceFor(const ranks::v1::Hello& hello, Time now) const {
+  const bool gathers = phase_ == Phase::kGathering;
+  if (gathers && hello.held_rank() > 0 && hello.held_session() == settings_.session) {
+    if (hello.held_rank() < world() && !ranks_.contains(hello.held_rank())) {
+      return hello.held_rank();
+    }
+    return absl::ResourceExhaustedError(base::StrCat(
+        "there is no place of rank ", hello.held_rank(), " any more: another one has it"));
+  }
+  const bool are_kept = epoch_ > 1 && now - gathering_since_ <= settings_.timeout;
+  bool has_room = false;
+  for (int32_t rank = 1; gathers && rank < world(); ++rank) {
+    if (ranks_.contains(rank)) continue;
+    if (!are_kept || rank == culprit_) return rank;
+    has_room = true;
+  }
+  if (has_room) return absl::UnavailableError("ranks that have their weights come first");
+  return absl::ResourceExhaustedError(
+      base::StrCat("all ", world() - 1, " ranks beside the head are there"));
+}
+
+void RankRoster::Regather(Time now) {
+  HEDDLE_CHECK(phase_ == Phase::kLost && ranks_.empty(), "a group that is not over");
+  phase_ = Phase::kGathering;
+  failure_ = absl::OkStatus();
+  gathering_since_ = now;
+  begun_halves_ = 0;
+  ++epoch_;
 }
 
 // What a rank says that has been let in.
@@ -117,6 +171,7 @@ absl::Status RankRoster::TakeOffer(Member* member, const ranks::v1::Offer& offer
   if (offer.num_pages() < 1 || offer.max_context() < 1 || offer.num_host_pages() < 0) {
     return absl::InvalidArgumentError("it has room for no page");
   }
+  if (agreed_.has_value()) HEDDLE_RETURN_IF_ERROR(CheckOffer(*member, offer, *agreed_));
   member->offer = offer;
   member->has_offered = true;
   return absl::OkStatus();
@@ -175,41 +230,35 @@ bool RankRoster::AreDone(uint64_t layers, uint64_t logits) const {
 
 absl::StatusOr<engine::ExecutorLimits> RankRoster::Start(const engine::RankOffer& own) {
   HEDDLE_CHECK(phase_ == Phase::kGathering && has_all_offers(), "a group of ranks is not there");
-  engine::ExecutorLimits limits = own.limits;
-  for (const auto& [rank, call] : ranks_) {
-    const Member& member = calls_.at(call);
-    const ranks::v1::Offer& offer = member.offer;
-    if (offer.kv_type() != own.kv_type) {
-      return absl::FailedPreconditionError(base::StrCat(
-          member.name(), " would keep keys and values as ", base::Quote(offer.kv_type()),
-          ", the head as ", base::Quote(own.kv_type), "; --kv-type decides"));
+  if (!agreed_.has_value()) {
+    engine::RankOffer agreed = own;
+    engine::ExecutorLimits& limits = agreed.limits;
+    for (const auto& [rank, call] : ranks_) {
+      const ranks::v1::Offer& offer = calls_.at(call).offer;
+      limits.num_pages = std::min(limits.num_pages, offer.num_pages());
+      limits.num_host_pages = std::min(limits.num_host_pages, offer.num_host_pages());
+      limits.max_context = std::min(limits.max_context, offer.max_context());
     }
-    if (offer.page_tokens() != own.limits.page_tokens) {
-      return absl::FailedPreconditionError(base::StrCat(
-          member.name(), " has pages of ", offer.page_tokens(), " positions, the head of ",
-          own.limits.page_tokens, "; --page-size decides"));
+    for (const auto& [rank, call] : ranks_) {
+      HEDDLE_RETURN_IF_ERROR(CheckOffer(calls_.at(call), calls_.at(call).offer, agreed));
     }
-    if (offer.logit_rows() != own.logit_rows) {
-      return absl::FailedPreconditionError(
-          base::StrCat(member.name(), " computes ", offer.logit_rows(),
-                       " rows of logits at a time, the head ", own.logit_rows));
-    }
-    limits.num_pages = std::min(limits.num_pages, offer.num_pages());
-    limits.num_host_pages = std::min(limits.num_host_pages, offer.num_host_pages());
-    limits.max_context = std::min(limits.max_context, offer.max_context());
+    agreed_ = agreed;
   }
   phase_ = Phase::kLoading;
-  return limits;
+  return agreed_->limits;
 }
 
 void RankRoster::Lose(const Member& member, const std::string& why) {
+  if (phase_ == Phase::kLost) return;
   Fail(absl::UnavailableError(base::StrCat(member.name(), " is lost in step ", step_,
                                            " (it last reported step ", member.step, ", op ",
                                            member.op, "): ", why)));
+  culprit_ = member.rank;
 }
 
 void RankRoster::Fail(const absl::Status& why) {
   if (phase_ == Phase::kLost) return;
+  culprit_ = 0;
   failure_ = why.ok() ? absl::UnavailableError("the group of ranks was ended") : why;
   phase_ = Phase::kLost;
 }

@@ -3,7 +3,9 @@
 //
 // Life: calls begin and end at any time. While the group gathers, ranks come and go. Start fixes
 // them; from then on, one that ends, fails, is silent for the timeout or says what has no place
-// where it stands is lost, which ends the group: failure() names it.
+// where it stands is lost, and with it the group: failure() names it. Regather begins a new epoch,
+// in which ranks that still have their weights get their places back, and another process may take
+// the place of the one that was lost.
 //
 // Everything that callers say is untrusted: sizes are checked before anything is kept, and a
 // message that does not follow those before it ends its call.
@@ -14,6 +16,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -74,8 +77,8 @@ class RankRoster {
 
   // Whether each rank beside the head is there and has offered.
   bool has_all_offers() const;
-  // Fixes the group and returns its limits, the least of all. FAILED_PRECONDITION or
-  // INVALID_ARGUMENT names the rank whose offer does not fit, and nothing has changed.
+  // Fixes the group and returns its limits, the least of all, which later epochs keep.
+  // FAILED_PRECONDITION names the rank whose offer does not fit, and nothing has changed.
   // REQUIRES: has_all_offers(), gathering.
   absl::StatusOr<engine::ExecutorLimits> Start(const engine::RankOffer& own);
   // The head is in `step`, for messages; and it has begun one more half of a step.
@@ -84,11 +87,17 @@ class RankRoster {
   // Whether each rank has done so many halves: `logits` in stage 0, `layers` behind it.
   bool AreDone(uint64_t layers, uint64_t logits) const;
 
-  // The group cannot go on. The first reason stays.
+  // The group cannot go on. The first reason stays until Regather.
   void Fail(const absl::Status& why);
+  // Begins a new epoch: all ranks are to join again. REQUIRES: lost, and the calls of all ranks
+  // have ended.
+  void Regather(Time now);
 
   Phase phase() const { return phase_; }
   const absl::Status& failure() const { return failure_; }
+  int32_t culprit() const { return culprit_; }  // the rank that was lost last; 0: nobody knows
+  int epoch() const { return epoch_; }          // the first is 1
+  uint64_t begun_halves() const { return begun_halves_; }
   const Member* Find(CallId call) const;                             // null: not in the book
   const std::map<int32_t, CallId>& ranks() const { return ranks_; }  // those let in, without 0
   int32_t world() const { return settings_.layout.world(); }
@@ -97,7 +106,8 @@ class RankRoster {
  private:
   using FromRank = ranks::v1::FromRank;
 
-  absl::Status LetIn(CallId call, Member* member, const FromRank& message);
+  absl::Status LetIn(CallId call, Member* member, const FromRank& message, Time now);
+  absl::StatusOr<int32_t> PlaceFor(const ranks::v1::Hello& hello, Time now) const;
   absl::Status TakeOffer(Member* member, const ranks::v1::Offer& offer);
   absl::Status TakeDone(Member* member, uint64_t halves);
   absl::Status Understand(Member* member, const FromRank& message);
@@ -109,6 +119,10 @@ class RankRoster {
   const RankSettings settings_;
   Phase phase_ = Phase::kGathering;
   absl::Status failure_;
+  int32_t culprit_ = 0;
+  int epoch_ = 1;
+  Time gathering_since_{};
+  std::optional<engine::RankOffer> agreed_;  // what the first epoch's ranks have in common
   std::map<CallId, Member> calls_;
   std::map<int32_t, CallId> ranks_;
   CallId last_call_ = 0;

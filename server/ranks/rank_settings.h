@@ -18,6 +18,9 @@ struct RankSettings {
   int32_t max_batch_seqs = 0;
   int32_t max_context = 0;  // 0: the model's
   std::chrono::milliseconds timeout{0};
+  // How long a lost rank may take to join again, and a rank tries to; 0: a loss ends the group.
+  std::chrono::milliseconds rejoin{0};
+  uint64_t session = 0;  // of the head's process: a rank that has lost it finds out if it is new
 };
 
 }  // namespace heddle::server

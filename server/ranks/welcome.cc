@@ -20,6 +20,8 @@ ranks::v1::Welcome ToWelcome(const RankSettings& settings, int32_t rank) {
   welcome.set_max_batch_seqs(settings.max_batch_seqs);
   welcome.set_max_context(settings.max_context);
   welcome.set_timeout_ms(settings.timeout.count());
+  welcome.set_rejoin_ms(settings.rejoin.count());
+  welcome.set_session(settings.session);
   return welcome;
 }
 
@@ -43,6 +45,8 @@ absl::StatusOr<RankSettings> FromWelcome(const ranks::v1::Welcome& welcome) {
   settings.max_batch_seqs = welcome.max_batch_seqs();
   settings.max_context = welcome.max_context();
   settings.timeout = std::chrono::milliseconds(welcome.timeout_ms());
+  settings.rejoin = std::chrono::milliseconds(welcome.rejoin_ms());
+  settings.session = welcome.session();
   return settings;
 }
 

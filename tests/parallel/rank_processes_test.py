@@ -126,6 +126,39 @@ def ask_in_background(server):
     return events, thread
 
 
+class Streams:
+    """Streams that run side by side, and their texts."""
+
+    def __init__(self, server, count=4, tokens=500):
+        self.texts = [[] for _ in range(count)]
+        self.errors = []
+        self._threads = [threading.Thread(target=self._run, args=(server, i, tokens), daemon=True)
+                         for i in range(count)]
+        for thread in self._threads:
+            thread.start()
+
+    def _run(self, server, i, tokens):
+        request = {"prompt": "The cat and the dog went " + "on " * i, "max_tokens": tokens, "seed": i,
+                   "temperature": 0.7 * (i % 2), "ignore_eos": True}
+        try:
+            for event in server.stream("/v1/completions", request):
+                if "error" in event:
+                    self.errors.append(event)
+                elif event != "[DONE]":
+                    self.texts[i].append(event["choices"][0]["text"])
+        except Exception as error:
+            self.errors.append(error)
+
+    def run_for(self, events):
+        return wait_until(lambda: self.errors or min(map(len, self.texts)) > events)
+
+    def end(self):
+        """The texts; None: some stream was broken."""
+        for thread in self._threads:
+            thread.join(60 * TIMEOUT_SCALE)
+        return None if self.errors else ["".join(parts) for parts in self.texts]
+
+
 class RankProcessesTest(unittest.TestCase):
     def test_processes_give_the_tokens_of_threads(self):
         for layout in (("--tp", "2"), ("--tp", "3"), ("--pp", "2"), ("--tp", "2", "--pp", "2")):
@@ -142,7 +175,7 @@ class RankProcessesTest(unittest.TestCase):
                         self.assertEqual(rank.wait(), 0, rank.log)
 
     def lose(self, number, flags, seconds):
-        with Group(2, "--tp", "3", *flags) as group:
+        with Group(2, "--tp", "3", "--rank-rejoin-timeout", "0", *flags) as group:
             events, thread = ask_in_background(group.head)
             self.assertTrue(wait_until(lambda: len(events) > 3))
             victim = next(rank for rank in group.ranks if rank.says("rank=1"))
@@ -168,16 +201,104 @@ class RankProcessesTest(unittest.TestCase):
         self.lose(signal.SIGSTOP, ("--rank-timeout", "1"), 2)
 
     def test_a_rank_that_dies_while_nothing_runs_is_named(self):
-        with Group(1, "--tp", "2") as group:
+        with Group(1, "--tp", "2", "--rank-rejoin-timeout", "0") as group:
             group.ranks[0].process.kill()
             self.assertEqual(group.head.process.wait(20), RANKS_LOST)
             self.assertIn("rank 1 (127.0.0.1) is lost", "\n".join(group.head.log))
 
     def test_ranks_end_when_the_head_dies(self):
-        with Group(2, "--tp", "3") as group:
+        with Group(2, "--tp", "3", "--rank-rejoin-timeout", "0") as group:
             group.head.process.kill()
             for rank in group.ranks:
                 self.assertEqual(rank.wait(), RANKS_LOST, rank.log)
+
+    def ready(self, group):
+        status, _, body = group.head.request("GET", "/ready")
+        return status, body
+
+    def test_streams_go_on_when_a_killed_rank_comes_back(self):
+        for others, layout in ((2, ("--tp", "3")), (3, ("--tp", "2", "--pp", "2"))):
+            with self.subTest(layout=layout), Group(others, *layout) as group:
+                expected = Streams(group.head).end()
+                self.assertIsNotNone(expected)
+                streams = Streams(group.head)
+                self.assertTrue(streams.run_for(5))
+                victim = next(rank for rank in group.ranks if rank.says("rank=1"))
+                victim.process.kill()
+                self.assertTrue(wait_until(lambda: self.ready(group)[0] == 503))
+                self.assertIn("Rank 1 of this server is lost", self.ready(group)[1])
+                status, headers, body = group.head.request("POST", "/v1/completions",
+                                                           {"prompt": "x", "max_tokens": 1})
+                self.assertEqual(status, 503, body)
+                self.assertGreaterEqual(int(headers["Retry-After"]), 1)
+                self.assertIn("Rank 1 of this server is lost", body)
+                self.assertEqual(group.head.request("GET", "/health")[0], 200)
+                group.ranks.append(Rank(group.port))
+                self.assertEqual(streams.end(), expected, streams.errors)
+                self.assertEqual(self.ready(group)[0], 200)
+                self.assertEqual(group.head.metric("heddle_recoveries_total"), 1)
+                for rank in group.ranks:
+                    if rank is not victim:
+                        loads = sum("the rank is loaded" in line for line in rank.log)
+                        self.assertEqual(loads, 1, rank.log)
+                self.assertEqual(Streams(group.head).end(), expected)
+                self.assertEqual(group.head.stop(), 0)
+                for rank in group.ranks:
+                    if rank is not victim:
+                        self.assertEqual(rank.wait(), 0, rank.log)
+
+    def test_a_stopped_rank_goes_on_with_its_weights(self):
+        with Group(1, "--tp", "2", "--rank-timeout", "1") as group:
+            expected = Streams(group.head).end()
+            streams = Streams(group.head)
+            self.assertTrue(streams.run_for(5))
+            group.ranks[0].process.send_signal(signal.SIGSTOP)
+            self.assertTrue(wait_until(lambda: self.ready(group)[0] == 503))
+            group.ranks[0].process.send_signal(signal.SIGCONT)
+            self.assertEqual(streams.end(), expected, streams.errors)
+            self.assertEqual(sum("the rank is loaded" in line for line in group.ranks[0].log), 1)
+
+    def test_a_head_that_is_stopped_for_a_while_loses_nothing(self):
+        with Group(1, "--pp", "2", "--rank-timeout", "1") as group:
+            expected = Streams(group.head).end()
+            streams = Streams(group.head)
+            self.assertTrue(streams.run_for(5))
+            group.head.process.send_signal(signal.SIGSTOP)
+            threading.Event().wait(1.5)  # longer than the timeout of ranks
+            group.head.process.send_signal(signal.SIGCONT)
+            self.assertEqual(streams.end(), expected, streams.errors)
+            self.assertNotIn("lost", "\n".join(group.head.log))
+
+    def test_ranks_wait_for_another_head(self):
+        with Group(1, "--tp", "2") as group:
+            expected = Streams(group.head, tokens=20).end()
+            group.head.process.kill()
+            self.assertTrue(wait_until(lambda: group.ranks[0].says("joining again")))
+            with Server(*LIMITS, "--tp", "2", "--ranks-listen", f"127.0.0.1:{group.port}") as other:
+                self.assertEqual(Streams(other, tokens=20).end(), expected)
+                self.assertEqual(other.stop(), 0)
+            self.assertEqual(group.ranks[0].wait(), 0, group.ranks[0].log)
+
+    def test_all_end_when_nobody_comes_in_time(self):
+        with Group(2, "--tp", "3", "--rank-rejoin-timeout", "1") as group:
+            streams = Streams(group.head, tokens=2000)
+            self.assertTrue(streams.run_for(5))
+            victim = next(rank for rank in group.ranks if rank.says("rank=1"))
+            victim.process.kill()
+            self.assertEqual(group.head.process.wait(20), RANKS_LOST)
+            self.assertIn("--rank-rejoin-timeout", "\n".join(group.head.log))
+            self.assertIsNone(streams.end())
+            for rank in group.ranks:
+                if rank is not victim:
+                    self.assertEqual(rank.wait(), RANKS_LOST, rank.log)
+
+    def test_a_rank_that_is_lost_while_nothing_runs_comes_back(self):
+        with Group(1, "--tp", "2") as group:
+            group.ranks[0].process.kill()
+            self.assertTrue(wait_until(lambda: self.ready(group)[0] == 503, 2))
+            group.ranks.append(Rank(group.port))
+            self.assertTrue(wait_until(lambda: self.ready(group)[0] == 200))
+            self.assertEqual(len(answers(group.head)), 4)
 
     def test_what_does_not_belong_is_refused_by_name(self):
         with tempfile.TemporaryDirectory() as folder:

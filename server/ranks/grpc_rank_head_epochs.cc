@@ -1,0 +1,213 @@
+// How a group forms, is lost, and forms anew.
+#include <algorithm>
+#include <utility>
+
+#include "base/message.h"
+#include "base/status.h"
+#include "server/ranks/grpc_rank_head.h"
+#include "server/ranks/remote_ranks.h"
+#include "server/retry_after.h"
+
+namespace heddle::server {
+namespace {
+
+namespace v1 = heddle::ranks::v1;
+using std::chrono::milliseconds;
+using Clock = std::chrono::steady_clock;
+
+constexpr milliseconds kLook{100};
+// A broken link may be noticed before the end of its rank's call, which says more.
+constexpr milliseconds kPatienceForCulprit{700};
+// Epochs in a row that may be lost before any step is done: a step that kills a rank would kill it
+// for ever.
+constexpr int kMaxBarrenEpochs = 3;
+
+}  // namespace
+
+void GrpcRankHead::Fail(const absl::Status& why) {
+  if (is_closed_) return;
+  roster_.Fail(why);
+  Spread();
+}
+
+// If the epoch has come to its end just now, says so and wakes everybody who waits for a rank.
+void GrpcRankHead::Spread() {
+  if (is_closed_ || is_spread_ || roster_.failure().ok()) return;
+  is_spread_ = true;
+  const absl::Status& why = roster_.failure();
+  log_->Error("the ranks cannot go on", {{"why", std::string(why.message())}});
+  mesh_->Abort(why);
+  if (!lost_since_.has_value()) lost_since_ = Clock::now();
+  const bool is_barren = roster_.begun_halves() > 0 && !has_done_step_;
+  barren_epochs_ = is_barren ? barren_epochs_ + 1 : 0;
+  if (!may_regroup()) {
+    EndForGood(why);
+  } else if (barren_epochs_ >= kMaxBarrenEpochs) {
+    EndForGood(absl::UnavailableError(
+        base::StrCat(barren_epochs_, " times in a row no step was done; the last time ",
+                     std::string(why.message()))));
+  }
+  for (const auto& [id, call] : calls_) {
+    if (call->context != nullptr) call->context->TryCancel();
+  }
+  changed_.notify_all();
+}
+
+void GrpcRankHead::EndForGood(const absl::Status& why) {
+  if (!ended_.ok()) return;
+  ended_ = why;
+  log_->Error("the group of ranks has ended for good", {{"why", std::string(why.message())}});
+  changed_.notify_all();
+}
+
+// A lost rank has to be there again in time; how long it then loads does not count.
+void GrpcRankHead::CheckDeadline(Clock::time_point now) {
+  if (!lost_since_.has_value() || !ended_.ok() || !may_regroup()) return;
+  const bool is_missing = static_cast<int32_t>(roster_.ranks().size()) < world() - 1;
+  if (!is_missing || now - *lost_since_ <= options_.settings.rejoin) return;
+  EndForGood(absl::UnavailableError(
+      base::StrCat("no rank has come in place of the lost one within ",
+                   options_.settings.rejoin.count(), " ms (--rank-rejoin-timeout)")));
+}
+
+std::vector<RankMesh::Peer> GrpcRankHead::Peers() const {
+  std::vector<RankMesh::Peer> peers = {{mesh_->address(), "the head"}};
+  for (const auto& [rank, id] : roster_.ranks()) {
+    const RankRoster::Member& member = *roster_.Find(id);
+    peers.push_back({member.mesh_address, member.name()});
+  }
+  return peers;
+}
+
+v1::FromHead GrpcRankHead::StartMessage(const engine::ExecutorLimits& limits,
+                                        const std::vector<RankMesh::Peer>& peers) const {
+  v1::FromHead message;
+  v1::Start& start = *message.mutable_start();
+  start.set_num_pages(limits.num_pages);
+  start.set_num_host_pages(limits.num_host_pages);
+  start.set_max_context(limits.max_context);
+  for (const RankMesh::Peer& peer : peers) {
+    v1::Start::Peer* added = start.add_peers();
+    added->set_mesh_address(peer.address);
+    added->set_name(peer.name);
+  }
+  return message;
+}
+
+absl::StatusOr<std::shared_ptr<RankMesh>> GrpcRankHead::NewMesh() const {
+  return RankMesh::Create(
+      {.loopback_only = IsLoopbackHost(options_.host), .timeout = milliseconds(0)});
+}
+
+absl::StatusOr<engine::ExecutorLimits> GrpcRankHead::Agree(const engine::RankOffer& own) {
+  std::unique_lock lock(mutex_);
+  log_->Info("waiting for ranks to join",
+             {{"at", base::StrCat(options_.host, ":", std::to_string(port_))},
+              {"ranks", int64_t{world() - 1}}});
+  changed_.wait(lock, [this] { return roster_.has_all_offers(); });
+  own_ = own;
+  HEDDLE_ASSIGN_OR_RETURN(const engine::ExecutorLimits limits, roster_.Start(own));
+  const std::vector<RankMesh::Peer> peers = Peers();
+  lock.unlock();
+  HEDDLE_RETURN_IF_ERROR(mesh_->Connect(peers, 0));
+  SendToAll(StartMessage(limits, peers));
+  return limits;
+}
+
+absl::StatusOr<std::unique_ptr<engine::OtherRanks>> GrpcRankHead::Others(
+    const engine::ExecutorLimits& limits) {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] { return roster_.phase() != RankRoster::Phase::kLoading; });
+  // This process has not begun to serve: it is started again as all others are.
+  if (!roster_.failure().ok()) return absl::AbortedError(roster_.failure().message());
+  lock.unlock();
+  return std::make_unique<RemoteRanks>(shared_from_this(), limits);
+}
+
+absl::Status GrpcRankHead::Regroup(kernels::Device& device) {
+  std::unique_lock lock(mutex_);
+  if (!ended_.ok()) {
+    constexpr double kRestartSeconds = 10;  // the processes are started again, and load
+    return WithRetryAfter(
+        absl::AbortedError("A part of this server is lost; the server is started again."),
+        kRestartSeconds);
+  }
+  switch (roster_.phase()) {
+    case RankRoster::Phase::kLost: {
+      if (!roster_.ranks().empty()) break;  // their calls are about to end
+      HEDDLE_ASSIGN_OR_RETURN(mesh_, NewMesh());
+      roster_.Regather(Clock::now());
+      is_spread_ = false;
+      has_done_step_ = false;
+      log_->Info("waiting for ranks to join again",
+                 {{"epoch", int64_t{roster_.epoch()}}, {"ranks", int64_t{world() - 1}}});
+      break;
+    }
+    case RankRoster::Phase::kGathering:
+      if (roster_.has_all_offers()) HEDDLE_RETURN_IF_ERROR(BeginEpoch(device, &lock));
+      break;
+    case RankRoster::Phase::kLoading:
+      break;
+    case RankRoster::Phase::kRunning: {
+      const std::chrono::duration<double> lost_for = Clock::now() - *lost_since_;
+      lost_since_.reset();
+      log_->Info("the ranks go on",
+                 {{"epoch", int64_t{roster_.epoch()}}, {"lost_seconds", lost_for.count()}});
+      return absl::OkStatus();
+    }
+  }
+  return ForClients();
+}
+
+// All ranks are there: connects them, and has those that are new load.
+absl::Status GrpcRankHead::BeginEpoch(kernels::Device& device, std::unique_lock<std::mutex>* lock) {
+  HEDDLE_ASSIGN_OR_RETURN(const engine::ExecutorLimits limits, roster_.Start(own_));
+  const std::vector<RankMesh::Peer> peers = Peers();
+  lock->unlock();
+  HEDDLE_RETURN_IF_ERROR(mesh_->Connect(peers, 0));
+  HEDDLE_RETURN_IF_ERROR(JoinGroups(device));
+  SendToAll(StartMessage(limits, peers));
+  lock->lock();
+  return absl::OkStatus();
+}
+
+// No addresses: clients need not know the machines.
+absl::Status GrpcRankHead::ForClients() const {
+  const int32_t rank = roster_.culprit();
+  const std::string who = rank > 0 ? base::StrCat("Rank ", rank) : "A rank";
+  return WithRetryAfter(
+      absl::UnavailableError(base::StrCat(who, " of this server is lost; ",
+                                          may_regroup() ? "answers go on when it has joined again."
+                                                        : "the server is started again.")),
+      kRecoverySeconds);
+}
+
+absl::Status GrpcRankHead::StatusForClients() const {
+  const std::lock_guard lock(mutex_);
+  return roster_.failure().ok() && mesh_->status().ok() ? absl::OkStatus() : ForClients();
+}
+
+absl::Status GrpcRankHead::WaitForHalves(uint64_t layers, uint64_t logits) {
+  std::unique_lock lock(mutex_);
+  const auto is_lost = [this] { return !roster_.failure().ok(); };
+  while (!is_lost() && !roster_.AreDone(layers, logits)) {
+    changed_.wait_for(lock, kLook);
+    if (is_lost() || mesh_->status().ok()) continue;
+    changed_.wait_for(lock, kPatienceForCulprit, is_lost);
+    Fail(mesh_->status());
+  }
+  has_done_step_ |= !is_lost();
+  return is_lost() ? ForClients() : absl::OkStatus();
+}
+
+absl::Status GrpcRankHead::Abort(const absl::Status& why) {
+  std::unique_lock lock(mutex_);
+  const bool is_link = !mesh_->status().ok();
+  if (is_link) {
+    changed_.wait_for(lock, kPatienceForCulprit, [this] { return !roster_.failure().ok(); });
+  }
+  Fail(is_link ? mesh_->status() : why);
+  return ForClients();
+}
+
+}  // namespace heddle::server
