@@ -75,6 +75,8 @@ v1::FromRank MessageOf(uint8_t what, Input* input) {
       message.mutable_hello()->set_model_digest(kIdentity.model_digest);
       message.mutable_hello()->set_isa(kIdentity.isa);
       message.mutable_hello()->set_mesh_address("a");
+      message.mutable_hello()->set_held_rank(input->Byte());
+      message.mutable_hello()->set_held_session(input->Byte() % 2);
       break;
     case 1:
       message.mutable_offer()->set_num_pages(input->Byte());
@@ -113,7 +115,8 @@ void Check(const RankRoster& roster) {
 
 void FuzzHead(Input input) {
   RankSettings settings{.layout = {.tp = 1 + input.Byte() % 3, .pp = 1 + input.Byte() % 2},
-                        .timeout = std::chrono::milliseconds(1000)};
+                        .timeout = std::chrono::milliseconds(1000),
+                        .session = 1};
   RankRoster roster(kIdentity, settings);
   std::vector<RankRoster::CallId> calls = {0};
   RankRoster::Time now{std::chrono::hours(1)};
@@ -141,6 +144,11 @@ void FuzzHead(Input input) {
       case 10:
         roster.CountHalf();
         static_cast<void>(roster.AreDone(input.Byte(), input.Byte()));
+        break;
+      case 11:
+        if (roster.phase() != Phase::kLost) break;
+        for (const RankRoster::CallId each : calls) roster.End(each);
+        roster.Regather(now);
         break;
       default: {
         const bool is_known = roster.Find(call) != nullptr && roster.Find(call)->rank > 0;

@@ -34,6 +34,10 @@ class FakeExecutor final : public engine::Executor {
   absl::Status Wait(engine::StepResult* result) override;
 
   // Loses the steps in flight, and all that was written to pages.
+  absl::Status status() const override {
+    return is_lost_ ? absl::UnavailableError("a rank is lost") : absl::OkStatus();
+  }
+  void set_lost(bool is_lost) { is_lost_ = is_lost; }  // what status() says; any thread
   bool Abandon() override;
   absl::Status Recover() override { return recover_ ? recover_() : absl::OkStatus(); }
   // Called in Recover for its answer. Without it Abandon refuses: errors are final.
@@ -137,6 +141,7 @@ class FakeExecutor final : public engine::Executor {
   std::deque<engine::StepResult> results_;  // not waited for, the oldest first
   std::function<absl::Status()> before_result_;
   std::function<absl::Status()> recover_;
+  std::atomic<bool> is_lost_{false};
   int64_t idle_ns_ = -1;
   bool last_has_pools_ = false;  // the plan that was submitted last
   std::atomic<int64_t> num_live_{0};
