@@ -98,7 +98,8 @@ class KustomizeTest(unittest.TestCase):
             cls.rendered["own"] = cls.own = kustomize(own)
 
     def test_every_folder_is_rendered_here(self):
-        self.assertEqual(sorted(p.name for p in (ROOT / "overlays").iterdir()), sorted(OVERLAYS))
+        self.assertEqual(sorted(p.name for p in (ROOT / "overlays").iterdir()),
+                         sorted((*OVERLAYS, "multi-node")))
         self.assertEqual(sorted(p.name for p in (ROOT / "components").iterdir()), sorted(COMPONENTS))
 
     @for_each
@@ -275,6 +276,112 @@ class KustomizeTest(unittest.TestCase):
 
     def test_an_image_can_be_named_by_its_digest(self):
         self.assertEqual(self.own.container["image"], f"registry.example.org/heddle@{DIGEST}")
+
+
+@unittest.skipUnless(shutil.which("kustomize") or shutil.which("kubectl"), "needs kustomize or kubectl")
+class MultiNodeTest(unittest.TestCase):
+    """Groups of pods that share a model, with a LeaderWorkerSet in place of the Deployment."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.r = kustomize(ROOT / "overlays" / "multi-node")
+        cls.base = kustomize(ROOT / "overlays" / "cpu")
+        cls.set = cls.r.one("LeaderWorkerSet")
+        template = cls.set["spec"]["leaderWorkerTemplate"]
+        cls.template = template
+        cls.pods = {name: template[name + "Template"] for name in ("leader", "worker")}
+
+    def container(self, name):
+        (container,) = self.pods[name]["spec"]["containers"]
+        return container
+
+    def environment(self, name):
+        return {e["name"]: e["value"] for e in self.container(name)["env"]}
+
+    def by_name(self, kind, name):
+        (found,) = [o for o in self.r.objects if o["kind"] == kind and o["metadata"]["name"] == name]
+        return found["spec"]
+
+    def test_the_set_takes_the_place_of_the_deployment(self):
+        self.assertNotIn("Deployment", [o["kind"] for o in self.r.objects])
+        self.assertEqual(self.template["restartPolicy"], "RecreateGroupOnPodRestart")
+        # A head that has to be ready before others start would wait for them, and they for it.
+        self.assertEqual(self.set["spec"]["startupPolicy"], "LeaderCreated")
+
+    def test_a_group_has_as_many_pods_as_the_head_waits_for(self):
+        head = self.environment("leader")
+        world = int(head.get("HEDDLE_TP", 1)) * int(head.get("HEDDLE_PP", 1))
+        self.assertGreater(world, 1)
+        self.assertEqual(self.template["size"], world)
+        self.assertNotIn("HEDDLE_TP", self.environment("worker"))
+
+    def test_ranks_join_where_the_head_listens(self):
+        port = self.environment("leader")["HEDDLE_RANKS_LISTEN"].rsplit(":")[-1]
+        args = self.container("worker")["args"]
+        self.assertEqual(args[args.index("--join") + 1], f"$(LWS_LEADER_ADDRESS):{port}")
+        self.assertIn({"name": "ranks", "containerPort": int(port)}, self.container("leader")["ports"])
+        headless = self.by_name("Service", self.set["metadata"]["name"])  # the pods' subdomain
+        self.assertEqual(headless["clusterIP"], "None")
+        self.assertIs(headless["publishNotReadyAddresses"], True)
+
+    def test_both_have_the_token_and_one_configuration(self):
+        known = options()
+        config = self.r.one("ConfigMap")["metadata"]["name"]
+        for name, pod in self.pods.items():
+            with self.subTest(name):
+                mounts = {m["name"]: m for m in self.container(name)["volumeMounts"]}
+                volumes = {v["name"]: v for v in pod["spec"]["volumes"]}
+                self.assertEqual(set(mounts), set(volumes))
+                self.assertTrue(all(m["readOnly"] for m in mounts.values()))
+                self.assertEqual(volumes["config"]["configMap"]["name"], config)
+                secret = volumes["rank-token"]["secret"]
+                self.assertFalse(secret.get("optional", False))
+                self.assertEqual(secret["defaultMode"], 0o440)
+                self.assertTrue(self.environment(name)["HEDDLE_RANK_TOKEN_FILE"]
+                                .startswith(mounts["rank-token"]["mountPath"] + "/"))
+                for variable in self.environment(name):
+                    if variable.startswith("HEDDLE_"):
+                        self.assertIn(variable[len("HEDDLE_"):].lower().replace("_", "-"), known)
+
+    def test_pods_are_as_those_of_one_machine(self):
+        base = self.base.pod
+        for name, pod in self.pods.items():
+            with self.subTest(name):
+                for key in ("securityContext", "serviceAccountName", "automountServiceAccountToken",
+                            "enableServiceLinks", "terminationGracePeriodSeconds"):
+                    self.assertEqual(pod["spec"][key], base[key], key)
+                for key in ("image", "securityContext", "resources"):
+                    self.assertEqual(self.container(name)[key], self.base.container[key], key)
+        for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+            self.assertEqual(self.container("leader")[probe], self.base.container[probe])
+            self.assertNotIn(probe, self.container("worker"))  # it has no port for them
+
+    def test_clients_reach_heads_alone(self):
+        selector = self.by_name("Service", "heddle")["selector"]
+        self.assertEqual(selector["leaderworkerset.sigs.k8s.io/worker-index"], "0")
+        del selector["leaderworkerset.sigs.k8s.io/worker-index"]
+        self.assertLessEqual(selector.items(), self.pods["leader"]["metadata"]["labels"].items())
+
+    def test_ranks_alone_reach_each_other(self):
+        policy = self.by_name("NetworkPolicy", "heddle-ranks")
+        labels = self.pods["leader"]["metadata"]["labels"]
+        self.assertEqual(labels, self.pods["worker"]["metadata"]["labels"])
+        own = [{"podSelector": {"matchLabels": labels}}]
+        self.assertEqual(policy["podSelector"], own[0]["podSelector"])
+        self.assertEqual(policy["ingress"], [{"from": own}])  # all ports: UCX chooses
+        ranks, dns = policy["egress"]
+        self.assertEqual(ranks, {"to": own})
+        self.assertEqual({p["port"] for p in dns["ports"]}, {53})
+        # The base's policy holds for them, too, and lets clients to the head's ports only.
+        self.assertLessEqual(self.by_name("NetworkPolicy", "heddle")["podSelector"]["matchLabels"].items(),
+                             labels.items())
+
+    def test_ranks_are_on_machines_of_their_own(self):
+        for pod in self.pods.values():
+            (rule,) = pod["spec"]["affinity"]["podAntiAffinity"][
+                "requiredDuringSchedulingIgnoredDuringExecution"]
+            self.assertEqual(rule["topologyKey"], "kubernetes.io/hostname")
+            self.assertEqual(rule["labelSelector"]["matchLabels"], pod["metadata"]["labels"])
 
 
 class FilesTest(unittest.TestCase):
