@@ -5,6 +5,7 @@
 
 #include "base/message.h"
 #include "base/status.h"
+#include "engine/family/recurrent_rows.h"
 
 namespace heddle::engine {
 namespace {
@@ -67,6 +68,12 @@ absl::Status RefineGgufGranite(const GgufSource& source, const TensorFinder&, Mo
   HEDDLE_ASSIGN_OR_RETURN(scales.logits, source.PositiveOr("logit_scale", kMaxFactor, 1.0));
   ApplyGraniteScales(scales, spec);
   return absl::OkStatus();
+}
+
+absl::Status RefineGgufGraniteHybrid(const GgufSource& source, const TensorFinder& find,
+                                     ModelSpec* spec, NameMap* names) {
+  HEDDLE_RETURN_IF_ERROR(RefineGgufGranite(source, find, spec, names));
+  return ReadGgufMamba2(source, find, spec, names);
 }
 
 // The converter reorders q and k of the variants that read images, which have sections of RoPE, for

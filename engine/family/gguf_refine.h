@@ -9,6 +9,8 @@ namespace heddle::engine {
 
 absl::Status RefineGgufGemma(const GgufSource& source, const TensorFinder& find, ModelSpec* spec,
                              NameMap* names);
+absl::Status RefineGgufGraniteHybrid(const GgufSource& source, const TensorFinder& find,
+                                     ModelSpec* spec, NameMap* names);
 absl::Status RefineGgufGranite(const GgufSource& source, const TensorFinder& find, ModelSpec* spec,
                                NameMap* names);
 absl::Status RefineGgufSmolLm3(const GgufSource& source, const TensorFinder& find, ModelSpec* spec,

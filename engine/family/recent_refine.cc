@@ -8,6 +8,7 @@
 #include "base/status.h"
 #include "engine/family/describe.h"
 #include "engine/family/family_refine.h"
+#include "engine/family/recurrent_rows.h"
 #include "nlohmann/json.hpp"
 
 namespace heddle::engine {
@@ -273,26 +274,37 @@ absl::Status RefineGraniteMoeShared(const JsonSource& config, ModelSpec* spec, N
   return AddGraniteExperts(config, static_cast<int32_t>(shared), spec);
 }
 
+namespace {
+
+// Whether each layer recurs; all do where nothing says so.
+absl::StatusOr<std::vector<bool>> ReadMambaLayers(const JsonSource& config, int32_t n_layers) {
+  const char* key = config.Has("layer_types") ? "layer_types" : "layers_block_type";
+  const nlohmann::json* types = config.Find(key);
+  if (types == nullptr) {
+    return config.Unsupported("layer_types", "absent", "expected attention in some layers");
+  }
+  if (!types->is_array() || static_cast<int64_t>(types->size()) != n_layers) {
+    return config.Error(key, JsonSource::Show(*types),
+                        base::StrCat("a list of ", n_layers, " strings, one per layer"));
+  }
+  std::vector<bool> recurs;
+  for (const nlohmann::json& type : *types) {
+    recurs.push_back(type == "mamba" || type == "linear_attention");
+    if (recurs.back() || type == "attention" || type == "full_attention") continue;
+    return config.Unsupported(key, JsonSource::Show(type),
+                              "supported are \"attention\" and \"mamba\"");
+  }
+  if (std::find(recurs.begin(), recurs.end(), false) == recurs.end()) {
+    return config.Unsupported(key, JsonSource::Show(*types), "expected attention in some layers");
+  }
+  return recurs;
+}
+
+}  // namespace
+
 absl::Status RefineGraniteMoeHybrid(const JsonSource& config, ModelSpec* spec, NameMap* names) {
-  for (const std::string_view key : {"layer_types", "layers_block_type"}) {
-    const nlohmann::json* types = config.Find(key);
-    const bool attends = types != nullptr && types->is_array() &&
-                         static_cast<int64_t>(types->size()) == spec->n_layers() &&
-                         std::all_of(types->begin(), types->end(), [](const nlohmann::json& type) {
-                           return type == "attention" || type == "full_attention";
-                         });
-    if (types == nullptr && key == "layer_types" && config.Has("layers_block_type")) continue;
-    if (attends) break;
-    return config.Unsupported(key, types == nullptr ? "absent" : JsonSource::Show(*types),
-                              "expected attention in all layers: recurrent ones do not run here");
-  }
-  // The sizes of recurrent layers, of which there is none.
-  for (const std::string_view key :
-       {"mamba_chunk_size", "mamba_conv_bias", "mamba_d_conv", "mamba_d_head", "mamba_d_state",
-        "mamba_expand", "mamba_n_groups", "mamba_n_heads", "mamba_proj_bias", "time_step_limit",
-        "time_step_max", "time_step_min"}) {
-    static_cast<void>(config.Has(key));
-  }
+  HEDDLE_ASSIGN_OR_RETURN(const std::vector<bool> recurs,
+                          ReadMambaLayers(config, spec->n_layers()));
   HEDDLE_ASSIGN_OR_RETURN(const std::string position,
                           config.StringOr("position_embedding_type", ""));
   if (position != "rope") {
@@ -303,10 +315,22 @@ absl::Status RefineGraniteMoeHybrid(const JsonSource& config, ModelSpec* spec, N
                           CountOr(config, "shared_intermediate_size", kMaxInter, 1024));
   HEDDLE_ASSIGN_OR_RETURN(const int64_t experts,
                           CountOr(config, "num_local_experts", kernels::kMaxExperts, 8));
-  if (experts > 0) return AddGraniteExperts(config, static_cast<int32_t>(shared), spec);
-  static_cast<void>(config.Has("num_experts_per_tok"));
-  for (LayerSpec& layer : spec->layers) layer.mlp.inter = static_cast<int32_t>(shared);
-  return absl::OkStatus();
+  if (experts > 0) {
+    HEDDLE_RETURN_IF_ERROR(AddGraniteExperts(config, static_cast<int32_t>(shared), spec));
+  } else {
+    static_cast<void>(config.Has("num_experts_per_tok"));
+    for (LayerSpec& layer : spec->layers) layer.mlp.inter = static_cast<int32_t>(shared);
+  }
+  // The sizes of recurrent layers say nothing if there is none.
+  for (const std::string_view key :
+       {"mamba_chunk_size", "mamba_conv_bias", "mamba_d_conv", "mamba_d_head", "mamba_d_state",
+        "mamba_expand", "mamba_n_groups", "mamba_n_heads", "mamba_proj_bias", "time_step_limit",
+        "time_step_max", "time_step_min", "time_step_floor"}) {
+    static_cast<void>(config.Has(key));
+  }
+  if (std::find(recurs.begin(), recurs.end(), true) == recurs.end()) return absl::OkStatus();
+  SetMamba2Names(&names->layer);
+  return ReadMamba2(config, recurs, spec);
 }
 
 absl::Status RefineGgufPostAttentionNorm(const GgufSource&, const TensorFinder&, ModelSpec*,

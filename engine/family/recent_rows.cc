@@ -1,6 +1,7 @@
 #include "engine/family/recent_rows.h"
 
 #include "engine/family/family_names.h"
+#include "engine/family/gguf_refine.h"
 #include "engine/family/recent_refine.h"
 
 namespace heddle::engine {
@@ -33,6 +34,7 @@ constexpr std::string_view kGraniteMoeArchitectures[] = {"GraniteMoeForCausalLM"
 constexpr std::string_view kGraniteMoeGguf[] = {"granitemoe"};
 constexpr std::string_view kGraniteSharedArchitectures[] = {"GraniteMoeSharedForCausalLM"};
 constexpr std::string_view kGraniteHybridArchitectures[] = {"GraniteMoeHybridForCausalLM"};
+constexpr std::string_view kGraniteHybridGguf[] = {"granitehybrid"};
 constexpr std::string_view kMiniMaxArchitectures[] = {"MiniMaxM2ForCausalLM"};
 constexpr std::string_view kMiniMaxGguf[] = {"minimax-m2"};
 constexpr std::string_view kMinistral3Architectures[] = {"Ministral3ForCausalLM"};
@@ -205,10 +207,12 @@ Family GraniteMoeShared(const BaseRows& base) {
   return granite;
 }
 
-// Those without recurrent layers. Dense files in GGUF are of architecture "granite".
+// Files in GGUF of models without recurrent layers are of other architectures.
 Family GraniteMoeHybrid(const BaseRows& base) {
-  Family granite = Named(GraniteMoe(base), "granitemoehybrid", kGraniteHybridArchitectures, {});
+  Family granite =
+      Named(GraniteMoe(base), "granitemoehybrid", kGraniteHybridArchitectures, kGraniteHybridGguf);
   granite.refine = RefineGraniteMoeHybrid;
+  granite.refine_gguf = RefineGgufGraniteHybrid;
   return granite;
 }
 

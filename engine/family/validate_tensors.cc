@@ -215,13 +215,15 @@ class Demands {
   std::vector<Demand> list_;
 };
 
-// A matrix with one row may be stored as a vector, and weights of a convolution as a matrix.
+// A matrix with one row may be stored as a vector, a vector as a matrix with one row or column, and
+// weights of a convolution as a matrix.
 bool SameShape(std::span<const int64_t> found, std::span<const int64_t> wanted) {
   if (wanted.size() == 3 && wanted[1] == 1 && found.size() == 2) {
     return found[0] == wanted[0] && found[1] == wanted[2];
   }
   if (wanted.size() == 2 && wanted[0] == 1 && found.size() == 1) wanted = wanted.subspan(1);
   if (found.size() == 2 && found[0] == 1 && wanted.size() == 1) found = found.subspan(1);
+  if (found.size() == 2 && found[1] == 1 && wanted.size() == 1) found = found.first(1);
   return std::ranges::equal(found, wanted);
 }
 

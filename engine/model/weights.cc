@@ -2,7 +2,9 @@
 
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <initializer_list>
+#include <numeric>
 #include <string>
 #include <utility>
 
@@ -118,10 +120,12 @@ class Loader {
     for (const std::string* name : names) {
       if (name->empty()) continue;
       HEDDLE_ASSIGN_OR_RETURN(const CheckpointTensor* tensor, Find(*name));
-      const int64_t begin = static_cast<int64_t>(values.size());
-      values.resize(begin + tensor->shape.back());
-      kernels::DequantizeRow(*tensor->dtype, tensor->data.data(), tensor->shape.back(),
-                             values.data() + begin);
+      const auto begin = static_cast<int64_t>(values.size());
+      // Some vectors have dimensions of one.
+      const int64_t count = std::accumulate(tensor->shape.begin(), tensor->shape.end(), int64_t{1},
+                                            std::multiplies<>());
+      values.resize(begin + count);
+      kernels::DequantizeRow(*tensor->dtype, tensor->data.data(), count, values.data() + begin);
     }
     return values;
   }

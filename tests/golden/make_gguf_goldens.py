@@ -142,6 +142,11 @@ CASES = {
     "qwen3_5_moe": (models.QWEN3_5_MOE, ARCH.QWEN35MOE, delta_keys(models.QWEN3_5_MOE, 2) + [
         (KEYS.Rope.FREQ_BASE, 10000.0), (KEYS.Rope.DIMENSION_COUNT, 8),
         (KEYS.Rope.DIMENSION_SECTIONS, [2, 1, 1, 0])]),
+    "granitemoehybrid_state": (models.GRANITE_HYBRID_STATE, ARCH.GRANITE_HYBRID, GRANITE_SCALES + [
+        (KEYS.LLM.EXPERT_COUNT, 0), (KEYS.Attention.HEAD_COUNT_KV, [0, 2, 0]),
+        (KEYS.SSM.CONV_KERNEL, 4), (KEYS.SSM.STATE_SIZE, 12), (KEYS.SSM.GROUP_COUNT, 1),
+        (KEYS.SSM.TIME_STEP_RANK, 8), (KEYS.SSM.INNER_SIZE, 128),
+        (KEYS.Rope.SCALING_FINETUNED, False)]),
     "granite_no_experts": (models.GRANITE, ARCH.GRANITE, GRANITE_SCALES + [
         (KEYS.LLM.EXPERT_COUNT, 0)]),
     "gpt2": (models.GPT2, ARCH.GPT2, []),
@@ -233,11 +238,13 @@ def deepseek_parts(config, name):
             (name.replace("kv_b", "v_b"), ["head_values", *sizes])]
 
 
-def granite_parts(name):
+def granite_parts(config, name):
     """The tensors that the converter makes of gate over up: (name, operation)."""
     is_shared = "shared_mlp" in name
     layer = name[:name.index("shared_mlp" if is_shared else "block_sparse_moe")]
     own = "mlp.shared_experts." if is_shared else "mlp.experts."
+    if not config["num_local_experts"]:
+        own = "mlp."
     return [(f"{layer}{own}{part}_proj.weight", ["part", i, 2])
             for i, part in enumerate(("gate", "up"))]
 
@@ -267,6 +274,17 @@ def delta_parts(config, name):
     if leaf in ("in_proj_qkv", "in_proj_z", "in_proj_a", "in_proj_b"):
         return [(name, ["tiles", tiled, width, skipped])]
     return [(name, [])]
+
+
+def mamba_parts(name):
+    """The tensor that the converter makes of one of Mamba-2: (name, operation)."""
+    if name.endswith("A_log"):
+        return [(name, ["column", "minus_exp"])]
+    if name.endswith(".D"):
+        return [(name, ["column", ""])]
+    if name.endswith("dt_bias"):
+        return [(name.replace("dt_bias", "dt_proj.bias"), [])]
+    return [(name, ["squeeze"] if name.endswith("conv1d.weight") else [])]
 
 
 def transform(config, name, sections=False):
@@ -343,10 +361,14 @@ def make_case(name):
             made = deepseek_parts(config, source)
         elif ".linear_attn." in source and "linear_num_key_heads" in config:
             made = delta_parts(config, source)
+        elif source.endswith("shared_mlp.output_linear.weight") and not config["num_local_experts"]:
+            made = [(source.replace("shared_mlp.output_linear", "mlp.down_proj"), [])]
+        elif ".mamba." in source:
+            made = mamba_parts(source)
         elif source.endswith((".experts.gate_up_proj", ".experts.down_proj")):
             made = [(source + ".weight", [])]
         elif source.endswith("input_linear.weight"):
-            made = granite_parts(source)
+            made = granite_parts(config, source)
         elif ".feed_forward.experts." in source:
             own = dict(w1="gate_proj", w2="down_proj", w3="up_proj")[source.split(".")[-2]]
             made = [(f"{source.split('feed_forward')[0]}mlp.experts.{own}.weight", [])]

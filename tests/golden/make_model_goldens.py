@@ -253,6 +253,11 @@ GRANITE_HYBRID = dict(
     mamba_d_head=32, mamba_expand=2, mamba_d_state=16, mamba_d_conv=4, mamba_n_groups=1,
     mamba_chunk_size=256, mamba_conv_bias=True, mamba_proj_bias=False,
     normalization_function="rmsnorm", init_method="mup")
+# 8 heads of state over one of keys; 4 in the other.
+GRANITE_HYBRID_STATE = dict(
+    {k: v for k, v in GRANITE_HYBRID.items() if k != "mamba_d_head"}, num_hidden_layers=3,
+    layer_types=["linear_attention", "full_attention", "linear_attention"],
+    position_embedding_type="nope", mamba_n_heads=8, mamba_d_state=12, mamba_n_groups=1)
 MINIMAX_M2 = dict(
     SMALL, architectures=["MiniMaxM2ForCausalLM"], model_type="minimax_m2", head_dim=32,
     rotary_dim=16, num_local_experts=6, num_experts_per_tok=3, num_hidden_layers=2,
@@ -398,6 +403,12 @@ CASES = {
     "granitemoehybrid_experts": dict(config=dict(
         GRANITE_HYBRID, num_local_experts=6, num_experts_per_tok=3, intermediate_size=64,
         position_embedding_type="nope"), rename=GRANITE_RENAME),
+    "granitemoehybrid_state": dict(config=GRANITE_HYBRID_STATE, rename=GRANITE_RENAME),
+    "granitemoehybrid_groups": dict(config=dict(
+        GRANITE_HYBRID_STATE, num_hidden_layers=2, num_local_experts=4, num_experts_per_tok=2,
+        layer_types=["linear_attention", "full_attention"], position_embedding_type="rope",
+        mamba_n_groups=4, mamba_d_conv=3, mamba_conv_bias=False, mamba_proj_bias=True,
+        time_step_limit=[0.1, 0.9]), rename=GRANITE_RENAME),
     "minimax_m2": dict(config=MINIMAX_M2, rename=MINIMAX_RENAME, experts=MIXTRAL_EXPERTS),
     "ministral3": dict(config=MINISTRAL3),
     "qwen3_moe_local": dict(config=dict(QWEN3_MOE_LOCAL, num_hidden_layers=2),

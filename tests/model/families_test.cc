@@ -312,19 +312,41 @@ TEST_CASE("Experts that cannot be are refused by key and value", "[model][unit]"
              StatusCode::kUnimplemented, {"\"use_sliding_window\" is true"});
 }
 
-TEST_CASE("Granite 4 runs without recurrent layers and is refused with them", "[model][unit]") {
+TEST_CASE("Granite 4 runs with and without recurrent layers, but not without attention",
+          "[model][unit]") {
   const json attends = *test::LoadGolden("granitemoehybrid").config;
   REQUIRE(DescribeJson(attends).ok());
-  for (const json& types : {json{"mamba", "attention"}, json{"attention"}, json("attention")}) {
-    CheckError(DescribeJson(With(attends, "layer_types", types)).status(),
-               StatusCode::kUnimplemented, {"layer_types", "attention in all layers"});
-  }
   json absent = attends;
   absent.erase("layer_types");  // then all of them are recurrent
   CheckError(DescribeJson(absent).status(), StatusCode::kUnimplemented, {"layer_types", "absent"});
   json old = absent;
   old["layers_block_type"] = {"attention", "attention"};
   CHECK(DescribeJson(old).ok());
+  const json config = *test::LoadGolden("granitemoehybrid_groups").config;
+  const ModelSpec spec = DescribeJson(config)->spec;
+  const RecurrenceSpec& recurrence = spec.layers[0].attention.recurrence;
+  CHECK(recurrence.shape == kernels::RecurrenceShape{.rule = kernels::RecurrenceRule::kMamba2,
+                                                     .n_heads = 8,
+                                                     .n_key_heads = 4,
+                                                     .key_dim = 12,
+                                                     .value_dim = 16,
+                                                     .taps = 3});
+  CHECK(recurrence.norm_width == 32);
+  CHECK(recurrence.max_step == 0.9f);
+  CHECK(spec.layers[1].attention.recurrence.shape.taps == 0);
+  const auto refused = [&](const char* key, const json& value, StatusCode code, const char* text) {
+    CheckError(DescribeJson(With(config, key, value)).status(), code, {key, text});
+  };
+  refused("layer_types", {"mamba", "mamba"}, StatusCode::kUnimplemented, "attention in some");
+  refused("layer_types", {"mamba", "conv"}, StatusCode::kUnimplemented, "conv");
+  refused("layer_types", {"attention"}, StatusCode::kInvalidArgument, "one per layer");
+  refused("layer_types", "attention", StatusCode::kInvalidArgument, "one per layer");
+  refused("mamba_n_heads", 7, StatusCode::kInvalidArgument, "divisor");
+  CheckError(DescribeJson(With(config, "mamba_n_groups", 3)).status(), StatusCode::kInvalidArgument,
+             {"mamba_n_heads", "multiple"});
+  refused("mamba_d_head", 17, StatusCode::kInvalidArgument, "mamba_expand");
+  refused("mamba_d_conv", 40, StatusCode::kUnimplemented, "16");
+  refused("time_step_limit", {1, "x"}, StatusCode::kInvalidArgument, "two numbers");
 }
 
 TEST_CASE("Layers of ERNIE 4.5 have experts at their interval", "[model][unit]") {

@@ -192,6 +192,12 @@ Matrix Apply(Matrix matrix, const json& operation) {
   if (name == "columns") return Columns(matrix, operation.at(1), operation.at(2));
   if (name == "transpose") return Transpose(matrix);
   if (name == "tiles") return TilesThen(matrix, operation);
+  if (name == "column") {
+    matrix.shape.push_back(1);
+    const bool is_log = operation.at(1) == "minus_exp";
+    for (float& value : matrix.values) value = is_log ? -std::exp(value) : value;
+    return matrix;
+  }
   if (name == "sections") {
     return Sections(matrix, operation.at(1), operation.at(2), operation.at(3), operation.at(4));
   }

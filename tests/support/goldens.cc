@@ -78,6 +78,8 @@ std::vector<std::string> GoldenNames() {
           "granitemoeshared",
           "granitemoehybrid",
           "granitemoehybrid_experts",
+          "granitemoehybrid_state",
+          "granitemoehybrid_groups",
           "minimax_m2",
           "ministral3",
           "qwen3_moe_local",
