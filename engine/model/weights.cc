@@ -121,7 +121,6 @@ class Loader {
       if (name->empty()) continue;
       HEDDLE_ASSIGN_OR_RETURN(const CheckpointTensor* tensor, Find(*name));
       const auto begin = static_cast<int64_t>(values.size());
-      // Some vectors have dimensions of one.
       const int64_t count = std::accumulate(tensor->shape.begin(), tensor->shape.end(), int64_t{1},
                                             std::multiplies<>());
       values.resize(begin + count);
