@@ -290,7 +290,7 @@ void Admission::MakeRunning(Sequence* sequence, PlannedStep* step) {
   if (request->cached_tokens < 0) {
     ReserveAnswer(request, parts_.limits);
     const int32_t cached = std::min(sequence->num_computed(), request->num_prompt());
-    request->cached_tokens = cached;
+    request->cached_tokens = request->layout.LengthOf(cached);
     parts_.totals.cached_tokens += cached;
     parts_.totals.cached_page_tokens += cached - cached % parts_.limits.options.page_tokens;
     waiting_.Charge(request->flow, kPromptCharge * sequence->num_remaining());

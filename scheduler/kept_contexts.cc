@@ -15,6 +15,7 @@ void KeptContexts::Keep(ContextId id, const Sequence& sequence, int32_t num_toke
                   .adapter = request.adapter.id,
                   .adapter_scale = request.adapter.scale};
   num_tokens = std::clamp(num_tokens, 0, sequence.num_tokens());
+  context.layout = sequence.request->layout.First(num_tokens);
   context.tokens.reserve(static_cast<size_t>(num_tokens));
   for (int32_t p = 0; p < num_tokens; ++p) context.tokens.push_back(sequence.TokenAt(p));
   context.tables.resize(static_cast<size_t>(limits_.num_groups));
@@ -37,21 +38,84 @@ void KeptContexts::Fork(ContextId from, int32_t num_tokens, ContextId to) {
   const auto found = contexts_.find(from);
   if (found == contexts_.end()) return;
   Context context = found->second;
-  const auto length = std::clamp(num_tokens, 0, static_cast<int32_t>(context.tokens.size()));
-  context.tokens.resize(static_cast<size_t>(length));
-  for (int32_t group = 0; group < limits_.num_groups; ++group) {
-    KeptTable& table = context.tables[group];
-    int32_t left = length - table.num_dropped;
-    auto keeps = [&](KeptSpan& span) {
-      if (left < span.num_tokens && !limits_.HasPartsOfPages(group)) return false;
-      span.num_tokens = std::min(span.num_tokens, std::max(0, left));
-      left -= span.num_tokens;
-      return span.num_tokens > 0;
-    };
-    const auto end = std::find_if_not(table.spans.begin(), table.spans.end(), keeps);
-    table.spans.erase(end, table.spans.end());
-  }
+  Cut(context.layout.PlaceOf(std::max(0, num_tokens)), &context);
   Insert(to, std::move(context));
+}
+
+void KeptContexts::Cut(int32_t num_places, Context* context) const {
+  const auto length = std::min(num_places, static_cast<int32_t>(context->tokens.size()));
+  context->tokens.resize(static_cast<size_t>(length));
+  context->layout = context->layout.First(length);
+  for (int32_t group = 0; group < limits_.num_groups; ++group) {
+    KeptTable& table = context->tables[group];
+    int32_t left = length - table.num_dropped;
+    const int32_t pages = (std::max(0, left) + pool_.page_tokens() - 1) / pool_.page_tokens();
+    table.spans.resize(std::min(table.spans.size(), static_cast<size_t>(pages)));
+    bool is_cut = false;  // the last page
+    for (KeptSpan& span : table.spans) {
+      is_cut = span.num_tokens > left;
+      span.num_tokens = std::min(span.num_tokens, left);
+      left -= pool_.page_tokens();
+    }
+    if (is_cut && !limits_.HasPartsOfPages(group)) table.spans.pop_back();
+  }
+}
+
+void KeptContexts::Join(std::span<const ContextId> children, int32_t at, const ContextParts& parts,
+                        ContextId to) {
+  const auto first = contexts_.find(children[0]);
+  if (first == contexts_.end()) return;
+  Context joined = first->second;
+  Cut(joined.layout.PlaceOf(at), &joined);
+  for (const ContextId child : children) {
+    const auto found = contexts_.find(child);
+    if (found == contexts_.end() || !JoinOne(found->second, at, &joined)) break;
+  }
+  joined.layout =
+      ContextLayout(parts, pool_.page_tokens()).First(static_cast<int32_t>(joined.tokens.size()));
+  Insert(to, std::move(joined));
+}
+
+// Makes `table`, of the first `end` places, one of whole pages: holes behind what is there, and
+// pages that are not there.
+void KeptContexts::FillPages(int32_t end, KeptTable* table) const {
+  const int32_t page_tokens = pool_.page_tokens();
+  const auto pages = static_cast<size_t>((end + page_tokens - 1) / page_tokens);
+  if (table->spans.size() == pages && pages > 0) {
+    KeptSpan& last = table->spans.back();
+    if ((static_cast<int32_t>(pages) - 1) * page_tokens + last.num_tokens == end) {
+      last.num_tokens = page_tokens;
+    }
+  }
+  table->spans.resize(pages, KeptSpan{PageId{0}, 0, kLost});
+}
+
+// Appends what `child` has beyond the fork. Returns false, with nothing changed, if its pages do
+// not begin there, or if it is no sibling of what is there.
+bool KeptContexts::JoinOne(const Context& child, int32_t at, Context* joined) const {
+  const int32_t page_tokens = pool_.page_tokens();
+  const int32_t fork = child.layout.PlaceOf(at);
+  const int32_t begin = fork + child.layout.HolesAt(fork);
+  const auto end = static_cast<int32_t>(joined->tokens.size());
+  const bool is_sibling = child.cache_space == joined->cache_space &&
+                          child.adapter == joined->adapter &&
+                          child.adapter_scale == joined->adapter_scale;
+  if (!is_sibling || end < fork || begin >= std::ssize(child.tokens) || begin % page_tokens != 0 ||
+      !std::equal(child.tokens.begin(), child.tokens.begin() + fork, joined->tokens.begin()) ||
+      child.layout.SameAs(joined->layout, fork) < fork) {
+    return false;
+  }
+  for (int32_t group = 0; group < limits_.num_groups; ++group) {
+    const std::vector<KeptSpan>& own = child.tables[group].spans;
+    FillPages(end, &joined->tables[group]);
+    const auto first = std::min(std::ssize(own), ptrdiff_t{begin / page_tokens});
+    joined->tables[group].spans.insert(joined->tables[group].spans.end(), own.begin() + first,
+                                       own.end());
+  }
+  const auto pages = static_cast<size_t>((end + page_tokens - 1) / page_tokens);
+  joined->tokens.resize(pages * static_cast<size_t>(page_tokens), engine::kNoToken);
+  joined->tokens.insert(joined->tokens.end(), child.tokens.begin() + begin, child.tokens.end());
+  return true;
 }
 
 // The new one comes before the old one goes, because they may have pages in common.
@@ -117,11 +181,28 @@ int32_t KeptContexts::NumThere(const KeptTable& table, int32_t group, int32_t wa
     if (end >= wanted || !IsThere(span)) break;
     if (end + span.num_tokens > wanted && !limits_.HasPartsOfPages(group)) break;
     end += span.num_tokens;
+    if (span.num_tokens < pool_.page_tokens()) break;
   }
   end = std::min(end, wanted);
   const int32_t window = limits_.options.windows[group];
   const int32_t first_seen = window == 0 ? 0 : std::max(0, end + 1 - window);
   return table.num_dropped <= first_seen ? end : 0;
+}
+
+// Leading tokens of the context, at most `wanted`, that the sequence has, too, and that were
+// computed as it would compute them.
+int32_t KeptContexts::NumSame(const Context& context, const Sequence& sequence,
+                              int32_t wanted) const {
+  const GenerationRequest& request = sequence.request->request;
+  if (context.cache_space != request.cache_space || context.adapter != request.adapter.id ||
+      context.adapter_scale != request.adapter.scale) {
+    return 0;
+  }
+  const auto length = std::min(wanted, static_cast<int32_t>(context.tokens.size()));
+  const int32_t most = context.layout.SameAs(sequence.request->layout, length);
+  int32_t same = 0;
+  while (same < most && context.tokens[same] == sequence.TokenAt(same)) ++same;
+  return same;
 }
 
 // The groups' tables need not have lost the same pages, and where one has less of them, the others
@@ -130,14 +211,7 @@ int32_t KeptContexts::NumHeld(ContextId id, const Sequence& sequence, int32_t wa
   const auto found = contexts_.find(id);
   if (found == contexts_.end()) return 0;
   const Context& context = found->second;
-  const GenerationRequest& request = sequence.request->request;
-  if (context.cache_space != request.cache_space || context.adapter != request.adapter.id ||
-      context.adapter_scale != request.adapter.scale) {
-    return 0;
-  }
-  const auto length = std::min(wanted, static_cast<int32_t>(context.tokens.size()));
-  int32_t held = 0;
-  while (held < length && context.tokens[held] == sequence.TokenAt(held)) ++held;
+  int32_t held = NumSame(context, sequence, wanted);
   for (bool is_same = false; !is_same && held > 0;) {
     is_same = true;
     for (int32_t group = 0; group < limits_.num_groups; ++group) {
@@ -161,6 +235,34 @@ void KeptContexts::Take(ContextId id, int32_t num_tokens, Sequence* sequence) co
       table.AppendShared(span.page, std::min(left, span.num_tokens), &pool_);
     }
   }
+}
+
+bool KeptContexts::TakeMore(ContextId id, int32_t wanted, Sequence* sequence) const {
+  const int32_t begin = sequence->num_computed();
+  const auto found = contexts_.find(id);
+  if (found == contexts_.end() || begin % pool_.page_tokens() != 0) return false;
+  const Context& context = found->second;
+  const int32_t same = NumSame(context, *sequence, wanted);
+  int32_t end = same;
+  const auto first = static_cast<size_t>(begin / pool_.page_tokens());
+  for (const KeptTable& table : context.tables) {
+    int32_t there = begin;
+    for (size_t i = first; i < table.spans.size() && table.num_dropped == 0; ++i) {
+      if (!IsThere(table.spans[i])) break;
+      there += table.spans[i].num_tokens;
+      if (table.spans[i].num_tokens < pool_.page_tokens()) break;
+    }
+    end = std::min(end, there);
+  }
+  if (end <= begin) return false;
+  for (int32_t group = 0; group < limits_.num_groups; ++group) {
+    PageTable& table = sequence->tables[group];
+    for (size_t i = first; table.num_tokens() < end; ++i) {
+      const KeptSpan& span = context.tables[group].spans[i];
+      table.AppendShared(span.page, std::min(end - table.num_tokens(), span.num_tokens), &pool_);
+    }
+  }
+  return true;
 }
 
 absl::Status KeptContexts::CheckIntegrity() const {

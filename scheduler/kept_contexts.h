@@ -15,10 +15,12 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
+#include "scheduler/context_layout.h"
 #include "scheduler/page_allocator.h"
 #include "scheduler/scheduler_limits.h"
 #include "scheduler/sequence.h"
@@ -34,13 +36,20 @@ class KeptContexts final : private PageOwner {
     uses_.resize(static_cast<size_t>(pool->num_pages()));
   }
 
-  // Remembers the first `num_tokens` tokens of `sequence` as context `id`, in place of what was
-  // known by that name, and the pages of those that are computed or planned. O(tokens + pages).
+  // Remembers the first `num_tokens` tokens (places) of `sequence` as context `id`, in place of
+  // what was known by that name, and the pages of those that are computed or planned. O(tokens +
+  // pages).
   void Keep(ContextId id, const Sequence& sequence, int32_t num_tokens);
 
   // Remembers the first `num_tokens` tokens of `from` as context `to`, too. Does nothing if there
   // is no `from`. O(tokens + pages).
   void Fork(ContextId from, int32_t num_tokens, ContextId to);
+
+  // Remembers a concurrent join of `children` (context_layout.h), of which each has its first `at`
+  // tokens and its own behind them, as context `to`; `parts` are those of the whole. A child whose
+  // pages do not begin at the fork is left out, with those behind it. O(tokens + pages).
+  void Join(std::span<const ContextId> children, int32_t at, const ContextParts& parts,
+            ContextId to);
 
   // Forgets a context; unknown ones are ignored. O(pages).
   void Drop(ContextId id);
@@ -53,12 +62,18 @@ class KeptContexts final : private PageOwner {
   // and not more than NumHeld.
   void Take(ContextId id, int32_t num_tokens, Sequence* sequence) const;
 
+  // Appends the positions behind those of the sequence that context `id` has in pages, at most up
+  // to `wanted`: where a part of a join lacks its end, the next one may be there. Returns whether
+  // there are any. REQUIRES: its last page is full. O(tokens).
+  bool TakeMore(ContextId id, int32_t wanted, Sequence* sequence) const;
+
   bool has(ContextId id) const { return contexts_.contains(id); }
   int32_t size() const { return static_cast<int32_t>(contexts_.size()); }
   // INTERNAL if a page's users are not the contexts that have it. O(pages of contexts).
   absl::Status CheckIntegrity() const;
 
  private:
+  static constexpr uint32_t kLost = ~0u;  // generation of a page that a join lacks
   struct KeptSpan {
     PageId page;
     int32_t num_tokens;
@@ -69,7 +84,8 @@ class KeptContexts final : private PageOwner {
     std::vector<KeptSpan> spans;
   };
   struct Context {
-    std::vector<TokenId> tokens;
+    std::vector<TokenId> tokens;  // with kNoToken in holes
+    ContextLayout layout;
     uint64_t cache_space = 0;
     engine::AdapterId adapter{};
     float adapter_scale = 1.0f;
@@ -85,11 +101,15 @@ class KeptContexts final : private PageOwner {
   double Credit(PageId page, double evicted_last) override;
   void Evicted(PageId page) override { uses_[engine::Index(page)].users = 0; }
 
+  void Cut(int32_t num_places, Context* context) const;
+  void FillPages(int32_t end, KeptTable* table) const;
+  bool JoinOne(const Context& child, int32_t at, Context* joined) const;
   void Insert(ContextId id, Context&& context);
   void Enter(const Context& context);
   void EnterPage(const KeptSpan& span, int32_t depth);
   void Leave(const Context& context);
   bool IsThere(const KeptSpan& span) const;
+  int32_t NumSame(const Context& context, const Sequence& sequence, int32_t wanted) const;
   int32_t NumThere(const KeptTable& table, int32_t group, int32_t wanted) const;
 
   const SchedulerLimits& limits_;

@@ -28,6 +28,10 @@ void KvTables::Append(int32_t count, PageAllocator* pool, std::vector<engine::Pa
   for (PageTable& table : more_) table.Append(count, pool, copies);
 }
 
+void KvTables::SkipPlaces(int32_t count) {
+  for (int32_t group = 0; group < num_groups(); ++group) (*this)[group].SkipPlaces(count);
+}
+
 void KvTables::ForkFrom(const KvTables& from, PageAllocator* pool) {
   HEDDLE_CHECK(num_groups() == from.num_groups(), "a fork has other groups");
   for (int32_t group = 0; group < num_groups(); ++group) {

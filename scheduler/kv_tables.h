@@ -41,6 +41,9 @@ class KvTables {
   // As PageTable::Append, in all groups. REQUIRES: pool->num_free() >= PagesNeeded(count).
   void Append(int32_t count, PageAllocator* pool, std::vector<engine::PageCopy>* copies);
 
+  // As PageTable::SkipPlaces, in all groups.
+  void SkipPlaces(int32_t count);
+
   // Becomes a copy of `from` that shares all its pages. REQUIRES: empty(); `from` has as many
   // groups.
   void ForkFrom(const KvTables& from, PageAllocator* pool);

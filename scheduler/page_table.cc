@@ -42,6 +42,12 @@ void PageTable::Append(int32_t count, PageAllocator* pool, std::vector<engine::P
   }
 }
 
+void PageTable::SkipPlaces(int32_t count) {
+  if (count == 0) return;
+  spans_.back().num_tokens += count;
+  num_tokens_ += count;
+}
+
 void PageTable::AppendShared(PageId page, int32_t num_tokens, PageAllocator* pool) {
   HEDDLE_CHECK(Room(*pool) == 0, "a shared page may only follow full pages");
   HEDDLE_CHECK(num_tokens > 0 && num_tokens <= pool->page_tokens(), "bad number of positions");

@@ -43,6 +43,9 @@ class PageTable {
   // REQUIRES: pool->num_free() >= PagesNeeded(count).
   void Append(int32_t count, PageAllocator* pool, std::vector<engine::PageCopy>* copies);
 
+  // Adds `count` places at the end that nobody will write or read. REQUIRES: count <= Room.
+  void SkipPlaces(int32_t count);
+
   // Adds a page that holds `num_tokens` computed positions, with a new reference on it.
   // REQUIRES: the last page of this table is full; 0 < num_tokens <= page_tokens.
   void AppendShared(PageId page, int32_t num_tokens, PageAllocator* pool);

@@ -27,14 +27,24 @@ void WriteSlots(const PageTable& table, int32_t count, int32_t page_tokens,
   }
 }
 
+// Adds what the table's last `count` places see of it, themselves included, to *spans.
+engine::GroupSpans::Range WriteSpans(const ContextLayout& layout, const PageTable& table,
+                                     int32_t count, std::vector<KvSpan>* spans) {
+  const auto begin = static_cast<int32_t>(spans->size());
+  int32_t context_tokens = table.num_tokens() - table.num_dropped();
+  if (layout.is_plain()) {
+    spans->insert(spans->end(), table.spans().begin(), table.spans().end());
+  } else {
+    const int32_t end = table.num_tokens();
+    context_tokens = layout.AddSeen(table.spans(), end - count, end, spans);
+  }
+  return {begin, static_cast<int32_t>(spans->size()) - begin, context_tokens};
+}
+
 // Writes what the layers of a further group see of a sequence, and the slots that they write to.
-void WriteGroup(const PageTable& table, int32_t count, int32_t page_tokens,
-                engine::GroupSpans* group) {
-  std::span<const KvSpan> spans = table.spans();
-  group->ranges.push_back({.span_begin = static_cast<int32_t>(group->spans.size()),
-                           .num_spans = static_cast<int32_t>(spans.size()),
-                           .context_tokens = table.num_tokens() - table.num_dropped()});
-  group->spans.insert(group->spans.end(), spans.begin(), spans.end());
+void WriteGroup(const ContextLayout& layout, const PageTable& table, int32_t count,
+                int32_t page_tokens, engine::GroupSpans* group) {
+  group->ranges.push_back(WriteSpans(layout, table, count, &group->spans));
   WriteSlots(table, count, page_tokens, &group->kv_slots);
 }
 
@@ -88,7 +98,10 @@ void Begin(Sequence* sequence, StepPlan* plan, engine::StepLocals* locals) {
   begin.id = sequence->id;
   begin.sampling = request.sampling;
   begin.sampling.seed += static_cast<uint64_t>(sequence->branch);
-  if (request.sampling.has_penalties()) begin.prompt = request.prompt;
+  if (request.sampling.has_penalties()) {
+    begin.prompt = request.prompt;
+    std::erase(begin.prompt, engine::kNoToken);
+  }
   if (request.grammar) locals->grammars.push_back({sequence->id, request.grammar});
   sequence->begun = true;
 }
@@ -112,20 +125,20 @@ int32_t WriteSlice(Sequence* writable, int32_t page_tokens, StepPlan* plan,
   int32_t count = sequence.num_planned;
   int32_t end = table.num_tokens();
   int32_t first_row = static_cast<int32_t>(plan->token_ids.size());
-  std::span<const KvSpan> spans = table.spans();
+  const ContextLayout& layout = sequence.request->layout;
+  const engine::GroupSpans::Range range = WriteSpans(layout, table, count, &plan->spans);
   plan->sequences.push_back({.id = sequence.id,
                              .kind = SliceKindOf(sequence),
                              .token_begin = first_row,
                              .num_tokens = count,
-                             .span_begin = static_cast<int32_t>(plan->spans.size()),
-                             .num_spans = static_cast<int32_t>(spans.size()),
-                             .context_tokens = end - table.num_dropped(),
+                             .span_begin = range.span_begin,
+                             .num_spans = range.num_spans,
+                             .context_tokens = range.context_tokens,
                              .adapter_slot = sequence.adapter_slot,
                              .next_token = sequence.TokenAt(end)});
-  plan->spans.insert(plan->spans.end(), spans.begin(), spans.end());
-  for (int32_t position = end - count; position < end; ++position) {
-    plan->token_ids.push_back(sequence.TokenAt(position));
-    plan->positions.push_back(position);
+  for (int32_t place = end - count; place < end; ++place) {
+    plan->token_ids.push_back(sequence.TokenAt(place));
+    plan->positions.push_back(layout.PositionAt(place));
   }
   if (end - sequence.num_drafted > sequence.num_tokens()) {
     plan->undrawn.push_back(
@@ -133,7 +146,7 @@ int32_t WriteSlice(Sequence* writable, int32_t page_tokens, StepPlan* plan,
   }
   WriteSlots(table, count, page_tokens, &plan->kv_slots);
   for (size_t i = 0; i < plan->more_groups.size(); ++i) {
-    WriteGroup(sequence.tables[static_cast<int32_t>(i) + 1], count, page_tokens,
+    WriteGroup(layout, sequence.tables[static_cast<int32_t>(i) + 1], count, page_tokens,
                &plan->more_groups[i]);
   }
   if (sequence.request->request.prompt_logprobs >= 0) {
@@ -154,8 +167,9 @@ void WriteAheadSlots(Sequence* sequence, int32_t page_tokens, StepPlan* plan) {
 
 void WriteSample(Sequence* sequence, int32_t row, StepPlan* plan, engine::StepLocals* locals) {
   Begin(sequence, plan, locals);
-  plan->samples.push_back({sequence->id, row, sequence->num_tokens() + sequence->num_expected,
-                           1 + sequence->num_drafted});
+  const int32_t place = sequence->num_tokens() + sequence->num_expected;
+  plan->samples.push_back(
+      {sequence->id, row, sequence->request->layout.PositionAt(place), 1 + sequence->num_drafted});
 }
 
 }  // namespace heddle::scheduler

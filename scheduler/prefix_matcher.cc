@@ -78,8 +78,9 @@ void PrefixMatcher::HashPrompt(RequestState* request) const {
   const std::vector<TokenId>& prompt = request->request.prompt;
   const auto page_tokens = static_cast<size_t>(page_tokens_);
   uint64_t hash = PrefixCache::EmptyHash(request->request.cache_space);
-  request->page_hashes.reserve(prompt.size() / page_tokens);
-  for (size_t begin = 0; begin + page_tokens <= prompt.size(); begin += page_tokens) {
+  const size_t length = std::min(prompt.size(), static_cast<size_t>(request->layout.first_end()));
+  request->page_hashes.reserve(length / page_tokens);
+  for (size_t begin = 0; begin + page_tokens <= length; begin += page_tokens) {
     hash = PrefixCache::Extend(hash, {prompt.data() + begin, page_tokens});
     request->page_hashes.push_back(hash);
   }
@@ -111,13 +112,27 @@ void PrefixMatcher::Take(Sequence* sequence, bool may_fetch) {
   if (NeedsWholePrompt(request)) wanted = std::min(wanted, sequence->request->num_pooled);
   path_.clear();
   if (limits_.options.prefix_cache) {
-    FindPath(*sequence, wanted, may_fetch);
+    const int32_t plain = std::min(wanted, sequence->request->layout.first_end());
+    FindPath(*sequence, plain, may_fetch);
     const int32_t depth = CoveredDepth(may_fetch);
     const bool is_whole = depth == static_cast<int32_t>(path_.size());
     const bool has_parts = !limits_.options.state_is_snapshot;
-    if (TakePath(sequence, depth) && is_whole && has_parts) TakePartial(sequence, wanted);
+    if (TakePath(sequence, depth) && is_whole && has_parts) TakePartial(sequence, plain);
   }
   if (request.from != ContextId{}) TakeKept(sequence, wanted);
+  GoOn(sequence);
+}
+
+void PrefixMatcher::GoOn(Sequence* sequence) const {
+  const RequestState& request = *sequence->request;
+  if (request.layout.is_plain()) return;
+  const PageTable& table = sequence->tables[0];
+  do {
+    const int32_t place = sequence->num_computed();
+    sequence->tables.SkipPlaces(request.layout.HolesAt(place));
+    if (table.Room(pool_) > 0 || table.empty()) return;
+  } while (request.request.from != ContextId{} &&
+           contexts_.TakeMore(request.request.from, sequence->num_tokens() - 1, sequence));
 }
 
 // Takes the pages of the request's context if they are more than those that the cache had. Pages
@@ -270,7 +285,10 @@ void PrefixMatcher::TakePartial(Sequence* sequence, int32_t wanted) {
 
 void PrefixMatcher::Leave(Sequence* sequence) {
   if (!limits_.options.prefix_cache) return;
-  const int32_t known = std::min(sequence->num_computed(), sequence->num_tokens());
+  // Tokens of later parts may have seen less than all that is before them: the hash of their pages
+  // would be that of others.
+  const int32_t known = std::min(
+      {sequence->num_computed(), sequence->num_tokens(), sequence->request->layout.first_end()});
   while (sequence->num_hashed_pages >= 0 &&
          (sequence->num_hashed_pages + 1) * page_tokens_ <= known) {
     const int32_t page = sequence->num_hashed_pages;

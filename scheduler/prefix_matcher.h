@@ -37,6 +37,10 @@ class PrefixMatcher {
   // which is for a sequence that will run now, whatever is found.
   void Take(Sequence* sequence, bool may_fetch);
 
+  // Leads a sequence over what needs no computing behind what it has computed: holes between parts,
+  // and parts of a join that the request's context has (kept_contexts.h).
+  void GoOn(Sequence* sequence) const;
+
   // Gives back what Take has found, as if it had found nothing.
   void GiveUp(Sequence* sequence);
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "engine/step.h"
+#include "scheduler/context_layout.h"
 
 namespace heddle::scheduler {
 
@@ -63,6 +64,9 @@ struct GenerationRequest {
   ContextId from{};
   // Each branch b leaves what it has computed as context `keep` + b, unless it fails.
   ContextId keep{};
+  // How the prompt's tokens see each other; empty: in plain order. The answer goes on in the last
+  // part. Only for models all of whose layers see everything; such a request takes no drafts.
+  ContextParts parts;
   // With prompt_logprobs: tokens of the prompt before position `first_score` + 1 are not scored,
   // and may come from the cache.
   int32_t first_score = 0;

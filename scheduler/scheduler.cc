@@ -67,11 +67,21 @@ void Scheduler::Add(GenerationRequest request, int64_t now_us) {
     branch.tables.SetGroups(limits_.num_groups);
     if (state->request.keep != ContextId{}) keepers_[ContextOf(branch)] = &branch;
   }
+  if (!state->request.parts.empty()) Place(state.get());
   state->num_scored = state->request.first_score;
   prefixes_.HashPrompt(state.get());
   const auto [added, is_new] = requests_.emplace(id, std::move(state));
   HEDDLE_CHECK(is_new, "a request id was used twice");
   admission_.Add(added->second.get(), now_us);
+}
+
+// Gives the tokens of a request with parts their places, at which all but the interface counts.
+void Scheduler::Place(RequestState* state) const {
+  GenerationRequest& request = state->request;
+  state->layout = ContextLayout(request.parts, limits_.options.page_tokens);
+  state->layout.AddHoles(&request.prompt);
+  request.first_score = state->layout.PlaceOf(request.first_score + 1) - 1;
+  request.draft.off = true;
 }
 
 void Scheduler::Cancel(RequestId id, FinishReason reason, std::vector<SequenceEvent>* events) {
@@ -197,7 +207,9 @@ int32_t Scheduler::MaxDraft(const Sequence& sequence) const {
   const RequestState& request = *sequence.request;
   const bool is_known = request.forked && !sequence.generated.empty() &&
                         sequence.num_expected == 0 && sequence.num_drafted == 0;
-  if (!is_known || request.paused || sequence.num_remaining() != 1) return 0;
+  if (!is_known || request.paused || sequence.num_remaining() != 1 || !request.layout.is_plain()) {
+    return 0;
+  }
   const int32_t left =
       std::min(request.request.max_tokens - static_cast<int32_t>(sequence.generated.size()),
                request.max_context - sequence.num_tokens());

@@ -61,6 +61,9 @@ class Scheduler {
     return SchedulerLimits::MaxContext(options, adapter_pages);
   }
 
+  // OK, or why branches cannot be joined side by side on a model with these groups of layers.
+  static absl::Status CanJoin(const SchedulerOptions& options);
+
   // Queues a request that arrived at `now_us`. REQUIRES: Validate is OK; the id is new.
   void Add(GenerationRequest request, int64_t now_us);
 
@@ -82,6 +85,10 @@ class Scheduler {
   // `from` may be what a branch that still lives is going to leave: then they are the branch's.
   // Unknown contexts are ignored. O(tokens + pages).
   void ForkContext(ContextId from, int32_t num_tokens, ContextId to);
+  // Remembers the concurrent join of `children`, contexts that no branch is going to leave, behind
+  // their first `at` tokens as context `to` (KeptContexts::Join). O(tokens + pages).
+  void JoinContexts(std::span<const ContextId> children, int32_t at, const ContextParts& parts,
+                    ContextId to);
   // Forgets a context. A branch that still lives leaves nothing by that name.
   void DropContext(ContextId id);
 
@@ -161,6 +168,7 @@ class Scheduler {
   void FinishPrompts(const Flight& flight, const engine::StepResult& result,
                      std::vector<SequenceEvent>* events);
   void Finish(Sequence* sequence, FinishReason reason, std::vector<SequenceEvent>* events);
+  void Place(RequestState* state) const;
   void HandOver(Sequence* carrier);
   void KeepContext(Sequence* sequence, FinishReason reason);
   static SequenceEvent& AddEvent(const Sequence& sequence, std::vector<SequenceEvent>* events);

@@ -23,7 +23,12 @@ void Scheduler::ForkContext(ContextId from, int32_t num_tokens, ContextId to) {
     return contexts_.Fork(contexts_.has(from) ? from : origin, num_tokens, to);
   }
   prefixes_.Leave(sequence);
-  contexts_.Keep(to, *sequence, num_tokens);
+  contexts_.Keep(to, *sequence, sequence->request->layout.PlaceOf(num_tokens));
+}
+
+void Scheduler::JoinContexts(std::span<const ContextId> children, int32_t at,
+                             const ContextParts& parts, ContextId to) {
+  contexts_.Join(children, at, parts, to);
 }
 
 void Scheduler::DropContext(ContextId id) {

@@ -72,7 +72,8 @@ struct Sequence {
 struct RequestState {
   GenerationRequest request;
   OrderKey key;
-  int32_t max_context = 0;         // positions of each branch
+  int32_t max_context = 0;         // places of each branch
+  ContextLayout layout;            // of its tokens; the prompt has kNoToken in its holes
   int32_t flow = 0;                // flow of the waiting queue
   bool overdue = false;            // has waited so long that it goes ahead of all others
   std::vector<Sequence> branches;  // [num_branches]; never resized

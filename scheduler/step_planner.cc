@@ -106,6 +106,7 @@ void StepPlanner::ListRunning() {
   step_.decoding.clear();
   int32_t in_flight = 0;
   for (Sequence* sequence : parts_.running) {
+    parts_.prefixes.GoOn(sequence);
     const int32_t remaining = sequence->num_remaining();
     sequence->num_planned = 0;
     if (remaining == 0 && sequence->num_expected == 0 && !sequence->is_awaited) continue;
@@ -159,7 +160,10 @@ void StepPlanner::PrepareAdapters() {
 void StepPlanner::SharePrompts(int32_t budget) {
   std::sort(step_.prompts.begin(), step_.prompts.end(), MoreUrgent());
   step_.wants.clear();
-  for (const Sequence* prompt : step_.prompts) step_.wants.push_back(prompt->num_remaining());
+  for (const Sequence* prompt : step_.prompts) {
+    const int32_t in_part = prompt->request->layout.RowsAt(prompt->num_computed());
+    step_.wants.push_back(std::min(prompt->num_remaining(), in_part));
+  }
   step_.shares.resize(step_.wants.size());
   ShareBudget(step_.wants, budget, step_.shares);
   for (size_t i = 0; i < step_.prompts.size(); ++i) {
@@ -415,7 +419,8 @@ void StepPlanner::WriteDraw(Sequence* sequence, int32_t row, StepPlan* plan, Fli
   sequence->drawn_step = plan->step;
   WriteSample(sequence, row - sequence->num_drafted, plan, &step_.locals);
   const engine::SampleRow& sample = plan->samples.back();
-  flight->samples.push_back({sequence, sample.position, sample.num_rows});
+  flight->samples.push_back(
+      {sequence, sequence->num_tokens() + sequence->num_expected, sample.num_rows});
   if (sequence->num_ahead == 0) return;
   ++parts_.totals.ahead_requests;
   plan->drafts_ahead.push_back(

@@ -30,13 +30,48 @@ absl::Status ValidateAdapter(const AdapterUse& adapter, const SchedulerOptions& 
   return absl::OkStatus();
 }
 
+// Whether the model's layers can read parts that were computed side by side.
+absl::Status ValidateParts(const GenerationRequest& request, const SchedulerOptions& options) {
+  if (request.parts.empty()) return absl::OkStatus();
+  if (absl::Status status = Scheduler::CanJoin(options); !status.ok()) return status;
+  if (request.parts.size() > kMaxContextParts ||
+      request.parts.back().begin >= static_cast<int32_t>(request.prompt.size())) {
+    return absl::InvalidArgumentError(absl::StrCat("The prompt has ", request.parts.size(),
+                                                   " parts; at most ", kMaxContextParts,
+                                                   " are allowed, none of them empty."));
+  }
+  if (request.pooling != engine::Pooling::kNone) {
+    return absl::InvalidArgumentError("A joined prompt has no embedding.");
+  }
+  const bool scores_parts =
+      request.prompt_logprobs >= 0 && request.first_score < request.parts.back().begin;
+  if (!scores_parts) return absl::OkStatus();
+  return absl::InvalidArgumentError("Only the last part of a joined prompt has log-probabilities.");
+}
+
 }  // namespace
+
+absl::Status Scheduler::CanJoin(const SchedulerOptions& options) {
+  if (options.state_groups > 0) {
+    return absl::InvalidArgumentError(
+        "The recurrent layers of this model keep one state of a sequence, and states of branches "
+        "do not merge: join branches by kind 'text'.");
+  }
+  if (std::any_of(options.windows.begin(), options.windows.end(),
+                  [](int32_t window) { return window > 0; })) {
+    return absl::InvalidArgumentError(
+        "Layers of this model see a sliding window, which branches side by side do not fit: join "
+        "branches by kind 'text'.");
+  }
+  return absl::OkStatus();
+}
 
 absl::Status Scheduler::Validate(const GenerationRequest& request,
                                  const SchedulerOptions& options) {
   if (absl::Status status = ValidateAdapter(request.adapter, options); !status.ok()) return status;
   const int32_t adapter_pages = PagesOf(request.adapter);
   int32_t max_context = MaxContext(options, adapter_pages);
+  if (absl::Status status = ValidateParts(request, options); !status.ok()) return status;
   int32_t max_running = std::min(options.max_step_seqs, options.max_step_tokens);
   if (request.prompt.empty()) return absl::InvalidArgumentError("The prompt has no tokens.");
   if (request.max_tokens < 0) {
@@ -50,13 +85,14 @@ absl::Status Scheduler::Validate(const GenerationRequest& request,
                                                    " tokens."));
   }
   int32_t to_generate = request.max_tokens > 0 ? 1 : 0;
-  if (request.prompt.size() + to_generate > static_cast<size_t>(max_context)) {
+  const int32_t places = ContextLayout(request.parts, options.page_tokens)
+                             .PlaceOf(static_cast<int32_t>(request.prompt.size()));
+  if (places + to_generate > max_context) {
     const char* into = max_context == options.max_context ? " fit into the model's context."
                        : adapter_pages > 0
                            ? " fit into the KV memory of this server beside the adapter."
                            : " fit into the KV memory of this server.";
-    return absl::InvalidArgumentError(absl::StrCat("The prompt has ", request.prompt.size(),
-                                                   " tokens; at most ",
+    return absl::InvalidArgumentError(absl::StrCat("The prompt has ", places, " tokens; at most ",
                                                    std::max(0, max_context - to_generate), into));
   }
   if (request.num_branches < 1 || request.num_branches > max_running) {

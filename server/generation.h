@@ -179,6 +179,9 @@ class GenerationService {
   // come in order, and behind the requests that were submitted before.
   virtual void ForkContext(scheduler::ContextId /*from*/, int32_t /*num_tokens*/,
                            scheduler::ContextId /*to*/) {}
+  // Contexts that no request runs any more are joined side by side (Scheduler::JoinContexts).
+  virtual void JoinContexts(std::vector<scheduler::ContextId> /*children*/, int32_t /*at*/,
+                            scheduler::ContextParts /*parts*/, scheduler::ContextId /*to*/) {}
   virtual void DropContext(scheduler::ContextId /*id*/) {}
 
   virtual EngineStats Stats() const = 0;

@@ -31,6 +31,9 @@ inline constexpr Field kNewBranches[] = {
     {"sampling", kArrayOrObject, 0, kMaxJsonMembers, "{}",
      "fields for /continue, where that does not bring them; an array has an object for each "
      "branch"},
+    {"concurrent", kBoolean, 0, 0, "false",
+     "the branches will be joined by kind 'concurrent': what they append and draw lies on pages of "
+     "their own, and is not computed again"},
     kBranchTtl,
     {"prompt", kStringOrArray, 1, kInfinity, "", "text or token ids that a new tree begins with"},
     {"add_special_tokens", kBoolean, 0, 0, "true", "encode the prompt with the begin token"},
@@ -54,8 +57,10 @@ inline constexpr Field kJoinBranches[] = {
     {"children", kArray, 1, kMaxBranches, "", "ids of branches that were forked from this one",
      true},
     {"kind", kString, 0, 32, "text",
-     "text: the tokens of all, one behind the other, as a new branch; pick: the one child goes on, "
-     "and its siblings end"},
+     "text: the tokens of all, one behind the other, as a new branch; concurrent: the same, but no "
+     "child sees another, and the tail goes on behind the longest; pick: the one child goes on, "
+     "and "
+     "its siblings end"},
     {"separator", kStringOrArray, 0, kInfinity, "",
      "text or token ids before each child but the first"},
     {"tail", kStringOrArray, 0, kInfinity, "", "text or token ids behind them"},

@@ -18,6 +18,9 @@ namespace {
 
 using NewFields = RequestFields<fields::kNewBranches>;
 
+// A budget of so much is no limit.
+constexpr int64_t kNoLimit = int64_t{1} << 60;
+
 // A branch with more tokens is not read in a hurry.
 constexpr size_t kQuickTokens = 4096;
 
@@ -53,6 +56,7 @@ void WriteBranch(const BranchInfo& info, JsonWriter* json) {
   json->Key("finish_reason");
   info.finish_reason.empty() ? json->Null() : json->String(info.finish_reason);
   json->Member("num_tokens", info.num_tokens).Member("forked_at", info.forked_at);
+  json->Member("parts", std::max<int64_t>(1, info.num_parts));
   json->Member("drawn_tokens", info.num_drawn);
   json->Key("sum_logprob").Number(info.sum_logprob);
   json->Key("mean_logprob");
@@ -60,7 +64,9 @@ void WriteBranch(const BranchInfo& info, JsonWriter* json) {
                       : json->Number(info.sum_logprob / static_cast<double>(info.num_drawn));
   json->Key("tree").BeginObject();
   const auto account = [json](std::string_view name, int64_t used, int64_t limit) {
-    json->Key(name).BeginObject().Member("used", used).Member("limit", limit).EndObject();
+    json->Key(name).BeginObject().Member("used", used).Key("limit");
+    limit >= kNoLimit ? json->Null() : json->Int(limit);
+    json->EndObject();
   };
   account("tokens", info.tree_tokens, info.budget.tokens);
   account("branches", info.tree_branches, info.budget.branches);
@@ -163,6 +169,7 @@ absl::StatusOr<std::string> CreateBranches(std::string_view text, const RequestC
   BranchTable::ForkOrder order;
   order.n = body.Int<"n">(1);
   order.ttl = body.Int<"ttl">(0);
+  order.apart = body.Bool<"concurrent">(false);
   if (body.Has<"at">()) order.at = body.Int<"at">(0);
   HEDDLE_ASSIGN_OR_RETURN(order.append, TokensOf(body.Value<"append">(), "append", *context.codec));
   HEDDLE_ASSIGN_OR_RETURN(order.sampling, ReadSamplings(body.Value<"sampling">(), order.n));
@@ -178,7 +185,8 @@ absl::StatusOr<std::string> CreateBranches(std::string_view text, const RequestC
     return ListOf(infos);
   }
   HEDDLE_ASSIGN_OR_RETURN(BranchInfo root, AddRoot(body, context, access));
-  if (order.n == 1 && order.append.empty() && order.sampling.empty() && !order.at.has_value()) {
+  if (order.n == 1 && order.append.empty() && order.sampling.empty() && !order.at.has_value() &&
+      !order.apart) {
     return ListOf({&root, 1});
   }
   order.from = root.id;
@@ -203,14 +211,10 @@ absl::StatusOr<std::string> JoinBranches(std::string_view id, std::string_view t
   }
   const std::string* kind = body.Text<"kind">();
   order.pick = kind != nullptr && *kind == "pick";
-  if (kind != nullptr && *kind == "concurrent") {
-    return WithParam(absl::UnimplementedError("branches are joined by 'text' or 'pick': their keys "
-                                              "and values are not put side by side yet"),
-                     "kind");
-  }
-  if (kind != nullptr && !order.pick && *kind != "text") {
-    return FieldError("kind",
-                      base::StrCat("'kind' must be text or pick, found ", base::Quote(*kind)));
+  order.concurrent = kind != nullptr && *kind == "concurrent";
+  if (kind != nullptr && !order.pick && !order.concurrent && *kind != "text") {
+    return FieldError("kind", base::StrCat("'kind' must be text, concurrent or pick, found ",
+                                           base::Quote(*kind)));
   }
   if (order.pick && order.children.size() != 1) {
     return FieldError("children", "'children' must be the one child that is picked");
@@ -270,6 +274,7 @@ absl::StatusOr<BranchContinuation> ParseContinuation(std::string_view id, std::s
   absl::StatusOr<ApiRequest> api = ReadRequest(Endpoint::kCompletion, whole, context);
   constexpr Renamed kNames[] = {{"prompt", "append"}};
   if (!api.ok()) return RenameFields(api.status(), kNames);
+  for (GenerationRequest& generation : api->generations) generation.parts = source.parts;
   return BranchContinuation{*std::move(api), static_cast<int64_t>(source.tokens.size())};
 }
 
@@ -302,6 +307,7 @@ absl::StatusOr<BranchScoring> ParseScoring(std::string_view id, std::string_view
     scoring.scored_tokens += static_cast<int64_t>(tokens.size());
     GenerationRequest& generation = scoring.generations.emplace_back();
     generation.prompt = source.tokens;
+    generation.parts = source.parts;
     generation.prompt.insert(generation.prompt.end(), tokens.begin(), tokens.end());
     if (static_cast<int64_t>(generation.prompt.size()) > context.model->max_context) {
       return FieldError(path,

@@ -136,12 +136,27 @@ absl::StatusOr<std::vector<BranchInfo>> BranchTable::Fork(uint64_t owner, const 
   if (parent.children.size() + static_cast<size_t>(order.n) > kMaxChildren) {
     return FieldError("n", base::StrCat("a branch may have ", kMaxChildren, " children"));
   }
+  scheduler::ContextParts parts = scheduler::FirstParts(parent.parts, static_cast<int32_t>(at));
+  if (order.apart) {
+    HEDDLE_RETURN_IF_ERROR(CheckConcurrent("concurrent"));
+    if (order.append.empty()) {
+      return FieldError("append",
+                        "'append' must have a token with 'concurrent': the first one on a "
+                        "page of the branch's own");
+    }
+    parts = scheduler::PartsApart(std::move(parts), static_cast<int32_t>(at));
+    if (parts.size() > scheduler::kMaxContextParts) {
+      return FieldError("from", base::StrCat("the branch has ", scheduler::kMaxContextParts,
+                                             " parts side by side, as many as there may be"));
+    }
+  }
   std::vector<BranchInfo> infos;
   for (int64_t i = 0; i < order.n; ++i) {
     Branch branch;
     branch.created = now;
     branch.expires = std::min(parent.expires, now + Or(order.ttl, parent.expires - now));
     branch.forked_at = at;
+    branch.parts = parts;
     branch.tokens.assign(parent.tokens.begin(), parent.tokens.begin() + at);
     branch.tokens.insert(branch.tokens.end(), order.append.begin(), order.append.end());
     const auto index = static_cast<size_t>(i);
@@ -185,34 +200,36 @@ absl::StatusOr<BranchInfo> BranchTable::Join(uint64_t owner, const JoinOrder& or
     return InfoOf(picked, children.front()->second);
   }
   const Branch& first = children.front()->second;
-  Branch joined;
+  for (const Branches::iterator child : children) {
+    if (child->second.forked_at == first.forked_at) continue;
+    return FieldError("children", "'children' must be forked behind the same token");
+  }
+  HEDDLE_ASSIGN_OR_RETURN(Branch joined, order.concurrent ? JoinConcurrent(children, order)
+                                                          : JoinText(children, order));
   joined.created = now;
   joined.expires =
       std::min(parent->second.expires, now + Or(order.ttl, parent->second.expires - now));
   joined.forked_at = first.forked_at;
-  joined.tokens = first.tokens;
-  for (size_t i = 1; i < children.size(); ++i) {
-    const Branch& child = children[i]->second;
-    if (child.forked_at != first.forked_at) {
-      return FieldError("children", "'children' must be forked behind the same token");
-    }
-    joined.tokens.insert(joined.tokens.end(), order.separator.begin(), order.separator.end());
-    joined.tokens.insert(joined.tokens.end(), child.tokens.begin() + child.forked_at,
-                         child.tokens.end());
-  }
-  joined.tokens.insert(joined.tokens.end(), order.tail.begin(), order.tail.end());
   joined.sampling = parent->second.sampling;
-  // What another child has said is read again behind the first one.
-  const auto again = static_cast<int64_t>(joined.tokens.size() - first.tokens.size());
+  // What another child has said is read again behind the first one, but not side by side.
+  const auto again = static_cast<int64_t>(
+      order.concurrent ? order.tail.size() : joined.tokens.size() - first.tokens.size());
   Tree& tree = TreeOf(parent->second);
   HEDDLE_RETURN_IF_ERROR(CheckRoom(owner, 1, static_cast<int64_t>(joined.tokens.size())));
   HEDDLE_RETURN_IF_ERROR(tree.account.CheckFork(1, joined.positions()));
   tree.account.Use(again, 0);
   ++totals_.joined;
   const auto length = static_cast<int32_t>(first.tokens.size());
+  const auto at = static_cast<int32_t>(first.forked_at);
   const ContextId context = first.context;
   const auto added = AddChild(parent, NewId(), std::move(joined));
-  service_.ForkContext(context, length, added->second.context);
+  if (order.concurrent) {
+    std::vector<ContextId> contexts;
+    for (const Branches::iterator child : children) contexts.push_back(child->second.context);
+    service_.JoinContexts(std::move(contexts), at, added->second.parts, added->second.context);
+  } else {
+    service_.ForkContext(context, length, added->second.context);
+  }
   return InfoOf(added->first, added->second);
 }
 
@@ -236,7 +253,8 @@ absl::StatusOr<BranchTable::Source> BranchTable::Read(uint64_t owner, std::strin
   std::lock_guard lock(mutex_);
   HEDDLE_ASSIGN_OR_RETURN(const Branches::iterator found, Find(owner, id, now));
   const Branch& branch = found->second;
-  return Source{branch.tokens, TreeOf(branch).common, branch.sampling, branch.context};
+  return Source{branch.tokens, branch.parts, TreeOf(branch).common, branch.sampling,
+                branch.context};
 }
 
 absl::Status BranchTable::Charge(uint64_t owner, std::string_view id, int64_t tokens, int64_t now) {
@@ -329,6 +347,7 @@ BranchInfo BranchTable::InfoOf(const std::string& id, const Branch& branch) cons
   info.is_running = branch.is_running;
   info.finish_reason = branch.finish_reason;
   info.num_tokens = static_cast<int64_t>(branch.tokens.size());
+  info.num_parts = static_cast<int64_t>(branch.parts.size());
   info.num_drawn = branch.num_drawn;
   info.sum_logprob = branch.sum_logprob;
   info.budget = account.budget();

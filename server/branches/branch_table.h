@@ -37,6 +37,7 @@ using scheduler::ContextId;
 struct BranchLimits {
   int64_t max_branches = 1024;            // of all clients; 0: there are no branches
   int64_t max_tokens = int64_t{1} << 24;  // that all branches remember, 4 bytes each
+  std::string no_concurrent;              // why branches cannot be joined side by side, or empty
   int64_t bytes_per_token = 0;            // keys and values of one position; 0: not counted
   BranchBudget usual{int64_t{1} << 18, 64, int64_t{1} << 60, 600};
   BranchBudget largest{int64_t{1} << 24, 1024, int64_t{1} << 60, 86400};
@@ -55,6 +56,7 @@ struct BranchInfo {
   std::string finish_reason;  // of what ran last: "stop", "length", "cancelled"; empty: nothing did
   int64_t num_tokens = 0;
   std::vector<TokenId> tokens;  // filled in by Get alone
+  int64_t num_parts = 0;        // side by side; 0: its tokens are in plain order
   int64_t num_drawn = 0;        // that it has drawn itself
   double sum_logprob = 0;       // of those
   BranchBudget budget;          // of its tree, and what the tree uses
@@ -84,6 +86,7 @@ class BranchTable {
     std::optional<int64_t> at;  // tokens of `from`; missing: all that it has now
     int64_t n = 1;
     std::vector<TokenId> append;        // behind them, for each
+    bool apart = false;                 // on pages of their own, for a concurrent join
     std::vector<std::string> sampling;  // JSON objects: none, one for all, or n
     std::vector<std::string> ids;       // n of them; empty: they are made
     int64_t ttl = 0;
@@ -94,13 +97,15 @@ class BranchTable {
   struct JoinOrder {
     std::string parent;
     std::vector<std::string> children;
-    bool pick = false;  // the one child goes on and its siblings are dropped
+    bool pick = false;        // the one child goes on and its siblings are dropped
+    bool concurrent = false;  // side by side; needs a tail, which sees all of them
     std::vector<TokenId> separator, tail;
     int64_t ttl = 0;
   };
   // Kind text: a new child of `parent` with the first child's tokens, then those that each other
-  // child has beyond the fork, with `separator` before them, then `tail`. INVALID_ARGUMENT: they
-  // are not different children of the parent that were forked at one place. ABORTED: one runs.
+  // child has beyond the fork, with `separator` before them, then `tail`. Concurrent: the same
+  // without separators, but no child sees another (scheduler/context_layout.h). INVALID_ARGUMENT:
+  // they are not different children of the parent that were forked at one place. ABORTED: one runs.
   absl::StatusOr<BranchInfo> Join(uint64_t owner, const JoinOrder& order, int64_t now);
 
   // NOT_FOUND: unknown, or another client's; with status 410 if its time is over.
@@ -111,6 +116,7 @@ class BranchTable {
   // The branch as a request continues it.
   struct Source {
     std::vector<TokenId> tokens;
+    scheduler::ContextParts parts;
     std::string common, sampling;
     ContextId context{};
   };
@@ -157,6 +163,7 @@ class BranchTable {
     std::vector<std::string> children;
     int64_t created = 0, expires = 0, forked_at = 0;
     std::vector<TokenId> tokens;
+    scheduler::ContextParts parts;  // of the tokens
     std::string sampling, finish_reason;
     ContextId context{};
     int64_t num_drawn = 0;
@@ -170,6 +177,11 @@ class BranchTable {
   using Branches = std::map<std::string, Branch, std::less<>>;
 
   absl::StatusOr<Branches::iterator> Find(uint64_t owner, std::string_view id, int64_t now);
+  absl::Status CheckConcurrent(std::string_view param) const;
+  absl::StatusOr<Branch> JoinText(std::span<const Branches::iterator> children,
+                                  const JoinOrder& order) const;
+  absl::StatusOr<Branch> JoinConcurrent(std::span<const Branches::iterator> children,
+                                        const JoinOrder& order) const;
   absl::Status CheckRoom(uint64_t owner, int64_t branches, int64_t tokens) const;
   Branches::iterator Insert(std::string id, Branch branch);
   Branches::iterator AddChild(Branches::iterator parent, std::string id, Branch branch);

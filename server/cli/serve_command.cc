@@ -434,6 +434,9 @@ absl::Status RunServe(const config::Config& config) {
   HEDDLE_ASSIGN_OR_RETURN(EngineSession session, StartUnlessStopped(config, log, signals));
   LogSpeculation(session.speculation, log);
   http_options.branches.bytes_per_token = BytesPerToken(session.model.capacity);
+  const absl::Status can_join =
+      scheduler::Scheduler::CanJoin(SchedulerOptionsFor(session.model.capacity.limits, {}));
+  http_options.branches.no_concurrent = std::string(can_join.message());
   const ServedModel model = ToServedModel(config, session);
   ServerMetrics metrics(model.id, HEDDLE_VERSION);
   metrics.WatchLog([&log] { return log.dropped(); });

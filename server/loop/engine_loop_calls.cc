@@ -104,13 +104,18 @@ void EngineLoop::ForkContext(scheduler::ContextId from, int32_t num_tokens,
   Post({.from = from, .num_tokens = num_tokens, .to = to});
 }
 
+void EngineLoop::JoinContexts(std::vector<scheduler::ContextId> children, int32_t at,
+                              scheduler::ContextParts parts, scheduler::ContextId to) {
+  Post({.num_tokens = at, .to = to, .children = std::move(children), .parts = std::move(parts)});
+}
+
 void EngineLoop::DropContext(scheduler::ContextId id) { Post({.from = id}); }
 
-void EngineLoop::Post(const ContextOrder& order) {
+void EngineLoop::Post(ContextOrder order) {
   {
     std::lock_guard lock(mutex_);
     if (state_ == EngineState::kFailed) return;
-    mail_.context_orders.push_back(order);
+    mail_.context_orders.push_back(std::move(order));
   }
   posted_.notify_one();
 }

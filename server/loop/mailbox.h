@@ -28,11 +28,13 @@ struct PauseOrder {
   bool begins;  // or ends
 };
 
-// A fork of a context, or the end of one.
+// A fork of a context, a join of several, or the end of one.
 struct ContextOrder {
-  scheduler::ContextId from;
+  scheduler::ContextId from{};
   int32_t num_tokens = 0;
-  scheduler::ContextId to{};  // 0: `from` ends
+  scheduler::ContextId to{};                   // 0: `from` ends
+  std::vector<scheduler::ContextId> children;  // empty: no join
+  scheduler::ContextParts parts;               // of the join
 };
 
 struct Mailbox {

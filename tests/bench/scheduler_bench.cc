@@ -127,6 +127,45 @@ void BM_Fork(benchmark::State& state) {
 }
 BENCHMARK(BM_Fork)->Arg(1024)->Arg(8192)->Arg(65536)->Unit(benchmark::kMicrosecond);
 
+// Joins 16 branches of 256 tokens side by side behind so many tokens.
+void BM_Join(benchmark::State& state) {
+  constexpr int32_t kChildren = 16;
+  const auto tokens = static_cast<int32_t>(state.range(0));
+  Scheduler scheduler({.num_pages = 2 * tokens / kPageTokens + 1024,
+                       .page_tokens = kPageTokens,
+                       .max_context = kMaxTokens,
+                       .max_step_tokens = 1 << 17,
+                       .max_step_seqs = kChildren});
+  engine::StepPlan plan;
+  engine::StepResult result;
+  std::vector<SequenceEvent> events;
+  std::vector<ContextId> children;
+  const ContextParts apart = PartsApart({}, tokens);
+  for (uint64_t c = 1; c <= kChildren; ++c) {
+    GenerationRequest request;
+    request.id = RequestId{c};
+    request.prompt.assign(static_cast<size_t>(tokens) + 256, 3);
+    request.parts = apart;
+    request.max_tokens = 1;
+    request.keep = ContextId{c};
+    children.push_back(request.keep);
+    scheduler.Add(std::move(request), 0);
+    do {
+      scheduler.Plan(0, &plan);
+      if (plan.empty()) break;
+      Answer(plan, &result);
+      scheduler.Commit(result, 0, &events);
+    } while (true);
+  }
+  const std::vector<const ContextParts*> parts(kChildren, &apart);
+  const std::vector<int32_t> lengths(kChildren, tokens + 257);
+  for (auto _ : state) {
+    scheduler.JoinContexts(children, tokens, JoinParts(parts, lengths, tokens), ContextId{100});
+    scheduler.DropContext(ContextId{100});
+  }
+}
+BENCHMARK(BM_Join)->Arg(1024)->Arg(8192)->Unit(benchmark::kMicrosecond);
+
 }  // namespace
 }  // namespace heddle::scheduler
 

@@ -100,6 +100,26 @@ class Branches(unittest.TestCase):
             self.assertEqual(self.client.branch(branch)["token_ids"][len(tokens):],
                              self.client.fresh(tokens, max_tokens=5, temperature=0, ignore_eos=True))
 
+    def test_branches_side_by_side_go_on_and_are_computed_again(self):
+        branch = self.client.root(budget={"branches": 64})
+        for depth in range(3):
+            children = self.client.fork(branch, n=3, append=f" {depth}", concurrent=True,
+                                        sampling={"temperature": 1.0, "seed": depth})
+            with concurrent.futures.ThreadPoolExecutor(3) as pool:
+                list(pool.map(lambda child: self.client.go_on(child, max_tokens=7, ignore_eos=True), children))
+            orders = [self.client.ask("POST", f"/v1/branches/{branch}/join", {
+                "children": children, "kind": "concurrent", "tail": " So"})["data"][0] for _ in range(2)]
+            self.assertEqual(orders[0]["parts"], 1 + 4 * (depth + 1))
+            branch, other = [order["id"] for order in orders]
+            first = self.client.go_on(branch, max_tokens=5, temperature=0, ignore_eos=True)
+            # Many prompts of others take all pages.
+            for salt in range(3):
+                self.client.ask("POST", "/v1/completions", {"prompt": f"{salt} " + PROMPT * 12, "max_tokens": 1})
+            again = self.client.go_on(other, max_tokens=5, temperature=0, ignore_eos=True)
+            self.assertEqual(first["choices"][0]["text"], again["choices"][0]["text"])
+            scores = self.client.ask("POST", f"/v1/branches/{branch}/score", {"continuations": [" went", " home"]})
+            self.assertEqual(len(scores["data"]), 2)
+
     def test_scores_are_those_of_a_whole_prompt(self):
         root = self.client.root()
         tokens = self.client.branch(root)["token_ids"]

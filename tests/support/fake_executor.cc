@@ -345,6 +345,7 @@ absl::Status FakeExecutor::RunSequence(const StepPlan& plan, size_t index) {
   for (size_t group = 0; group <= plan.more_groups.size(); ++group) {
     HEDDLE_RETURN_IF_ERROR(WriteSlots(plan, slice, view(group)));
   }
+  if (sees_parts_) return ReadParts(plan, slice);
   for (size_t group = 0; group <= plan.more_groups.size(); ++group) {
     HEDDLE_RETURN_IF_ERROR(ReadContext(plan, slice, view(group)));
   }
@@ -376,6 +377,37 @@ absl::Status FakeExecutor::WriteSlots(const StepPlan& plan, const SequenceSlice&
     if (is_draft && begins) first.next_first = slot.offset;
     first.next_last = slot.offset + 1;
   }
+  return absl::OkStatus();
+}
+
+// The history behind a token that a row sees, and what it is if the token's own history began
+// without what is before it in the list.
+static uint64_t See(uint64_t history, TokenId token, engine::Position position, uint64_t own) {
+  const uint64_t next = Extend(history, token);
+  return next == own ? next : Mix(history ^ own ^ Mix(static_cast<uint64_t>(position)));
+}
+
+absl::Status FakeExecutor::ReadParts(const StepPlan& plan, const SequenceSlice& slice) {
+  uint64_t history = kEmptyHistory;
+  int32_t row = slice.token_begin - (slice.context_tokens - slice.num_tokens);
+  for (int32_t s = slice.span_begin; s < slice.span_begin + slice.num_spans; ++s) {
+    const KvSpan& span = plan.spans[s];
+    for (int32_t offset = 0; offset < span.num_tokens; ++offset, ++row) {
+      Cell& cell = At(span.page, offset);
+      if (!cell.written) return Broken(slice.id, "reads a slot that was never written");
+      if (row < slice.token_begin) {
+        history = See(history, cell.token, cell.position, cell.history);
+        continue;
+      }
+      if (row >= slice.token_begin + slice.num_tokens || plan.kv_slots[row].page != span.page ||
+          plan.kv_slots[row].offset != offset) {
+        return Broken(slice.id, "spans do not end with the new slots");
+      }
+      history = cell.history = Extend(history, cell.token);
+      row_history_[row] = history;
+    }
+  }
+  if (row != slice.token_begin + slice.num_tokens) return Broken(slice.id, "spans do not add up");
   return absl::OkStatus();
 }
 
@@ -544,6 +576,39 @@ std::vector<TokenId> FakeExecutor::Answer(const std::vector<TokenId>& prompt, ui
     for (TokenId token : Forced(answer.back(), vocab)) add(token);
   }
   return answer;
+}
+
+std::vector<TokenId> FakeExecutor::AnswerParts(const std::vector<TokenId>& prompt,
+                                               const scheduler::ContextParts& parts, uint64_t seed,
+                                               int32_t count, int32_t vocab) {
+  std::vector<TokenId> tokens = prompt;
+  std::vector<uint64_t> own;
+  std::vector<size_t> part_of;
+  std::vector<engine::Position> positions;
+  const auto length = static_cast<int32_t>(prompt.size());
+  const size_t last = parts.empty() ? 0 : parts.size() - 1;
+  for (int32_t i = 0; i < length + count; ++i) {
+    size_t part = 0;
+    while (part < last && parts[part + 1].begin <= i) ++part;
+    const bool sees_all = parts.empty() || parts[part].hidden.empty();
+    uint64_t history = kEmptyHistory;
+    for (int32_t j = 0; j < i; ++j) {
+      const auto from = static_cast<int32_t>(part_of[j]);
+      bool sees = true;
+      for (size_t r = 0; !sees_all && r < parts[part].hidden.size(); ++r) {
+        const scheduler::PartRange& range = parts[part].hidden[r];
+        sees = sees && (from < range.begin || from >= range.end);
+      }
+      if (sees) history = See(history, tokens[j], positions[j], own[j]);
+    }
+    const engine::Position position =
+        parts.empty() ? i : parts[part].position + i - parts[part].begin;
+    if (i >= length) tokens.push_back(TokenFor(history, seed, position, vocab));
+    own.push_back(Extend(history, tokens[i]));
+    part_of.push_back(part);
+    positions.push_back(position);
+  }
+  return {tokens.begin() + length, tokens.end()};
 }
 
 float FakeExecutor::Logprob(const std::vector<TokenId>& history, TokenId token) {

@@ -19,6 +19,7 @@
 #include "absl/status/status.h"
 #include "engine/executor.h"
 #include "engine/step.h"
+#include "scheduler/context_layout.h"
 
 namespace heddle::test {
 
@@ -46,6 +47,11 @@ class FakeExecutor final : public engine::Executor {
   // Sets the idle time that results report. Call it before the first Submit.
   void set_idle_ns(int64_t idle_ns) { idle_ns_ = idle_ns; }
 
+  // From now on contexts may have parts that were computed side by side (context_layout.h), of
+  // which a plan says nothing but which spans rows see. A part's histories become part of those of
+  // the rows that see it, with its position.
+  void set_sees_parts() { sees_parts_ = true; }
+
   // Called in Wait before the result is given: to sleep, to hold the loop, or to fail the step.
   void set_before_result(std::function<absl::Status()> hook) { before_result_ = std::move(hook); }
 
@@ -60,6 +66,10 @@ class FakeExecutor final : public engine::Executor {
   static std::vector<engine::TokenId> Answer(const std::vector<engine::TokenId>& prompt,
                                              uint64_t seed, int32_t count, int32_t vocab,
                                              bool constrained = false, uint64_t adapter = 0);
+  // The same for a prompt with parts.
+  static std::vector<engine::TokenId> AnswerParts(const std::vector<engine::TokenId>& prompt,
+                                                  const scheduler::ContextParts& parts,
+                                                  uint64_t seed, int32_t count, int32_t vocab);
   // The change that an adapter at a scale makes to every token's history; 0 for the base model.
   static uint64_t AdapterKey(engine::AdapterId id, float scale);
   // These replace a grammar: which sequences are constrained, and what is forced behind a token.
@@ -112,6 +122,7 @@ class FakeExecutor final : public engine::Executor {
   absl::Status RunSequence(const engine::StepPlan& plan, size_t index);
   absl::Status WriteSlots(const engine::StepPlan& plan, const engine::SequenceSlice& slice,
                           const GroupView& view);
+  absl::Status ReadParts(const engine::StepPlan& plan, const engine::SequenceSlice& slice);
   absl::Status ReadContext(const engine::StepPlan& plan, const engine::SequenceSlice& slice,
                            const GroupView& view);
   struct Live {
@@ -129,6 +140,7 @@ class FakeExecutor final : public engine::Executor {
   }
 
   engine::ExecutorLimits limits_;
+  bool sees_parts_ = false;
   const int32_t max_in_flight_;
   std::vector<Cell> cells_;               // [num_pages, page_tokens]
   std::vector<Cell> host_cells_;          // [num_host_pages, page_tokens]

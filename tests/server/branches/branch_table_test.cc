@@ -27,6 +27,12 @@ class NotingService final : public GenerationService {
   void Resume(RequestId) override {}
   EngineStats Stats() const override { return {}; }
   void ForkContext(ContextId, int32_t, ContextId to) override { contexts.insert(to); }
+  void JoinContexts(std::vector<ContextId> children, int32_t at, scheduler::ContextParts,
+                    ContextId to) override {
+    joined_children = static_cast<int32_t>(children.size());
+    joined_at = at;
+    contexts.insert(to);
+  }
   void DropContext(ContextId id) override {
     contexts.erase(id);
     dropped.insert(id);
@@ -34,6 +40,7 @@ class NotingService final : public GenerationService {
 
   std::set<RequestId> cancelled;
   std::set<ContextId> contexts, dropped;
+  int32_t joined_children = 0, joined_at = 0;
 
  private:
   uint64_t last_ = 0;
@@ -385,6 +392,59 @@ TEST_CASE("Random forks, joins, runs and ends lose nothing and exceed nothing", 
   CHECK(table.figures(trees.now).tokens == 0);
   CHECK(trees.service.contexts.empty());
   CHECK(table.CheckIntegrity().ok());
+}
+
+TEST_CASE("A concurrent join keeps its children apart and charges its tail alone",
+          "[server][unit]") {
+  Trees trees;
+  const std::string root = trees.Root();
+  const auto made =
+      trees.table.Fork(kAlice, {.from = root, .n = 3, .append = {9}, .apart = true}, trees.now);
+  REQUIRE(made.ok());
+  BranchTable::JoinOrder order{.parent = root, .concurrent = true, .tail = {20, 21}};
+  for (const BranchInfo& info : *made) {
+    CHECK(info.num_parts == 2);
+    trees.Run(info.id, {10, 11});
+    order.children.push_back(info.id);
+  }
+  const int64_t before = trees.Get(root).tree_tokens;
+  const auto joined = trees.table.Join(kAlice, order, trees.now);
+  REQUIRE(joined.ok());
+  CHECK(joined->num_tokens == 3 + 3 * 3 + 2);
+  CHECK(joined->num_parts == 5);
+  CHECK(joined->tree_tokens - before == 2);
+  CHECK(trees.service.joined_children == 3);
+  CHECK(trees.service.joined_at == 3);
+  const auto source = trees.table.Read(kAlice, joined->id, trees.now);
+  REQUIRE(source.ok());
+  CHECK(source->parts.back().position == 6);  // behind the longest child
+  CHECK(source->parts[3].hidden == std::vector<scheduler::PartRange>{{1, 3}});
+  CHECK(trees.table.CheckIntegrity().ok());
+}
+
+TEST_CASE("Concurrent joins and forks say what they lack", "[server][unit]") {
+  Trees trees;
+  const std::string root = trees.Root();
+  CHECK(HttpOf(trees.table.Fork(kAlice, {.from = root, .apart = true}, trees.now).status()) == 400);
+  const std::vector<std::string> children = trees.Fork(root, 2);
+  BranchTable::JoinOrder order{
+      .parent = root, .children = children, .concurrent = true, .tail = {20}};
+  CHECK(HttpOf(trees.table.Join(kAlice, order, trees.now).status()) ==
+        400);  // nothing of their own
+  for (const std::string& child : children) trees.Run(child, {10, 11});
+  order.tail.clear();
+  CHECK(HttpOf(trees.table.Join(kAlice, order, trees.now).status()) == 400);
+  order.tail = {20};
+  order.separator = {3};
+  CHECK(HttpOf(trees.table.Join(kAlice, order, trees.now).status()) == 400);
+  order.separator.clear();
+  CHECK(trees.table.Join(kAlice, order, trees.now).ok());
+  Trees recurrent({.no_concurrent = "recurrent layers"});
+  const std::string other = recurrent.Root();
+  const auto refused =
+      recurrent.table.Fork(kAlice, {.from = other, .append = {9}, .apart = true}, recurrent.now);
+  CHECK(HttpOf(refused.status()) == 400);
+  CHECK(refused.status().message() == "recurrent layers");
 }
 
 }  // namespace

@@ -69,6 +69,8 @@ TEST_CASE("A tree is begun, forked, continued, joined, and deleted", "[server]")
   CHECK(branch["text"] == "abcdhi");  // without the end of text
   CHECK(branch["finish_reason"] == "stop");
   CHECK(branch["drawn_tokens"] == 3);
+  CHECK(branch["parts"] == 1);
+  CHECK(branch["tree"]["bytes"]["limit"].is_null());  // there is none
   CHECK(branch["mean_logprob"] < 0);
   CHECK(branch["forked_at"] == 2);
   // It goes on from there, as a stream, up to a limit.
@@ -316,7 +318,8 @@ TEST_CASE("Orders that make no sense are errors that name the field", "[server]"
   CHECK(StatusOf(&client, path + "/join", {{"children", {1}}}, "children") == 400);
   const std::string child = Ask(&client, "/v1/branches", {{"from", root}})["data"][0]["id"];
   CHECK(StatusOf(&client, path + "/join", {{"children", {child}}, {"kind", "concurrent"}},
-                 "kind") == 501);
+                 "tail") == 400);
+  CHECK(StatusOf(&client, "/v1/branches", {{"from", root}, {"concurrent", true}}, "append") == 400);
   CHECK(StatusOf(&client, path + "/join", {{"children", {child}}, {"kind", "other"}}, "kind") ==
         400);
   CHECK(StatusOf(&client, path + "/join", {{"children", {child, child}}, {"kind", "pick"}},

@@ -1,0 +1,132 @@
+// Contexts whose parts were computed side by side: what the model says at each token, computed part
+// by part over spans as the scheduler lays them out, is what it says when all tokens are rows of
+// one slice with explicit masks and positions.
+#include <cmath>
+#include <cstdint>
+#include <numeric>
+#include <vector>
+
+#include "catch2/catch.hpp"
+#include "engine/model/load.h"
+#include "engine/step.h"
+#include "engine/whole_context.h"
+#include "scheduler/context_layout.h"
+#include "tests/support/goldens.h"
+#include "tests/support/synthetic_model.h"
+#include "tests/support/temp_dir.h"
+
+namespace heddle::engine {
+namespace {
+
+using scheduler::ContextLayout;
+using scheduler::ContextParts;
+
+constexpr SequenceId kId{1};
+constexpr int32_t kPageTokens = 8;
+
+std::unique_ptr<LocalExecutor> Load(const std::string& name, const std::filesystem::path& folder) {
+  LoadOptions options;
+  options.cpu.num_threads = 1;
+  options.capacity.kv_bytes = 4 << 20;
+  options.capacity.page_tokens = kPageTokens;
+  options.capacity.max_batch_tokens = 64;
+  options.kv_type = "f32";
+  auto model = LoadLocalModel(test::WriteSyntheticModel(test::LoadGolden(name), folder), options);
+  INFO(model.status().ToString());
+  REQUIRE(model.ok());
+  return std::move(model->executor);
+}
+
+std::vector<float> Run(LocalExecutor& executor, StepPlan* plan) {
+  const auto groups = static_cast<int32_t>(executor.limits().windows.size());
+  AddWholeGroups(groups, executor.limits().num_pages / groups, plan);
+  StepResult result;
+  REQUIRE(executor.Submit(*plan, {}).ok());
+  REQUIRE(executor.Wait(&result).ok());
+  return executor.last_logits();
+}
+
+// Two branches and what follows them; in the first one there are two more, and what follows those.
+ContextParts Nested() {
+  const ContextParts inner_branch = {
+      {}, {.begin = 11, .position = 11}, {.begin = 16, .position = 16}};
+  const std::vector<const ContextParts*> inner = {&inner_branch, &inner_branch};
+  const ContextParts first = scheduler::JoinParts(inner, std::vector<int32_t>{19, 20}, 16);
+  const ContextParts second = {{}, {.begin = 11, .position = 11}};
+  const std::vector<const ContextParts*> outer = {&first, &second};
+  return scheduler::JoinParts(outer, std::vector<int32_t>{25, 17}, 11);
+}
+
+TEST_CASE("Tokens of parts side by side have the logits of explicit masks and positions",
+          "[model][golden]") {
+  const test::TempDir folder;
+  const auto executor = Load(GENERATE("llama", "qwen2"), folder.path());
+  const ContextParts parts = Nested();
+  constexpr int32_t kLength = 34;
+  REQUIRE(parts.size() == 7);
+  const ContextLayout layout(parts, kPageTokens);
+  // All at once. No part sees itself through another, so that the definition is the mask.
+  StepPlan plan;
+  plan.begun.push_back({kId, {}, {}});
+  for (int32_t i = 0; i < kLength; ++i) {
+    int32_t part = 0;
+    while (part + 1 < static_cast<int32_t>(parts.size()) && parts[part + 1].begin <= i) ++part;
+    uint64_t mask = (uint64_t{2} << i) - 1;
+    for (const scheduler::PartRange& range : parts[part].hidden) {
+      for (int32_t j = parts[range.begin].begin; j < parts[range.end].begin; ++j) {
+        mask &= ~(uint64_t{1} << j);
+      }
+    }
+    plan.token_ids.push_back(3 + 5 * i % 60);
+    plan.positions.push_back(parts[part].position + i - parts[part].begin);
+    plan.ancestor_masks.push_back(mask);
+    plan.kv_slots.push_back({PageId{20 + i / kPageTokens}, i % kPageTokens});
+    plan.scores.push_back({kId, i, 1, 0});
+  }
+  for (int32_t begin = 0; begin < kLength; begin += kPageTokens) {
+    plan.spans.push_back(
+        {PageId{20 + begin / kPageTokens}, std::min(kPageTokens, kLength - begin)});
+  }
+  plan.sequences.push_back({.id = kId,
+                            .kind = SliceKind::kDraft,
+                            .num_tokens = kLength,
+                            .num_spans = static_cast<int32_t>(plan.spans.size()),
+                            .context_tokens = kLength,
+                            .num_masks = kLength});
+  const std::vector<TokenId> tokens = plan.token_ids;
+  const std::vector<float> expected = Run(*executor, &plan);
+  // Part by part, on pages of their own.
+  const int32_t num_places = layout.PlaceOf(kLength);
+  std::vector<KvSpan> pages;
+  for (int32_t page = 0; page * kPageTokens < num_places; ++page) {
+    pages.push_back({PageId{page}, kPageTokens});
+  }
+  std::vector<float> logits;
+  for (int32_t place = 0; place < num_places; place += layout.HolesAt(place)) {
+    const int32_t rows = std::min(layout.RowsAt(place), num_places - place);
+    plan.Clear();
+    for (int32_t i = place; i < place + rows; ++i) {
+      plan.token_ids.push_back(tokens[static_cast<size_t>(layout.LengthOf(i))]);
+      plan.positions.push_back(layout.PositionAt(i));
+      plan.kv_slots.push_back({pages[static_cast<size_t>(i / kPageTokens)].page, i % kPageTokens});
+      plan.scores.push_back({kId, i - place, 1, 0});
+    }
+    const int32_t context = layout.AddSeen(pages, place, place + rows, &plan.spans);
+    plan.sequences.push_back({.id = kId,
+                              .num_tokens = rows,
+                              .num_spans = static_cast<int32_t>(plan.spans.size()),
+                              .context_tokens = context});
+    const std::vector<float> of_part = Run(*executor, &plan);
+    logits.insert(logits.end(), of_part.begin(), of_part.end());
+    place += rows;
+  }
+  REQUIRE(logits.size() == expected.size());
+  float worst = 0;
+  for (size_t i = 0; i < logits.size(); ++i) {
+    worst = std::max(worst, std::abs(logits[i] - expected[i]) / (1 + std::abs(expected[i])));
+  }
+  CHECK(worst < 1e-5f);
+}
+
+}  // namespace
+}  // namespace heddle::engine
