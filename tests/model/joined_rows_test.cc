@@ -1,6 +1,7 @@
 // Contexts whose parts were computed side by side: what the model says at each token, computed part
 // by part over spans as the scheduler lays them out, is what it says when all tokens are rows of
 // one slice with explicit masks and positions.
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <numeric>
@@ -42,7 +43,9 @@ std::vector<float> Run(LocalExecutor& executor, StepPlan* plan) {
   AddWholeGroups(groups, executor.limits().num_pages / groups, plan);
   StepResult result;
   REQUIRE(executor.Submit(*plan, {}).ok());
-  REQUIRE(executor.Wait(&result).ok());
+  const absl::Status status = executor.Wait(&result);
+  INFO(status.ToString());
+  REQUIRE(status.ok());
   return executor.last_logits();
 }
 
@@ -65,23 +68,38 @@ TEST_CASE("Tokens of parts side by side have the logits of explicit masks and po
   constexpr int32_t kLength = 34;
   REQUIRE(parts.size() == 7);
   const ContextLayout layout(parts, kPageTokens);
-  // All at once. No part sees itself through another, so that the definition is the mask.
+  // All at once, in order of their positions, as masks want them.
+  std::vector<int32_t> part_of, rows(kLength);
+  std::vector<TokenId> tokens;
+  std::vector<Position> positions;
+  for (int32_t i = 0; i < kLength; ++i) {
+    int32_t part = part_of.empty() ? 0 : part_of.back();
+    if (part + 1 < static_cast<int32_t>(parts.size()) && parts[part + 1].begin == i) ++part;
+    part_of.push_back(part);
+    tokens.push_back(3 + 5 * i % 60);
+    positions.push_back(parts[part].position + i - parts[part].begin);
+  }
+  std::iota(rows.begin(), rows.end(), 0);
+  std::stable_sort(rows.begin(), rows.end(),
+                   [&](int32_t a, int32_t b) { return positions[a] < positions[b]; });
   StepPlan plan;
   plan.begun.push_back({kId, {}, {}});
-  for (int32_t i = 0; i < kLength; ++i) {
-    int32_t part = 0;
-    while (part + 1 < static_cast<int32_t>(parts.size()) && parts[part + 1].begin <= i) ++part;
-    uint64_t mask = (uint64_t{2} << i) - 1;
-    for (const scheduler::PartRange& range : parts[part].hidden) {
-      for (int32_t j = parts[range.begin].begin; j < parts[range.end].begin; ++j) {
-        mask &= ~(uint64_t{1} << j);
+  for (int32_t row = 0; row < kLength; ++row) {
+    const int32_t i = rows[row];
+    uint64_t mask = 0;
+    for (int32_t other = 0; other < kLength; ++other) {
+      const int32_t j = rows[other];
+      bool sees = j <= i;
+      for (const scheduler::PartRange& range : parts[part_of[i]].hidden) {
+        sees = sees && (part_of[j] < range.begin || part_of[j] >= range.end);
       }
+      if (sees) mask |= uint64_t{1} << other;
     }
-    plan.token_ids.push_back(3 + 5 * i % 60);
-    plan.positions.push_back(parts[part].position + i - parts[part].begin);
+    plan.token_ids.push_back(tokens[i]);
+    plan.positions.push_back(positions[i]);
     plan.ancestor_masks.push_back(mask);
-    plan.kv_slots.push_back({PageId{20 + i / kPageTokens}, i % kPageTokens});
-    plan.scores.push_back({kId, i, 1, 0});
+    plan.kv_slots.push_back({PageId{20 + row / kPageTokens}, row % kPageTokens});
+    plan.scores.push_back({kId, row, 1, 0});
   }
   for (int32_t begin = 0; begin < kLength; begin += kPageTokens) {
     plan.spans.push_back(
@@ -93,7 +111,6 @@ TEST_CASE("Tokens of parts side by side have the logits of explicit masks and po
                             .num_spans = static_cast<int32_t>(plan.spans.size()),
                             .context_tokens = kLength,
                             .num_masks = kLength});
-  const std::vector<TokenId> tokens = plan.token_ids;
   const std::vector<float> expected = Run(*executor, &plan);
   // Part by part, on pages of their own.
   const int32_t num_places = layout.PlaceOf(kLength);
@@ -103,27 +120,32 @@ TEST_CASE("Tokens of parts side by side have the logits of explicit masks and po
   }
   std::vector<float> logits;
   for (int32_t place = 0; place < num_places; place += layout.HolesAt(place)) {
-    const int32_t rows = std::min(layout.RowsAt(place), num_places - place);
+    const int32_t count = std::min(layout.RowsAt(place), num_places - place);
     plan.Clear();
-    for (int32_t i = place; i < place + rows; ++i) {
+    for (int32_t i = place; i < place + count; ++i) {
       plan.token_ids.push_back(tokens[static_cast<size_t>(layout.LengthOf(i))]);
       plan.positions.push_back(layout.PositionAt(i));
       plan.kv_slots.push_back({pages[static_cast<size_t>(i / kPageTokens)].page, i % kPageTokens});
       plan.scores.push_back({kId, i - place, 1, 0});
     }
-    const int32_t context = layout.AddSeen(pages, place, place + rows, &plan.spans);
+    const int32_t context = layout.AddSeen(pages, place, place + count, &plan.spans);
     plan.sequences.push_back({.id = kId,
-                              .num_tokens = rows,
+                              .num_tokens = count,
                               .num_spans = static_cast<int32_t>(plan.spans.size()),
                               .context_tokens = context});
     const std::vector<float> of_part = Run(*executor, &plan);
     logits.insert(logits.end(), of_part.begin(), of_part.end());
-    place += rows;
+    place += count;
   }
   REQUIRE(logits.size() == expected.size());
+  const size_t vocab = logits.size() / kLength;
   float worst = 0;
-  for (size_t i = 0; i < logits.size(); ++i) {
-    worst = std::max(worst, std::abs(logits[i] - expected[i]) / (1 + std::abs(expected[i])));
+  for (size_t row = 0; row < rows.size(); ++row) {
+    for (size_t v = 0; v < vocab; ++v) {
+      const float want = expected[row * vocab + v];
+      const float got = logits[static_cast<size_t>(rows[row]) * vocab + v];
+      worst = std::max(worst, std::abs(got - want) / (1 + std::abs(want)));
+    }
   }
   CHECK(worst < 1e-5f);
 }

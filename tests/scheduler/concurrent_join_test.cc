@@ -251,8 +251,11 @@ int64_t RunRandomly(uint32_t seed) {
       const int32_t tokens = any(1, 6);
       running.emplace_back(tree.Begin(child, tokens), tokens);
     }
-    // Another client's request, which takes pages, and may be cancelled.
-    const RequestId other = tree.rig.Add(MakeRequest(any(1, 60), any(1, 30), any(0, 3)));
+    // Other clients' requests, which take pages; one of them may be cancelled.
+    RequestId other{};
+    for (int32_t i = any(1, 4); i > 0; --i) {
+      other = tree.rig.Add(MakeRequest(any(1, 40), any(1, 60), any(0, 9)));
+    }
     for (int32_t steps = any(0, 12); steps > 0; --steps) tree.rig.Step();
     if (any(0, 1) == 0) tree.rig.Cancel(other);
     tree.rig.RunAll();
@@ -275,7 +278,7 @@ int64_t RunRandomly(uint32_t seed) {
 TEST_CASE("No order of forks, joins, preemptions and evictions changes a token of a join",
           "[scheduler][unit]") {
   int64_t preemptions = 0;
-  for (uint32_t seed = 1; seed <= 400; ++seed) preemptions += RunRandomly(seed);
+  for (uint32_t seed = 1; seed <= 1000; ++seed) preemptions += RunRandomly(seed);
   CHECK(preemptions > 100);
 }
 
