@@ -157,8 +157,8 @@ class GenerationService {
 
   // Queues the request. RESOURCE_EXHAUSTED: the queue is full (429; retry_after.h says when to try
   // again). A request that waits too long ends with such an error, too. UNAVAILABLE: draining,
-  // failed, or recovering, which comes with such an advice (503). INVALID_ARGUMENT: it can never fit (the message says what would). After an error
-  // the sink is never called.
+  // failed, or recovering, which comes with such an advice (503). INVALID_ARGUMENT: it can never
+  // fit (the message says what would). After an error the sink is never called.
   virtual absl::Status Submit(GenerationRequest request, EventSink sink) = 0;
 
   // Stops all branches and frees their pages within one step. After this returns the sink is called
@@ -180,8 +180,9 @@ class GenerationService {
   virtual void ForkContext(scheduler::ContextId /*from*/, int32_t /*num_tokens*/,
                            scheduler::ContextId /*to*/) {}
   // Contexts that no request runs any more are joined side by side (Scheduler::JoinContexts).
-  virtual void JoinContexts(std::vector<scheduler::ContextId> /*children*/, int32_t /*at*/,
-                            scheduler::ContextParts /*parts*/, scheduler::ContextId /*to*/) {}
+  virtual void JoinContexts(const std::vector<scheduler::ContextId>& /*children*/, int32_t /*at*/,
+                            const scheduler::ContextParts& /*parts*/, scheduler::ContextId /*to*/) {
+  }
   virtual void DropContext(scheduler::ContextId /*id*/) {}
 
   virtual EngineStats Stats() const = 0;

@@ -226,7 +226,7 @@ absl::StatusOr<BranchInfo> BranchTable::Join(uint64_t owner, const JoinOrder& or
   if (order.concurrent) {
     std::vector<ContextId> contexts;
     for (const Branches::iterator child : children) contexts.push_back(child->second.context);
-    service_.JoinContexts(std::move(contexts), at, added->second.parts, added->second.context);
+    service_.JoinContexts(contexts, at, added->second.parts, added->second.context);
   } else {
     service_.ForkContext(context, length, added->second.context);
   }

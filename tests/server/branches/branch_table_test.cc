@@ -27,8 +27,8 @@ class NotingService final : public GenerationService {
   void Resume(RequestId) override {}
   EngineStats Stats() const override { return {}; }
   void ForkContext(ContextId, int32_t, ContextId to) override { contexts.insert(to); }
-  void JoinContexts(std::vector<ContextId> children, int32_t at, scheduler::ContextParts,
-                    ContextId to) override {
+  void JoinContexts(const std::vector<ContextId>& children, int32_t at,
+                    const scheduler::ContextParts&, ContextId to) override {
     joined_children = static_cast<int32_t>(children.size());
     joined_at = at;
     contexts.insert(to);
