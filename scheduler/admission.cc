@@ -57,6 +57,7 @@ void ReserveAnswer(RequestState* request, const SchedulerLimits& limits) {
 Admission::Admission(const SchedulerParts& parts)
     : parts_(parts),
       policy_(MakePolicy(parts.limits.options.policy)),
+      holds_(parts.limits),
       waiting_(policy_->is_per_tenant() ? WaitingQueue::Order::kByService
                                         : WaitingQueue::Order::kByUrgency) {}
 
@@ -112,43 +113,65 @@ void Admission::OrderFlows() {
 void Admission::Admit(int32_t budget, PlannedStep* step) {
   if (budget <= 0) return;
   PromoteOverdue(step->now_us);
-  int64_t wanted = 0;
+  wanted_ = 0;
   for (const Sequence* prompt : step->prompts) {
-    if (AdapterPool::IsReady(*prompt)) wanted += prompt->num_remaining();
+    if (AdapterPool::IsReady(*prompt)) wanted_ += prompt->num_remaining();
   }
-  OrderFlows();
-  for (int looked_at = 0; looked_at < kMaxWaitingLookedAt; ++looked_at) {
-    Sequence* next = waiting_.Next();
-    if (next == nullptr) return;
-    if (parts_.shares.IsHeld(next->request->flow)) {
-      waiting_.SkipFlow(next->request->flow);
-      continue;
+  if (!waiting_.empty()) holds_.Count(parts_.running);
+  int looked_at = 0;
+  // Calls that want much are considered in a second walk, if nobody else waits any more.
+  for (const bool lets_others_go : {true, false}) {
+    OrderFlows();
+    for (Sequence* next = waiting_.Next(); next != nullptr; next = waiting_.Next()) {
+      if (looked_at++ == kMaxWaitingLookedAt) return;
+      if (Consider(next, lets_others_go, budget, step) == Walk::kStops) return;
     }
-    // Paused ones that wait for an adapter are not among the prompts.
-    const int64_t num_ready =
-        static_cast<int64_t>(step->prompts.size()) - parts_.adapters.num_waiting();
-    const bool is_full = wanted >= budget && num_ready >= kMaxPromptsOverBudget;
-    if (is_full && !next->request->overdue) return;
-    const bool needs_loads = parts_.adapters.NeedsLoads(next->request->request.adapter);
-    if (needs_loads && parts_.adapters.num_waiting() >= kMaxLoading && !next->request->overdue) {
-      waiting_.Skip(next);
-      continue;
-    }
-    if (!MayFit(*next, *step)) return;
-    if (!TakesCached(next, *step)) {
-      waiting_.Skip(next);
-      continue;
-    }
-    if (!MakeRoom(next, step)) {
-      next->tables.Drop(&parts_.pool);
-      blocked_ = next->id;
-      blocked_spare_ = PagesBeside(*next, *step);
-      return;
-    }
-    waiting_.Erase(next);
-    if (!needs_loads) wanted += next->num_remaining();
-    MakeRunning(next, step);
   }
+}
+
+// Gives `next` a place, or skips it, or says that nobody behind it may have one either.
+Admission::Walk Admission::Consider(Sequence* next, bool lets_others_go, int64_t budget,
+                                    PlannedStep* step) {
+  if (parts_.shares.IsHeld(next->request->flow)) {
+    waiting_.SkipFlow(next->request->flow);
+    return Walk::kGoesOn;
+  }
+  if (lets_others_go && WaitsForOthers(*next, *step)) {
+    waiting_.SkipCall(next);
+    return Walk::kGoesOn;
+  }
+  // Paused ones that wait for an adapter are not among the prompts.
+  const int64_t num_ready =
+      static_cast<int64_t>(step->prompts.size()) - parts_.adapters.num_waiting();
+  const bool is_full = wanted_ >= budget && num_ready >= kMaxPromptsOverBudget;
+  if (is_full && !next->request->overdue) return Walk::kStops;
+  const bool needs_loads = parts_.adapters.NeedsLoads(next->request->request.adapter);
+  if (needs_loads && parts_.adapters.num_waiting() >= kMaxLoading && !next->request->overdue) {
+    waiting_.Skip(next);
+    return Walk::kGoesOn;
+  }
+  if (!MayFit(*next, *step)) return Walk::kStops;
+  if (!TakesCached(next, *step)) {
+    waiting_.Skip(next);
+    return Walk::kGoesOn;
+  }
+  if (!MakeRoom(next, step)) {
+    next->tables.Drop(&parts_.pool);
+    blocked_ = next->id;
+    blocked_spare_ = PagesBeside(*next, *step);
+    return Walk::kStops;
+  }
+  waiting_.Erase(next);
+  if (!needs_loads) wanted_ += next->num_remaining();
+  MakeRunning(next, step);
+  return Walk::kGoesOn;
+}
+
+// Whether calls that want less come first. An overdue one has its turn, but a call that runs
+// already does not stop others for more.
+bool Admission::WaitsForOthers(const Sequence& sequence, const PlannedStep& step) const {
+  if (!holds_.WantsMuch(sequence, parts_.limits.PagesToRun(sequence, parts_.pool))) return false;
+  return !sequence.request->overdue || (holds_.HasSome(sequence) && !FitsBeside(sequence, step));
 }
 
 // Fills the tables of `next` with what the prefix cache has. Returns false, with nothing taken, if
@@ -186,7 +209,7 @@ bool Admission::MayFit(const Sequence& sequence, const PlannedStep& step) const 
   const bool has_slots = step.slots + NumSlots(sequence) <= parts_.limits.max_running;
   const bool was_blocked = sequence.id == blocked_ && PagesBeside(sequence, step) <= blocked_spare_;
   return (has_slots && (parts_.running.empty() || !was_blocked)) || !step.paused.empty() ||
-         VictimFor(sequence) != nullptr;
+         VictimFor(sequence, step) != nullptr;
 }
 
 // Makes room for `next` by parking paused sequences, and then by preempting running sequences that
@@ -200,7 +223,7 @@ bool Admission::MakeRoom(Sequence* waiting, PlannedStep* step) {
       parts_.prefixes.GiveUp(waiting);
       continue;
     }
-    Sequence* victim = VictimFor(next);
+    Sequence* victim = VictimFor(next, *step);
     if (step->paused.empty() && victim == nullptr) return false;
     if (step->is_ahead) {
       step->needs_tokens = true;
@@ -211,55 +234,13 @@ bool Admission::MakeRoom(Sequence* waiting, PlannedStep* step) {
       continue;
     }
     parts_.running.Erase(victim);
+    holds_.Remove(*victim);
     step->slots -= NumSlots(*victim);
     step->reserved_pages -= parts_.limits.PagesToRun(*victim, parts_.pool);
     std::erase(step->prompts, victim);
     Preempt(victim, step);
   }
   return true;
-}
-
-// Whether `next` may take the place of the least urgent running sequence: because the policy says
-// so, or because `next` is overdue and arrived earlier.
-bool Admission::DisplacesLast(const Sequence& next) const {
-  const RunningSet& running = parts_.running;
-  if (running.empty()) return false;
-  const RequestState& last = *running.back()->request;
-  if (last.overdue) return false;
-  OrderKey key = next.request->key;
-  if (next.request->overdue) return key.arrival < last.key.arrival;
-  if (policy_->is_per_tenant()) {
-    key.rank = running.NumOfFlow(next.request->flow);
-    // The rank of `last` dates from its admission; the number of its tenant's running sequences now
-    // counts as well.
-    if (!policy_->Displaces(key, {.rank = running.NumOfFlow(last.flow)})) return false;
-  }
-  return policy_->Displaces(key, last.key);
-}
-
-// The least urgent running sequence of the client that has more than half of all places, if `next`
-// is of a client that has none and is behind it; otherwise null. The last place of a client is
-// never taken so: two would take it from each other and get nowhere. O(running): the one candidate
-// is found by a vote (Boyer and Moore, 1991).
-Sequence* Admission::LastOfHog(const Sequence& next) const {
-  const RunningSet& running = parts_.running;
-  if (!parts_.shares.is_enabled() || running.NumOfFlow(next.request->flow) > 0) return nullptr;
-  int32_t hog = -1, votes = 0;
-  for (const Sequence* sequence : running) {
-    if (votes == 0) hog = sequence->request->flow;
-    votes += sequence->request->flow == hog ? 1 : -1;
-  }
-  const int32_t places = hog < 0 ? 0 : running.NumOfFlow(hog);
-  if (places < 2 || 2 * places <= static_cast<int32_t>(running.size())) return nullptr;
-  if (!parts_.shares.IsAhead(hog, next.request->flow)) return nullptr;
-  size_t last = running.size() - 1;
-  while (running[last]->request->flow != hog) --last;
-  return running[last];
-}
-
-// The running sequence whose place `next` may take, or null.
-Sequence* Admission::VictimFor(const Sequence& next) const {
-  return DisplacesLast(next) ? parts_.running.back() : LastOfHog(next);
 }
 
 // A page that an adapter is loaded into could hold computed positions of a prompt: it costs what
@@ -306,6 +287,7 @@ void Admission::MakeRunning(Sequence* sequence, PlannedStep* step) {
   step->reserved_pages += parts_.limits.PagesToRun(*sequence, parts_.pool);
   parts_.adapters.Use(sequence, step->now_us);
   parts_.running.Insert(sequence);
+  holds_.Add(*sequence);
   step->prompts.push_back(sequence);
 }
 
@@ -344,6 +326,7 @@ void Admission::Park(Sequence* sequence) {
 void Admission::ParkLast(PlannedStep* step) {
   Sequence* victim = step->paused.back();
   step->paused.pop_back();
+  holds_.Remove(*victim);
   parts_.running.Erase(victim);
   step->slots -= NumSlots(*victim);
   Preempt(victim, step);

@@ -7,8 +7,9 @@
 //
 // Where clients are told apart (client_shares.h), one that is held gets no places, whichever the
 // policy, and one that is ahead of others that wait comes behind them. Who has no place while one
-// client has most of them, and is ahead, takes one from that client.
-// Thread-safety: none; owned by the scheduler.
+// client has most of them, and is ahead, takes one from that client. The calls of
+// one client give each other places and pages likewise (call_holds.h), and those that want much
+// come behind the rest. Thread-safety: none; owned by the scheduler.
 #pragma once
 
 #include <cstdint>
@@ -16,6 +17,7 @@
 #include <span>
 
 #include "absl/status/status.h"
+#include "scheduler/call_holds.h"
 #include "scheduler/planned_step.h"
 #include "scheduler/policy.h"
 #include "scheduler/scheduler_parts.h"
@@ -38,6 +40,9 @@ class Admission {
   // Releases the pages of a sequence that has been removed from the running set and queues it
   // again, or parks it if its request is paused.
   void Preempt(Sequence* victim, PlannedStep* step);
+  // Preempts one of the running sequences behind the index-th, and removes it from their set: the
+  // last one, unless another call of the same client has much. REQUIRES: there is one.
+  void PreemptBehind(size_t index, PlannedStep* step);
 
   // The request has entered its first step, or has ended without one: it no longer counts as
   // waiting. REQUIRES: it is not paused.
@@ -95,10 +100,15 @@ class Admission {
   bool MayFit(const Sequence& sequence, const PlannedStep& step) const;
   bool TakesCached(Sequence* next, const PlannedStep& step);
   void OrderFlows();
+  enum class Walk : uint8_t { kGoesOn, kStops };
+  Walk Consider(Sequence* next, bool lets_others_go, int64_t budget, PlannedStep* step);
+  bool WaitsForOthers(const Sequence& sequence, const PlannedStep& step) const;
   bool MakeRoom(Sequence* waiting, PlannedStep* step);
   bool DisplacesLast(const Sequence& next) const;
   Sequence* LastOfHog(const Sequence& next) const;
-  Sequence* VictimFor(const Sequence& next) const;
+  Sequence* LastOfCall(uint64_t call, size_t index, const Sequence& other) const;
+  Sequence* LastOfLargestCall(const Sequence& next, const PlannedStep& step) const;
+  Sequence* VictimFor(const Sequence& next, const PlannedStep& step) const;
   void MakeRunning(Sequence* sequence, PlannedStep* step);
   void PromoteOverdue(int64_t now_us);
   void Promote(RequestState* request);
@@ -107,9 +117,11 @@ class Admission {
 
   const SchedulerParts parts_;
   const std::unique_ptr<Policy> policy_;
+  CallHolds holds_;            // counted when sequences wait, or pages are short
   WaitingQueue waiting_;       // new requests and preempted sequences
   SequenceId blocked_{};       // the sequence that did not fit when
   int64_t blocked_spare_ = 0;  // this many pages were to spare beside its adapter's
+  int64_t wanted_ = 0;         // tokens that the prompts of the step being planned have to run
   uint64_t arrivals_ = 0;
   int32_t num_parked_ = 0;
   int32_t num_unstarted_ = 0;

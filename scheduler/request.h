@@ -79,12 +79,18 @@ struct GenerationRequest {
   uint64_t tenant = 0;      // the client that its API key stands for; 0: it has none
   // Whose share of the machine it uses (client_shares.h): its tenant's, or else its peer's.
   uint64_t peer = 0;   // stands for the client's address
+  uint64_t call = 0;   // the client's call that it is a part of, such as one with several prompts
+                       // (call_holds.h); 0: none but its own
   int32_t weight = 1;  // of that client among the others
   std::string label;   // the front end's name for it; not used for decisions
 };
 
 inline uint64_t ClientOf(const GenerationRequest& request) {
   return request.tenant != 0 ? request.tenant : request.peer;
+}
+// Calls are told apart by the id of one of their requests.
+inline uint64_t CallOf(const GenerationRequest& request) {
+  return request.call != 0 ? request.call : static_cast<uint64_t>(request.id);
 }
 
 }  // namespace heddle::scheduler

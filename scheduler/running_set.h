@@ -26,7 +26,6 @@ class RunningSet {
     sequences_.insert(
         std::upper_bound(sequences_.begin(), sequences_.end(), sequence, MoreUrgent()), sequence);
   }
-  void PopBack() { sequences_.pop_back(); }
   // Puts another branch of the same request in its place. REQUIRES: `sequence` is in the set.
   void Replace(const Sequence* sequence, Sequence* heir) {
     *std::find(sequences_.begin(), sequences_.end(), sequence) = heir;

@@ -16,7 +16,7 @@ void Scheduler::ForgetPages(int64_t now_us, std::vector<StepNote>* notes) {
   running_has_finished_ = false;
   while (!running_.empty()) {
     Sequence* sequence = running_.back();
-    running_.PopBack();
+    running_.Erase(running_.back());
     // Rows of drafts and of tokens that were only expected are no positions of the sequence.
     const int32_t known = std::min(sequence->num_computed(), sequence->num_tokens());
     sequence->tables.Truncate(known, &pool_);

@@ -283,7 +283,7 @@ void StepPlanner::GiveBackAhead() {
 }
 
 // Returns the number of pages for the index-th running sequence, out of the free ones minus
-// `reserved`. It preempts from the end of the list, except when planning ahead, because the
+// `reserved`. It preempts others behind it in the list, except when planning ahead, because the
 // victim's last token may not be known yet. If pages are still missing, the sequence gets fewer
 // rows in this step.
 int32_t StepPlanner::FitPages(Sequence* sequence, size_t index, int32_t reserved) {
@@ -293,8 +293,7 @@ int32_t StepPlanner::FitPages(Sequence* sequence, size_t index, int32_t reserved
   if (step_.is_ahead && need > pool.num_free() - reserved) step_.needs_tokens = true;
   while (!step_.is_ahead && need > pool.num_free() - reserved &&
          parts_.running.size() > index + 1) {
-    admission_.Preempt(parts_.running.back(), &step_);
-    parts_.running.PopBack();
+    admission_.PreemptBehind(index, &step_);
     need = tables.PagesNeeded(sequence->num_planned, pool);
   }
   int32_t available = pool.num_free() - reserved;

@@ -84,6 +84,15 @@ void WaitingQueue::BeginWalk() {
   }
 }
 
+void WaitingQueue::SkipCall(Sequence* sequence) {
+  Flow& flow = flows_[sequence->request->flow];
+  const uint64_t call = CallOf(sequence->request->request);
+  for (auto it = flow.waiting.find(sequence);
+       it != flow.waiting.end() && CallOf((*it)->request->request) == call; ++it) {
+    flow.skipped = *it;
+  }
+}
+
 // Whether `a`, the first of its flow, goes before `b`, the first of another.
 bool WaitingQueue::GoesBefore(const Sequence& a, const Sequence& b) const {
   const Flow& flow_a = flows_[a.request->flow];

@@ -62,6 +62,8 @@ class WaitingQueue {
   void BeginWalk();
   Sequence* Next() const;
   void Skip(Sequence* sequence) { flows_[sequence->request->flow].skipped = sequence; }
+  // Skips the sequence and those of the same call that follow it directly.
+  void SkipCall(Sequence* sequence);
   void SkipFlow(int32_t flow) { flows_[flow].skipped = *flows_[flow].waiting.rbegin(); }
   // In this walk the flow comes behind those that are not late.
   void SetLate(int32_t flow) { flows_[flow].is_late = true; }

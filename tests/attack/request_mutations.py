@@ -22,7 +22,7 @@ from common import Daemon  # noqa: E402
 from heddle_server import TIMEOUT_SCALE  # noqa: E402
 from mutations import Maker  # noqa: E402
 
-PATIENCE = 60 * TIMEOUT_SCALE  # an answer later than that does not come
+PATIENCE = 300 * TIMEOUT_SCALE  # 256 answers of 2,000 tokens take more than a minute on two cores
 PLAIN_SECONDS = 2 * TIMEOUT_SCALE
 GROWTH_MIB = 96  # of the second half: caches of grammars and prefixes are bounded, and fill by then
 

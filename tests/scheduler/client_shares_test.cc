@@ -275,6 +275,106 @@ TEST_CASE("Who has no place gets one of those of a client that has most", "[sche
   CHECK(machine.rig.scheduler.stats().preemptions == 1);
 }
 
+// Calls of one client, on a machine with 64 places: a call has few if it has four.
+RequestId AddCall(SharedMachine* machine, int32_t n, int32_t max_tokens, uint64_t call = 0) {
+  GenerationRequest request = MakeRequest(4, max_tokens, n);
+  request.num_branches = n;
+  request.call = call;
+  return machine->Add(1, std::move(request));
+}
+
+int64_t TimeToEnd(SharedMachine* machine, RequestId id) {
+  const int64_t begin_us = machine->rig.now_us;
+  while (!machine->rig.Of(id).finished) machine->Step();
+  return machine->rig.now_us - begin_us;
+}
+
+TEST_CASE("A small call waits for none that has many places or wants many", "[scheduler][unit]") {
+  const auto policy = GENERATE(PolicyKind::kFcfs, PolicyKind::kPriority, PolicyKind::kDeadline,
+                               PolicyKind::kFair, PolicyKind::kShortest);
+  INFO(TraitsOf(policy).name);
+  SharedMachine machine(Options(policy));
+  SECTION("one request with all places") { AddCall(&machine, 64, 2000); }
+  SECTION("a call of several requests") {
+    for (int i = 0; i < 2; ++i) AddCall(&machine, 32, 2000, /*call=*/1000);
+  }
+  SECTION("several calls, of which some wait") {
+    for (int i = 0; i < 5; ++i) AddCall(&machine, 30, 2000);
+  }
+  SECTION("a queue of one call") {
+    for (int i = 0; i < 500; ++i) AddCall(&machine, 1, 2000, /*call=*/1000);
+  }
+  machine.RunFor(200'000);
+  for (int i = 0; i < 5; ++i) {
+    CHECK(TimeToEnd(&machine, AddCall(&machine, 1, 3)) <= 6 * 64 * 100);
+    CHECK(TimeToEnd(&machine, AddCall(&machine, 4, 3)) <= 8 * 64 * 100);
+  }
+  CHECK(machine.rig.scheduler.stats().preemptions <= 5 * (1 + 4));
+  CHECK(machine.rig.scheduler.CheckIntegrity().ok());
+}
+
+TEST_CASE("A small call gets pages of one that has many, and keeps them", "[scheduler][unit]") {
+  SchedulerOptions options = Options();
+  options.num_pages = 200;  // 3,200 positions
+  SharedMachine machine(options);
+  const RequestId large = AddCall(&machine, 12, 1000);
+  const RequestId queued = AddCall(&machine, 12, 1000);
+  while (machine.rig.scheduler.stats().preemptions == 0) machine.Step();
+  // It waits for none of the large call's 24,000 tokens, which take 2.4 s. It is preempted
+  // only where the page is for the large call's last branch, behind which there is nobody else.
+  RequestId small{};
+  int preempted = 0;
+  machine.rig.on_plan = [&] {
+    for (const StepNote& note : machine.rig.scheduler.notes()) {
+      preempted += note.request == small && note.kind == StepNote::Kind::kPreempted ? 1 : 0;
+    }
+  };
+  for (int i = 0; i < 5; ++i) {
+    machine.RunFor(20'000);
+    small = AddCall(&machine, 1, 40);
+    CHECK(TimeToEnd(&machine, small) <= 120'000);
+  }
+  CHECK(preempted <= 1);
+  machine.rig.RunAll();
+  for (const RequestId id : {large, queued}) {
+    for (int32_t b = 0; b < 12; ++b) CHECK(machine.rig.Of(id, b).tokens.size() == 1000);
+  }
+}
+
+TEST_CASE("Priorities go before the size of a call", "[scheduler][unit]") {
+  SharedMachine machine(Options(PolicyKind::kPriority));
+  AddCall(&machine, 64, 2000);  // of priority 0
+  machine.RunFor(100'000);
+  GenerationRequest request = MakeRequest(4, 3, 1);
+  request.priority = 1;
+  const RequestId late = machine.Add(1, std::move(request));
+  machine.RunFor(1'000'000);
+  CHECK_FALSE(machine.rig.Of(late).finished);
+  CHECK(machine.rig.scheduler.stats().preemptions == 0);
+}
+
+TEST_CASE("Small calls take no places from each other", "[scheduler][unit]") {
+  SharedMachine machine(Options());
+  for (int i = 0; i < 16; ++i) AddCall(&machine, 4, 300);
+  for (int i = 0; i < 16; ++i) AddCall(&machine, 4, 300, 1000 + static_cast<uint64_t>(i / 2));
+  machine.rig.RunAll();
+  CHECK(machine.rig.scheduler.stats().preemptions == 0);
+}
+
+TEST_CASE("A call that wants many places gets them when it is overdue", "[scheduler][unit]") {
+  SchedulerOptions options = Options();
+  options.starvation_us = 500'000;
+  SharedMachine machine(options);
+  const RequestId large = AddCall(&machine, 64, 1000);
+  machine.RunFor(100'000);
+  const RequestId next = AddCall(&machine, 40, 100);
+  // There is always a small call that waits.
+  for (int i = 0; i < 100; ++i) AddCall(&machine, 1, 2000);
+  CHECK(TimeToEnd(&machine, next) <= 500'000 + 110 * 64 * 100);
+  machine.rig.RunAll();
+  for (int32_t b = 0; b < 64; ++b) CHECK(machine.rig.Of(large, b).tokens.size() == 1000);
+}
+
 TEST_CASE("However small its weight, a client runs once in the starvation limit",
           "[scheduler][unit]") {
   SchedulerOptions options = Options();

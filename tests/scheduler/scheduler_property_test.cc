@@ -29,6 +29,7 @@ class RandomLoad {
     constrained_per_100_requests_ = Between(0, 1) * Between(0, 20);
     rig_.ahead = [this] { return Between(0, 99) < ahead_per_100_steps_; };
     arrivals_per_100_steps_ = Between(5, 150);
+    calls_per_100_requests_ = Between(0, 1) * Between(0, 100);
     cancels_per_100_steps_ = Between(0, 20);
     pauses_per_100_steps_ = Between(0, 1) * Between(0, 60);
     if (options_.max_draft_tokens > 0) {
@@ -163,6 +164,10 @@ class RandomLoad {
     request.priority = Between(0, 3);
     request.tenant = static_cast<uint64_t>(Between(0, 3));
     request.weight = Between(1, 4);
+    if (calls_per_100_requests_ > Between(0, 99)) {
+      request.call = 1'000'000 + 10 * request.tenant + static_cast<uint64_t>(Between(0, 2));
+      if (forks_per_100_steps_ == 0) request.num_branches = Between(1, 12);
+    }
     request.deadline_us = Between(0, 2) * Between(1, 200);
     request.workflow = static_cast<uint64_t>(Between(0, 5));
     if (forks_per_100_steps_ > 0) Branch(&request);
@@ -321,6 +326,7 @@ class RandomLoad {
   int32_t constrained_per_100_requests_ = 0;
   int32_t right_per_100_drafts_ = 0;  // proposed tokens that are right if those before are
   int32_t arrivals_per_100_steps_ = 0;
+  int32_t calls_per_100_requests_ = 0;
   int32_t cancels_per_100_steps_ = 0;
   int32_t pauses_per_100_steps_ = 0;
   int32_t losses_per_1000_steps_ = 0;
