@@ -284,10 +284,11 @@ void ReloadAll(const Reloads& reloads, const Logger& log) {
 }
 
 // Waits for SIGINT or SIGTERM (OK), or for the engine to fail (a supervisor should then restart
-// us). ABORTED: the group of ranks in other processes has ended for good (`ranks`, or null). `grpc`,
-// or null, is told whether the engine serves.
+// us). ABORTED: the group of ranks in other processes has ended for good (`ranks`, or null).
+// `grpc`, or null, is told whether the engine serves.
 absl::Status WaitForEnd(const config::Config& config, SignalWatch& signals, EngineLoop& loop,
-                        const RankHead* ranks, GrpcServer* grpc, const Reloads& reloads, const Logger& log) {
+                        const RankHead* ranks, GrpcServer* grpc, const Reloads& reloads,
+                        const Logger& log) {
   constexpr int kPollsPerLook = 10;  // at the key file, which is every two seconds
   FreeMemory free_memory;
   bool is_serving = true;
@@ -470,8 +471,8 @@ absl::Status RunServe(const config::Config& config) {
                log);
 
   Certificates certificates(tls.get(), grpc.get(), &log);
-  absl::Status end = WaitForEnd(config, signals, *session.loop, session.ranks.get(),
-                                grpc.get(), {&certificates, &key_file, server.get()}, log);
+  absl::Status end = WaitForEnd(config, signals, *session.loop, session.ranks.get(), grpc.get(),
+                                {&certificates, &key_file, server.get()}, log);
   if (end.ok()) LeaveFirst(config, signals, *server, grpc.get(), *session.loop, log);
   DrainAndStop(config, signals, *server, grpc.get(), *session.loop, log);
   if (session.loop->IsStuck()) {
