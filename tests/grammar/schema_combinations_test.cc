@@ -77,6 +77,46 @@ TEST_CASE("Exactly one alternative of oneOf holds", "[grammar][unit]") {
          {R"("abc")"}});
 }
 
+// Objects with the properties a to f; each branch has six of these bounds.
+std::string BranchOfSix(const std::string& bounds) {
+  std::string properties;
+  for (const char name : std::string("abcdef")) {
+    if (!properties.empty()) properties += ',';
+    properties += std::string("\"") + name + "\":{" + bounds + ",\"title\":\"A property\"}";
+  }
+  return R"({"type":"object","properties":{)" + properties +
+         R"(},"required":["a","b","c","d","e","f"],"additionalProperties":false})";
+}
+
+std::string ObjectOfSix(const std::string& first, const std::string& rest) {
+  std::string text = R"({"a":)" + first;
+  for (const char name : std::string("bcdef")) {
+    text += std::string(",\"") + name + "\":" + rest;
+  }
+  return text + "}";
+}
+
+TEST_CASE("Alternatives of oneOf that lie in each other leave what is only in one",
+          "[grammar][unit]") {
+  std::string branches[3];
+  for (int i = 1; i <= 4; ++i) {
+    const std::string comma = i == 1 ? "" : ",";
+    const std::string bound = std::to_string(10 * i);
+    branches[0] += comma + BranchOfSix(R"("type":"integer","minimum":0,"maximum":)" + bound);
+    branches[1] += comma + BranchOfSix(R"("type":"string","maxLength":)" + std::to_string(i));
+    branches[2] += comma + BranchOfSix(R"("type":"number","exclusiveMinimum":-)" + bound);
+  }
+  Check({R"({"oneOf":[)" + branches[0] + "]}",
+         {ObjectOfSix("35", "5"), ObjectOfSix("40", "40")},
+         {ObjectOfSix("5", "5"), ObjectOfSix("30", "5"), ObjectOfSix("41", "41")}});
+  Check({R"({"oneOf":[)" + branches[1] + "]}",
+         {ObjectOfSix(R"("abcd")", R"("a")")},
+         {ObjectOfSix(R"("abc")", R"("a")"), ObjectOfSix(R"("abcde")", R"("a")")}});
+  Check({R"({"oneOf":[)" + branches[2] + "]}",
+         {ObjectOfSix("-35", "5"), ObjectOfSix("-30", "5.5")},
+         {ObjectOfSix("-40", "5"), ObjectOfSix("-29.5", "5")}});
+}
+
 TEST_CASE("A reference to itself adds nothing to alternatives", "[grammar][unit]") {
   Check({R"({"anyOf":[{"$ref":"#"},{"type":"integer"}]})", {"1"}, {"null", R"("a")", "{}", "1.5"}});
   Check({R"({"$ref":"#/$defs/a","$defs":{"a":{"oneOf":[{"$ref":"#/$defs/b"},{"type":"null"}]},

@@ -356,8 +356,10 @@ class Expander {
   absl::StatusOr<std::vector<std::vector<Task>>> WaysOfFailure(const Task& choice,
                                                                const State& state) {
     std::vector<std::vector<Task>> ways;
+    if (Overlap::WithoutNegations(&document_.facts(), state.plain).Excludes(choice.schema)) {
+      return std::vector<std::vector<Task>>{{}};
+    }
     const Overlap plain = OverlapOf(state);
-    if (plain.Excludes(choice.schema)) return std::vector<std::vector<Task>>{{}};
     const Loop loop = LoopOf(choice);
     if (loop == Loop::kTogether) return std::vector<std::vector<Task>>{{}};
     if (loop == Loop::kByChoice) return ways;

@@ -40,7 +40,74 @@ uint8_t TypesOf(const Json& values) {
   return types;
 }
 
+// Bounds beyond this are not looked at: not every integer is a double there.
+constexpr double kMaxExact = 9007199254740992;
+
+struct Bound {
+  std::string_view keyword;
+  Measure measure;
+  bool is_low;
+  bool is_exclusive;
+};
+constexpr Bound kBounds[] = {{"minimum", Measure::kNumber, true, false},
+                             {"maximum", Measure::kNumber, false, false},
+                             {"exclusiveMinimum", Measure::kNumber, true, true},
+                             {"exclusiveMaximum", Measure::kNumber, false, true},
+                             {"minLength", Measure::kString, true, false},
+                             {"maxLength", Measure::kString, false, false},
+                             {"minItems", Measure::kArray, true, false},
+                             {"maxItems", Measure::kArray, false, false},
+                             {"minProperties", Measure::kObject, true, false},
+                             {"maxProperties", Measure::kObject, false, false}};
+constexpr uint8_t kTypesOfMeasure[] = {kNumberType | kIntegerType, kStringType, kArrayType,
+                                       kObjectType};
+constexpr std::string_view kAnnotations[] = {"title", "description", "default", "examples"};
+
+// The bound that a keyword states, if it is one of those that can be compared.
+const Bound* FindBound(std::string_view keyword, const Json& value) {
+  if (!value.is_number() || !(std::abs(value.get<double>()) <= kMaxExact)) return nullptr;
+  const auto* const found =
+      std::find_if(std::begin(kBounds), std::end(kBounds),
+                   [keyword](const Bound& b) { return b.keyword == keyword; });
+  return found == std::end(kBounds) ? nullptr : found;
+}
+
+Interval IntervalOf(const Bound& bound, double value) {
+  return bound.is_low ? Interval{.low = value, .is_above_low = bound.is_exclusive}
+                      : Interval{.high = value, .is_below_high = bound.is_exclusive};
+}
+
+// Whether a schema says nothing but types and bounds.
+bool IsOnlyBounds(const Json& schema) {
+  for (auto it = schema.begin(); it != schema.end(); ++it) {
+    const bool is_annotation = std::find(std::begin(kAnnotations), std::end(kAnnotations),
+                                         it.key()) != std::end(kAnnotations);
+    const bool is_type = it.key() == "type" && TypesNamed(*it);
+    if (!is_annotation && !is_type && FindBound(it.key(), *it) == nullptr) return false;
+  }
+  return true;
+}
+
 }  // namespace
+
+bool Interval::Contains(const Interval& other) const {
+  const bool has_low =
+      low < other.low || (low == other.low && (!is_above_low || other.is_above_low));
+  const bool has_high =
+      high > other.high || (high == other.high && (!is_below_high || other.is_below_high));
+  return has_low && has_high;
+}
+
+void Interval::Restrict(const Interval& more) {
+  if (more.low >= low) {
+    is_above_low = more.is_above_low || (more.low == low && is_above_low);
+    low = more.low;
+  }
+  if (more.high <= high) {
+    is_below_high = more.is_below_high || (more.high == high && is_below_high);
+    high = more.high;
+  }
+}
 
 const SchemaFacts& FactsOfSchemas::Of(SchemaRef schema) {
   if (auto known = known_.find(schema); known != known_.end()) return *known->second;
@@ -71,6 +138,8 @@ namespace {
 void Merge(const SchemaFacts& more, SchemaFacts* facts) {
   facts->is_never |= more.is_never;
   facts->types &= more.types;
+  for (size_t m = 0; m < more.bounds.size(); ++m) facts->bounds[m].Restrict(more.bounds[m]);
+  facts->negated.insert(facts->negated.end(), more.negated.begin(), more.negated.end());
   if (more.values) Restrict(*more.values, &facts->values);
   facts->excluded.insert(facts->excluded.end(), more.excluded.begin(), more.excluded.end());
   facts->required.insert(facts->required.end(), more.required.begin(), more.required.end());
@@ -81,8 +150,12 @@ void Merge(const SchemaFacts& more, SchemaFacts* facts) {
   }
 }
 
-void AddNegation(SchemaRef negated, SchemaFacts* facts) {
-  if (!negated->is_object() || negated->size() != 1) return;
+}  // namespace
+
+void FactsOfSchemas::AddNegation(SchemaRef negated, SchemaFacts* facts) {
+  if (!negated->is_object()) return;
+  if (IsOnlyBounds(*negated)) facts->negated.push_back(&Of(negated));
+  if (negated->size() != 1) return;
   const std::string& keyword = negated->begin().key();
   const Json& value = *negated->begin();
   // A negated list or object is written as a bound on its size, so that more than it is left out.
@@ -96,8 +169,6 @@ void AddNegation(SchemaRef negated, SchemaFacts* facts) {
     if (const auto types = TypesNamed(value)) facts->types &= static_cast<uint8_t>(~*types);
   }
 }
-
-}  // namespace
 
 void FactsOfSchemas::AddKeyword(SchemaRef schema, const std::string& keyword, const Json& value,
                                 SchemaFacts* facts) {
@@ -134,6 +205,9 @@ void FactsOfSchemas::AddKeyword(SchemaRef schema, const std::string& keyword, co
     }
   } else if (keyword == "additionalProperties" && value == false) {
     facts->closed.push_back(schema);
+  } else if (const Bound* bound = FindBound(keyword, value)) {
+    facts->bounds[static_cast<size_t>(bound->measure)].Restrict(
+        IntervalOf(*bound, value.get<double>()));
   }
 }
 
@@ -187,8 +261,31 @@ void Overlap::Add(SchemaRef schema) {
   }
   members_.push_back(&more);
   types_ &= more.types;
+  for (size_t m = 0; m < bounds_.size(); ++m) bounds_[m].Restrict(more.bounds[m]);
+  DropEmptyTypes();
   if (more.values) Restrict(*more.values, &values_);
   is_empty_ = more.is_never || types_ == 0 || !AnyValueLeft() || LacksProperty(more);
+  for (const SchemaFacts* member : members_) {
+    if (!heeds_negations_) break;
+    for (const SchemaFacts* negated : member->negated) is_empty_ |= IsWithin(*negated);
+  }
+}
+
+// Types of whose values none is within the bounds.
+void Overlap::DropEmptyTypes() {
+  for (size_t m = 0; m < bounds_.size(); ++m) {
+    if (bounds_[m].IsEmpty()) types_ &= static_cast<uint8_t>(~kTypesOfMeasure[m]);
+  }
+}
+
+// Whether all values that are left have its types and are within its bounds.
+bool Overlap::IsWithin(const SchemaFacts& negated) const {
+  if ((types_ & ~negated.types) != 0) return false;
+  for (size_t m = 0; m < bounds_.size(); ++m) {
+    const bool has_such = (types_ & kTypesOfMeasure[m]) != 0;
+    if (has_such && !negated.bounds[m].Contains(bounds_[m])) return false;
+  }
+  return true;
 }
 
 bool Overlap::AnyValueLeft() const {
@@ -231,6 +328,13 @@ bool Overlap::LacksProperty(std::string_view name) const {
 
 bool Overlap::Excludes(SchemaRef more) const {
   return is_empty_ || (And(more).IsEmpty() && StatusOf(facts_->budget()).ok());
+}
+
+Overlap Overlap::WithoutNegations(FactsOfSchemas* facts, const Conjunction& schemas) {
+  Overlap overlap(facts, {});
+  overlap.heeds_negations_ = false;
+  for (SchemaRef schema : schemas) overlap.Add(schema);
+  return overlap;
 }
 
 Overlap Overlap::And(SchemaRef more) const {
