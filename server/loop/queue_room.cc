@@ -1,11 +1,14 @@
 #include "server/loop/queue_room.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 
 namespace heddle::server {
 
 absl::Status QueueRoom::Check(uint64_t client, int64_t tokens, int64_t waiting,
                               int64_t waiting_tokens) const {
+  if (limits_.is_per_client) waiting = std::min(waiting, num_waiting_);
   if (waiting >= limits_.max_requests) {
     return absl::ResourceExhaustedError(absl::StrCat("The queue is full: ", waiting,
                                                      " requests wait and the limit is ",
@@ -32,11 +35,14 @@ absl::Status QueueRoom::CheckShare(uint64_t client, int64_t waiting) const {
 }
 
 void QueueRoom::Enter(uint64_t client) {
-  if (limits_.is_per_client) ++waiting_of_client_[client];
+  if (!limits_.is_per_client) return;
+  ++waiting_of_client_[client];
+  ++num_waiting_;
 }
 
 void QueueRoom::Leave(uint64_t client) {
   if (!limits_.is_per_client) return;
+  --num_waiting_;
   const auto it = waiting_of_client_.find(client);
   if (--it->second == 0) waiting_of_client_.erase(it);
 }

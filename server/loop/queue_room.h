@@ -27,7 +27,8 @@ class QueueRoom {
   explicit QueueRoom(const Limits& limits) : limits_(limits) {}
 
   // RESOURCE_EXHAUSTED: there is no room for a prompt of `tokens` beside `waiting` requests with
-  // `waiting_tokens`.
+  // `waiting_tokens`. Where clients are told apart, no more wait than have entered and not left:
+  // with a total that is older than the clients' numbers, one of them could fill the whole queue.
   absl::Status Check(uint64_t client, int64_t tokens, int64_t waiting,
                      int64_t waiting_tokens) const;
 
@@ -39,7 +40,8 @@ class QueueRoom {
   absl::Status CheckShare(uint64_t client, int64_t waiting) const;
 
   const Limits limits_;
-  absl::flat_hash_map<uint64_t, int32_t> waiting_of_client_;  // if is_per_client
+  int64_t num_waiting_ = 0;                                   // if is_per_client
+  absl::flat_hash_map<uint64_t, int32_t> waiting_of_client_;  // likewise
 };
 
 }  // namespace heddle::server

@@ -23,6 +23,7 @@ NOT_SHOWN = {
     "heddle_branches_joined_total",
     "heddle_branches_ended_total",
     "heddle_kept_contexts",
+    "heddle_recoveries_total",            # of ranks on several machines
     "process_virtual_memory_bytes",
 }
 

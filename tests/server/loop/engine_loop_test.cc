@@ -1,5 +1,6 @@
 // The engine loop over a FakeExecutor; see rig.h.
 #include "server/loop/engine_loop.h"
+#include "server/loop/queue_room.h"
 
 #include <atomic>
 #include <thread>
@@ -445,6 +446,22 @@ TEST_CASE("A step's tokens are delivered while the next step runs", "[loop][unit
   // Only what the loop itself needs counts of that time.
   CHECK(t.loop->Stats().between_seconds <=
         std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+}
+
+TEST_CASE("A client that fills its share again leaves room, however old the queue's figures are",
+          "[loop][unit]") {
+  QueueRoom room({.max_requests = 40, .is_per_client = true});
+  const auto fill = [&room](int64_t waiting) {
+    int taken = 0;
+    for (; room.Check(2, 1, waiting, 0).ok(); ++taken) room.Enter(2);
+    return taken;
+  };
+  const int taken = fill(40);
+  CHECK(taken == 38);  // the first beyond 16 times what is free then
+  for (int i = 0; i < taken; ++i) room.Leave(2);
+  CHECK(fill(40) == taken);  // the engine has not told yet that they have left
+  CHECK(room.Check(1, 1, 40, 0).ok());
+  CHECK_FALSE(room.Check(2, 1, 40, 0).ok());
 }
 
 TEST_CASE("A tenant whose ten thousand requests are cancelled as they come delays no other",
