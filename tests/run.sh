@@ -4,6 +4,7 @@
 #   ./tests/run.sh              the release build: what CI runs
 #   ./tests/run.sh --sanitize   first the suite under AddressSanitizer and UndefinedBehaviorSanitizer,
 #                               and the threaded tests under ThreadSanitizer (about 40 minutes more)
+#   ./tests/run.sh --long       also tests that take minutes each, for every night (ctest -C Long)
 #   ./tests/run.sh --skip-setup nothing is installed
 #
 # With nvcc, CUDA is compiled as well, also without a GPU: tests run its PTX on the host. HEDDLE_CUDA=OFF
@@ -17,11 +18,13 @@ cd "$(dirname "$0")/.."
 
 sanitize=0
 setup=1
+long=()
 for arg in "$@"; do
   case $arg in
     --sanitize) sanitize=1 ;;
+    --long) long=(-C Long) ;;
     --skip-setup) setup=0 ;;
-    -h|--help) sed -n '2,14s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    -h|--help) sed -n '2,15s/^# \{0,1\}//p' "$0"; exit 0 ;;
     *) echo "tests/run.sh: unknown option $arg (see --help)" >&2; exit 2 ;;
   esac
 done
@@ -64,4 +67,4 @@ if [ $sanitize -eq 1 ]; then
 fi
 unset HEDDLE_TIMEOUT_SCALE
 build release "-DHEDDLE_CUDA=$cuda"
-ctest --test-dir build -j "$jobs" --output-on-failure
+ctest --test-dir build -j "$jobs" --output-on-failure "${long[@]}"
