@@ -225,6 +225,7 @@ absl::StatusOr<BranchInfo> BranchTable::Join(uint64_t owner, const JoinOrder& or
   const auto added = AddChild(parent, NewId(), std::move(joined));
   if (order.concurrent) {
     std::vector<ContextId> contexts;
+    contexts.reserve(children.size());
     for (const Branches::iterator child : children) contexts.push_back(child->second.context);
     service_.JoinContexts(contexts, at, added->second.parts, added->second.context);
   } else {

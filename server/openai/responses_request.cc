@@ -66,7 +66,7 @@ absl::StatusOr<ConversationStore::Kept> ConversationOf(const ResponsesFields& bo
 
 // The chat's name of the tool that an entry of "tool_choice" names; empty: it names none.
 std::string ChosenFunction(const Json& choice, const ResponseTools& tools) {
-  const std::string type = TextOr(choice, "type", "");
+  std::string type = TextOr(choice, "type", "");
   if (FindClientTool(type) != nullptr) return type;
   const std::string name = TextOr(choice, "name", "");
   if (name.empty() || (type != "function" && type != "custom")) return "";
