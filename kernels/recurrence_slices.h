@@ -73,7 +73,7 @@ class RecurrencePages {
   float* state(int64_t index, int32_t head) const {
     return page(index) + layout_.state + int64_t{head} * shape_.key_dim * shape_.value_dim;
   }
-  // What the part that has `offset` keeps of its rows.
+  // The rows that the part with `offset` keeps: their updates and their decays.
   float* updates(int64_t index, int32_t head, int32_t offset) const {
     return page(index) + layout_.updates + Part(head, offset) * shape_.value_dim;
   }

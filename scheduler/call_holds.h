@@ -1,7 +1,7 @@
-// What each call holds of the machine: a call is what a client asked for at once (CallOf), with all
-// branches of all its requests. Among the calls of one client those that hold much give places and
-// pages to those that want little, so that who asks for hundreds of answers at once does not keep
-// others at the same address (or with the same key) from theirs.
+// Counts what each call holds of the machine. A call is all that a client asked for at once
+// (CallOf): the branches of all its requests. Among the calls of one client those that hold much
+// give places and pages to those that want little, so that who asks for hundreds of answers at once
+// does not keep others at the same address (or with the same key) from theirs.
 //
 // A call has much if it has several branches that run, and more than a sixteenth of all places or
 // pages. It gives its last branches, and keeps that sixteenth, so that no call takes back what it
@@ -36,7 +36,7 @@ class CallHolds {
   // a place and its `pages`.
   bool WantsMuch(const Sequence& waiting, int64_t pages) const;
 
-  // What `waiting` wants to have, and what is missing of it.
+  // The pages that a waiting sequence wants to have, and how much is missing for it.
   struct Want {
     int64_t pages = 0;
     int64_t missing_places = 0;

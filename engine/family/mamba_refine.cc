@@ -13,9 +13,6 @@ namespace {
 
 using kernels::RecurrenceShape;
 
-// Far beyond published models, whose states have 16 to 256 rows.
-constexpr int64_t kMaxMambaDim = 1 << 12;
-
 // The spec's norms may have another epsilon, with which a scaled stream has the same results.
 RecurrenceSpec Mamba2(double norm_eps) {
   RecurrenceSpec recurrence;
@@ -65,14 +62,14 @@ absl::Status ReadMamba2(const JsonSource& config, const std::vector<bool>& recur
   RecurrenceShape& shape = recurrence.shape;
   HEDDLE_ASSIGN_OR_RETURN(shape.n_heads, config.DimOr("mamba_n_heads", kMaxHeads, 128));
   HEDDLE_ASSIGN_OR_RETURN(shape.n_key_heads, config.DimOr("mamba_n_groups", kMaxHeads, 1));
-  HEDDLE_ASSIGN_OR_RETURN(shape.key_dim, config.DimOr("mamba_d_state", kMaxMambaDim, 256));
-  HEDDLE_ASSIGN_OR_RETURN(shape.taps, config.DimOr("mamba_d_conv", kMaxMambaDim, 4));
-  HEDDLE_ASSIGN_OR_RETURN(const int32_t expand, config.DimOr("mamba_expand", kMaxMambaDim, 2));
+  HEDDLE_ASSIGN_OR_RETURN(shape.key_dim, config.DimOr("mamba_d_state", kMaxStateDim, 256));
+  HEDDLE_ASSIGN_OR_RETURN(shape.taps, config.DimOr("mamba_d_conv", kMaxStateDim, 4));
+  HEDDLE_ASSIGN_OR_RETURN(const int32_t expand, config.DimOr("mamba_expand", kMaxStateDim, 2));
   const int64_t inner = int64_t{expand} * spec->hidden;
-  if (inner % shape.n_heads != 0 || inner / shape.n_heads > kMaxMambaDim) {
+  if (inner % shape.n_heads != 0 || inner / shape.n_heads > kMaxStateDim) {
     return config.Error("mamba_n_heads", base::StrCat(shape.n_heads),
                         base::StrCat("a divisor of mamba_expand * hidden_size (", inner,
-                                     "), with heads of at most ", kMaxMambaDim));
+                                     "), with heads of at most ", kMaxStateDim));
   }
   shape.value_dim = static_cast<int32_t>(inner / shape.n_heads);
   const nlohmann::json* head = config.Find("mamba_d_head");
@@ -129,18 +126,7 @@ absl::Status ReadGgufMamba2(const GgufSource& source, const TensorFinder& find, 
                           source.Positive("attention.layer_norm_rms_epsilon", 1.0));
   RecurrenceSpec recurrence = Mamba2(eps);
   RecurrenceShape& shape = recurrence.shape;
-  HEDDLE_ASSIGN_OR_RETURN(shape.taps, source.Dim("ssm.conv_kernel", kMaxMambaDim));
-  HEDDLE_ASSIGN_OR_RETURN(shape.key_dim, source.Dim("ssm.state_size", kMaxMambaDim));
-  HEDDLE_ASSIGN_OR_RETURN(shape.n_key_heads, source.Dim("ssm.group_count", kMaxHeads));
-  HEDDLE_ASSIGN_OR_RETURN(shape.n_heads, source.Dim("ssm.time_step_rank", kMaxHeads));
-  HEDDLE_ASSIGN_OR_RETURN(const int32_t inner, source.Dim("ssm.inner_size", kMaxInter));
-  if (inner % shape.n_heads != 0 || inner / shape.n_heads > kMaxMambaDim) {
-    return source.Error("ssm.inner_size", base::StrCat(inner),
-                        base::StrCat("a multiple of \"ssm.time_step_rank\" (", shape.n_heads,
-                                     "), at most ", kMaxMambaDim, " times"));
-  }
-  shape.value_dim = inner / shape.n_heads;
-  HEDDLE_RETURN_IF_ERROR(CheckRecurrence(source, "ssm.time_step_rank", "ssm.conv_kernel", shape));
+  HEDDLE_RETURN_IF_ERROR(ReadGgufRecurrence(source, &shape));
   LayerNames& layer = names->layer;
   const auto first = std::find(recurs.begin(), recurs.end(), true) - recurs.begin();
   const std::string prefix = base::StrCat("blk.", first, ".");

@@ -25,8 +25,6 @@ constexpr std::string_view kQwen35MoeArchitectures[] = {"Qwen3_5MoeForCausalLM",
                                                         "Qwen3_5MoeForConditionalGeneration"};
 constexpr std::string_view kQwen35MoeGguf[] = {"qwen35moe"};
 
-// Far beyond published models, whose heads have 64 to 256; products of these stay within int64.
-constexpr int64_t kMaxStateDim = 1 << 12;
 constexpr int64_t kMaxSnapshotFloats = int64_t{1} << 28;
 
 // Every fourth layer attends where nothing says so.
@@ -168,19 +166,8 @@ absl::Status RefineGguf(const GgufSource& source, const TensorFinder& find, bool
                         ModelSpec* spec, NameMap* names) {
   RecurrenceSpec recurrence;
   RecurrenceShape& shape = recurrence.shape;
-  HEDDLE_ASSIGN_OR_RETURN(shape.taps, source.Dim("ssm.conv_kernel", kMaxStateDim));
-  HEDDLE_ASSIGN_OR_RETURN(shape.key_dim, source.Dim("ssm.state_size", kMaxStateDim));
-  HEDDLE_ASSIGN_OR_RETURN(shape.n_key_heads, source.Dim("ssm.group_count", kMaxHeads));
-  HEDDLE_ASSIGN_OR_RETURN(shape.n_heads, source.Dim("ssm.time_step_rank", kMaxHeads));
-  HEDDLE_ASSIGN_OR_RETURN(const int32_t values, source.Dim("ssm.inner_size", kMaxInter));
-  if (values % shape.n_heads != 0 || values / shape.n_heads > kMaxStateDim) {
-    return source.Error("ssm.inner_size", base::StrCat(values),
-                        base::StrCat("a multiple of \"ssm.time_step_rank\" (", shape.n_heads,
-                                     "), at most ", kMaxStateDim, " times"));
-  }
-  shape.value_dim = values / shape.n_heads;
   shape.tiled = tiled;
-  HEDDLE_RETURN_IF_ERROR(CheckRecurrence(source, "ssm.time_step_rank", "ssm.conv_kernel", shape));
+  HEDDLE_RETURN_IF_ERROR(ReadGgufRecurrence(source, &shape));
   static_cast<void>(source.Has("rope.dimension_sections"));  // alike for text
   HEDDLE_ASSIGN_OR_RETURN(const std::vector<bool> recurs,
                           ReadGgufRecurrent(source, spec->n_layers()));
@@ -297,6 +284,21 @@ void Recur(const RecurrenceSpec& recurrence, size_t index, ModelSpec* spec) {
   attention.n_heads = attention.n_kv_heads = 0;
   attention.rope = RopeSpec{};
   attention.recurrence = recurrence;
+}
+
+absl::Status ReadGgufRecurrence(const GgufSource& source, RecurrenceShape* shape) {
+  HEDDLE_ASSIGN_OR_RETURN(shape->taps, source.Dim("ssm.conv_kernel", kMaxStateDim));
+  HEDDLE_ASSIGN_OR_RETURN(shape->key_dim, source.Dim("ssm.state_size", kMaxStateDim));
+  HEDDLE_ASSIGN_OR_RETURN(shape->n_key_heads, source.Dim("ssm.group_count", kMaxHeads));
+  HEDDLE_ASSIGN_OR_RETURN(shape->n_heads, source.Dim("ssm.time_step_rank", kMaxHeads));
+  HEDDLE_ASSIGN_OR_RETURN(const int32_t values, source.Dim("ssm.inner_size", kMaxInter));
+  if (values % shape->n_heads != 0 || values / shape->n_heads > kMaxStateDim) {
+    return source.Error("ssm.inner_size", base::StrCat(values),
+                        base::StrCat("a multiple of \"ssm.time_step_rank\" (", shape->n_heads,
+                                     "), at most ", kMaxStateDim, " times"));
+  }
+  shape->value_dim = values / shape->n_heads;
+  return CheckRecurrence(source, "ssm.time_step_rank", "ssm.conv_kernel", *shape);
 }
 
 absl::Status CheckRecurrence(const ConfigSource& source, std::string_view heads_key,

@@ -12,6 +12,10 @@
 
 namespace heddle::engine {
 
+// Rows or columns of a head's state; far beyond published models, which have 16 to 256. Products of
+// two stay within int64.
+inline constexpr int64_t kMaxStateDim = 1 << 12;
+
 // The rows that these are variants of.
 struct RecurrentBases {
   Family qwen3;
@@ -28,6 +32,10 @@ absl::Status ReadGgufMamba2(const GgufSource& source, const TensorFinder& find, 
 
 // Turns layer `index` into a recurrence.
 void Recur(const RecurrenceSpec& recurrence, size_t index, ModelSpec* spec);
+
+// Reads heads, taps and sizes from the keys that llama.cpp writes for all recurrences ("ssm."), and
+// checks them. `shape`->rule and `shape`->tiled are read.
+absl::Status ReadGgufRecurrence(const GgufSource& source, kernels::RecurrenceShape* shape);
 
 // Refuses recurrences whose heads do not go with their key heads, or whose state is too large. The
 // keys appear in messages.

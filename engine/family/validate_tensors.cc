@@ -117,7 +117,7 @@ class Demands {
     const int64_t heads = shape.n_heads;
     Add(names.conv, {shape.channels(), 1, shape.taps}, "channels, 1, taps");
     AddVector(names.conv_bias, shape.channels(), "channels");
-    // What no other tensor has is in the first one.
+    // The first tensor has the rows that no other one has.
     int64_t rows = shape.cols();
     const auto add_rows = [&](const std::string& name, int64_t count, std::string_view meaning) {
       Add(name, {count, hidden}, meaning);

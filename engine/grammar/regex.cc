@@ -282,7 +282,7 @@ class RegexParser {
     return true;
   }
 
-  // What stands in braces, or the one letter of \pL.
+  // Reads the name in braces, or the one letter of \pL.
   absl::StatusOr<std::string> TakePropertyName() {
     const bool in_braces = reader_.TakeIf(U'{');
     const size_t max_size = in_braces ? kMaxPropertyName : 1;

@@ -211,7 +211,7 @@ absl::StatusOr<BranchInfo> BranchTable::Join(uint64_t owner, const JoinOrder& or
       std::min(parent->second.expires, now + Or(order.ttl, parent->second.expires - now));
   joined.forked_at = first.forked_at;
   joined.sampling = parent->second.sampling;
-  // What another child has said is read again behind the first one, but not side by side.
+  // Texts of further children are read again behind the first one, but not side by side.
   const auto again = static_cast<int64_t>(
       order.concurrent ? order.tail.size() : joined.tokens.size() - first.tokens.size());
   Tree& tree = TreeOf(parent->second);

@@ -57,7 +57,7 @@ class GrpcRankHead final : public RankHead, public std::enable_shared_from_this<
   // Waits until each rank has done `layers`, or, in stage 0, `logits` halves.
   absl::Status WaitForHalves(uint64_t layers, uint64_t logits);
   absl::Status Abort(const absl::Status& why);
-  // What clients are told while a rank is lost, and then.
+  // The status that clients get: OK, or why their requests cannot run while a rank is lost.
   absl::Status StatusForClients() const;
   // A step towards a whole group, as OtherRanks::Regroup.
   absl::Status Regroup(kernels::Device& device);

@@ -36,7 +36,7 @@ class RankClient : public engine::RankMeeting {
   // The place in the group and the head's options.
   virtual const RankSettings& settings() const = 0;
   HeldPlace place() const { return {.session = settings().session, .rank = rank()}; }
-  // What was offered in Agree.
+  // This rank's offer, as Agree has sent it.
   virtual const engine::RankOffer& offer() const = 0;
   // In place of a loader: `worker` has run in this place before, with `limits`, and `offer` was
   // offered for it. Errors as Run's.

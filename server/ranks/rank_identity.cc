@@ -11,7 +11,7 @@ bool IsSameToken(std::string_view a, std::string_view b) {
   for (size_t i = 0; i < b.size() && !a.empty(); ++i) {
     difference |= static_cast<unsigned char>(a[i % a.size()]) ^ static_cast<unsigned char>(b[i]);
   }
-  return difference == 0 && a.size() == b.size();
+  return difference == 0;
 }
 
 absl::Status Differs(const char* what, const std::string& head, const std::string& other) {

@@ -157,7 +157,7 @@ TEST_CASE("Properties have the names of ECMA-262 and the members of Unicode", "[
       CHECK(others.Accepts(std::u32string(1, c)));
     }
   }
-  // What zod writes for z.emoji().
+  // The pattern that zod writes for z.emoji().
   const StateMachine emoji =
       ParseOrDie("^(\\p{Extended_Pictographic}|\\p{Emoji_Component})+$", RegexMatch::kSearch);
   CHECK(emoji.Accepts(U"\U0001F468\u200D\U0001F469\u2764\uFE0F"));

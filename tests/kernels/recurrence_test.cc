@@ -218,7 +218,7 @@ void CheckSlices(Device& device, const RecurrenceCase& c, RecurrentLayer& layer,
       }
     }
     other = other + others == 2 * kPage ? 0 : other + others;
-    // Of rows that can be taken back the first one or more stay.
+    // At least the first row stays where rows can be taken back.
     begin += takes_back && n <= kScanRows ? 1 + static_cast<int32_t>(step % 5) % n : n;
   }
 }

@@ -8,6 +8,7 @@
 #include "engine/model/load.h"
 #include "engine/step.h"
 #include "engine/whole_context.h"
+#include "tests/model/synthetic_executor.h"
 #include "tests/support/goldens.h"
 #include "tests/support/greedy_runner.h"
 #include "tests/support/synthetic_model.h"
@@ -17,26 +18,13 @@ namespace heddle::engine {
 namespace {
 
 constexpr SequenceId kId{1};
-constexpr int32_t kPageTokens = 8;
+constexpr int32_t kPageTokens = test::kSyntheticPageTokens;
 
 // A draft: its token, and which earlier one it follows (-1: the context).
 struct Draft {
   TokenId token;
   int32_t parent;
 };
-
-std::unique_ptr<LocalExecutor> Load(const std::string& name, const std::filesystem::path& folder) {
-  LoadOptions options;
-  options.cpu.num_threads = 2;
-  options.capacity.kv_bytes = 4 << 20;
-  options.capacity.page_tokens = kPageTokens;
-  options.capacity.max_batch_tokens = 64;
-  options.kv_type = "f32";
-  auto model = LoadLocalModel(test::WriteSyntheticModel(test::LoadGolden(name), folder), options);
-  INFO(model.status().ToString());
-  REQUIRE(model.ok());
-  return std::move(model->executor);
-}
 
 // Rows for positions [context, context + n) of the list of spans; page i of the pool is the i-th.
 void AddSlice(int32_t context, int32_t n, StepPlan* plan) {
@@ -97,7 +85,7 @@ TEST_CASE("A draft's row sees its own branch, whatever stands beside it in the t
   const std::string name = GENERATE("llama", "qwen2", "gemma2");
   INFO(name);
   test::TempDir dir;
-  auto executor = Load(name, dir.path());
+  auto executor = test::LoadSynthetic(name, dir.path());
   const test::Golden golden = test::LoadGolden(name);
   std::vector<TokenId> context(golden.prompt.begin(), golden.prompt.end());
   const std::vector<Draft> drafts = {{5, -1}, {7, 0}, {9, 0}, {11, 1}, {7, 2}, {13, 3}};

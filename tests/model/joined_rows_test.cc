@@ -12,6 +12,7 @@
 #include "engine/step.h"
 #include "engine/whole_context.h"
 #include "scheduler/context_layout.h"
+#include "tests/model/synthetic_executor.h"
 #include "tests/support/goldens.h"
 #include "tests/support/synthetic_model.h"
 #include "tests/support/temp_dir.h"
@@ -23,20 +24,7 @@ using scheduler::ContextLayout;
 using scheduler::ContextParts;
 
 constexpr SequenceId kId{1};
-constexpr int32_t kPageTokens = 8;
-
-std::unique_ptr<LocalExecutor> Load(const std::string& name, const std::filesystem::path& folder) {
-  LoadOptions options;
-  options.cpu.num_threads = 1;
-  options.capacity.kv_bytes = 4 << 20;
-  options.capacity.page_tokens = kPageTokens;
-  options.capacity.max_batch_tokens = 64;
-  options.kv_type = "f32";
-  auto model = LoadLocalModel(test::WriteSyntheticModel(test::LoadGolden(name), folder), options);
-  INFO(model.status().ToString());
-  REQUIRE(model.ok());
-  return std::move(model->executor);
-}
+constexpr int32_t kPageTokens = test::kSyntheticPageTokens;
 
 std::vector<float> Run(LocalExecutor& executor, StepPlan* plan) {
   const auto groups = static_cast<int32_t>(executor.limits().windows.size());
@@ -63,7 +51,7 @@ ContextParts Nested() {
 TEST_CASE("Tokens of parts side by side have the logits of explicit masks and positions",
           "[model][golden]") {
   const test::TempDir folder;
-  const auto executor = Load(GENERATE("llama", "qwen2"), folder.path());
+  const auto executor = test::LoadSynthetic(GENERATE("llama", "qwen2"), folder.path());
   const ContextParts parts = Nested();
   constexpr int32_t kLength = 34;
   REQUIRE(parts.size() == 7);

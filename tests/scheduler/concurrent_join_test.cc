@@ -167,7 +167,7 @@ TEST_CASE("A join side by side computes each branch's last token, and the tail",
     const int64_t rows = tree.rig.executor.num_rows();
     tree.Run(&joined, 6);
     INFO("at " << at);
-    // What a branch has drawn last was never run. All but the last of the six new tokens are.
+    // The last token of a branch was never run; of the six new ones, the last is not.
     CHECK(tree.rig.executor.num_rows() - rows == 4 + 2 + 5);
     CHECK(tree.rig.scheduler.CheckIntegrity().ok());
   }

@@ -176,6 +176,21 @@ TEST_CASE("Two kinds of owners share a pool, and each hears of its own pages onl
   CHECK(prefixes.evicted == std::vector<PageId>{held[0], held[1]});
 }
 
+TEST_CASE("Pages that lose their contents are free, and nobody takes them for what they were",
+          "[scheduler][unit]") {
+  PageAllocator pool(4, 16);
+  TestOwner owner;
+  const std::vector<PageId> pages = Take(pool, 3);
+  pool.SetOwner(pages[0], &owner);
+  const uint32_t generation = pool.generation(pages[1]);
+  pool.Release(pages);
+  pool.ForgetContents();
+  CHECK(pool.num_free() == 4);
+  CHECK_FALSE(pool.is_owned(pages[0]));
+  CHECK(owner.evicted == std::vector<PageId>{pages[0]});
+  CHECK(pool.generation(pages[1]) != generation);
+}
+
 TEST_CASE("Pages are evicted in the order of credit and age, in any mixture", "[scheduler][unit]") {
   constexpr int32_t kPages = 64;
   std::mt19937 random(11);

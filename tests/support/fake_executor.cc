@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 #include "engine/page_rule.h"
+#include "tests/support/fake_tokens.h"
 
 namespace heddle::test {
 
@@ -15,45 +16,10 @@ using engine::SequenceSlice;
 using engine::StepPlan;
 using engine::TokenId;
 
-namespace {
-
-constexpr uint64_t kEmptyHistory = 0x243f6a8885a308d3;  // digits of pi: any odd constant does
-
-// The finaliser of SplitMix64 (Steele et al., OOPSLA 2014).
-uint64_t Mix(uint64_t x) {
-  x += 0x9e3779b97f4a7c15;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
-  return x ^ (x >> 31);
-}
-
-uint64_t Extend(uint64_t history, TokenId token) {
-  return Mix(history ^ (static_cast<uint64_t>(token) + 1));
-}
-
-TokenId TokenFor(uint64_t history, uint64_t seed, int64_t position, int32_t vocab) {
-  uint64_t draw = Mix(history ^ Mix(seed ^ Mix(static_cast<uint64_t>(position))));
-  return static_cast<TokenId>(draw % static_cast<uint64_t>(vocab));
-}
-
-float LogprobFor(uint64_t history, TokenId token) {
-  return -static_cast<float>(Extend(history, token) % 1000) / 100.0f;
-}
-
-absl::Status Broken(engine::SequenceId id, const char* rule) {
+absl::Status FakeExecutor::Broken(engine::SequenceId id, const char* rule) {
   return absl::InternalError(
       absl::StrCat("plan broken: sequence ", static_cast<uint64_t>(id), ": ", rule));
 }
-
-engine::SampledToken Report(uint64_t history, TokenId token, int32_t num_top) {
-  engine::SampledToken out{.token = token, .logprob = LogprobFor(history, token)};
-  for (TokenId t = 0; t < num_top; ++t) out.top.push_back({t, LogprobFor(history, t)});
-  std::sort(out.top.begin(), out.top.end(),
-            [](const auto& a, const auto& b) { return a.logprob > b.logprob; });
-  return out;
-}
-
-}  // namespace
 
 FakeExecutor::FakeExecutor(const engine::ExecutorLimits& limits, int32_t max_in_flight)
     : limits_(limits),
@@ -380,13 +346,6 @@ absl::Status FakeExecutor::WriteSlots(const StepPlan& plan, const SequenceSlice&
   return absl::OkStatus();
 }
 
-// The history behind a token that a row sees, and what it is if the token's own history began
-// without what is before it in the list.
-static uint64_t See(uint64_t history, TokenId token, engine::Position position, uint64_t own) {
-  const uint64_t next = Extend(history, token);
-  return next == own ? next : Mix(history ^ own ^ Mix(static_cast<uint64_t>(position)));
-}
-
 absl::Status FakeExecutor::ReadParts(const StepPlan& plan, const SequenceSlice& slice) {
   uint64_t history = kEmptyHistory;
   int32_t row = slice.token_begin - (slice.context_tokens - slice.num_tokens);
@@ -467,154 +426,6 @@ absl::Status FakeExecutor::ReadContext(const StepPlan& plan, const SequenceSlice
   }
   if (position != first_new + slice.num_tokens) return Broken(slice.id, "spans do not add up");
   return absl::OkStatus();
-}
-
-std::vector<TokenId> FakeExecutor::Forced(TokenId token, int32_t vocab) {
-  std::vector<TokenId> forced;
-  for (TokenId i = 1; i <= token % 5 - 1; ++i) forced.push_back((token + i) % vocab);
-  return forced;
-}
-
-absl::Status FakeExecutor::Draw(const StepPlan& plan, engine::StepResult* result) {
-  for (const engine::SampleRow& sample : plan.samples) {
-    auto it = live_.find(sample.id);
-    if (it == live_.end()) return Broken(sample.id, "sampled but was not begun");
-    if (sample.num_rows != 1) {
-      HEDDLE_RETURN_IF_ERROR(DrawDraft(plan, sample, &it->second, result));
-      continue;
-    }
-    const uint64_t history = row_history_[sample.row];
-    if (plan.positions[sample.row] + 1 != sample.position) {
-      return Broken(sample.id, "drawn for a position that does not follow its row");
-    }
-    engine::SequenceGain& gain = result->gains.emplace_back();
-    gain = {.id = sample.id, .rows_kept = sample.num_rows};
-    Live& live = it->second;
-    if (sample.position < live.next_position) continue;  // forced tokens stand there
-    gain.token_begin = static_cast<int32_t>(result->tokens.size());
-    const TokenId token = TokenFor(history, live.sampling.seed, sample.position, limits_.vocab);
-    result->tokens.push_back(Report(history, token, live.sampling.num_logprobs));
-    if (IsConstrained(live.sampling)) {
-      for (TokenId forced : Forced(token, limits_.vocab)) {
-        result->tokens.emplace_back().token = forced;
-      }
-    }
-    gain.num_tokens = static_cast<int32_t>(result->tokens.size()) - gain.token_begin;
-    live.next_position = sample.position + gain.num_tokens;
-  }
-  return absl::OkStatus();
-}
-
-// A draft: tokens are drawn, and forced, as without it, as long as the next row has the last one.
-// Now and then rows are left over at the end, or all of them, as by an executor whose masks are not
-// ready.
-absl::Status FakeExecutor::DrawDraft(const StepPlan& plan, const engine::SampleRow& sample,
-                                     Live* live, engine::StepResult* result) {
-  const auto slice =
-      std::find_if(plan.sequences.begin(), plan.sequences.end(),
-                   [&sample](const SequenceSlice& s) { return s.token_begin == sample.row; });
-  if (slice == plan.sequences.end() || slice->id != sample.id ||
-      slice->kind != engine::SliceKind::kDraft || slice->num_tokens != sample.num_rows ||
-      sample.num_rows > 1 + limits_.max_draft_tokens) {
-    return Broken(sample.id, "verifies rows that are not those of its draft");
-  }
-  if (plan.positions[sample.row] + 1 != sample.position || sample.position < live->next_position) {
-    return Broken(sample.id, "verifies a draft that does not follow its tokens");
-  }
-  if (plan.step % 8 == 0) {  // the draw is left out
-    result->gains.push_back({.id = sample.id});
-    return absl::OkStatus();
-  }
-  const uint64_t first_history = row_history_[sample.row];
-  const int32_t num_rows = first_history % 16 == 0 ? 1 : sample.num_rows;
-  const auto begin = static_cast<int32_t>(result->tokens.size());
-  int32_t row = 0;  // that is drawn from
-  int32_t count = 0;
-  bool matches = true;
-  const auto add = [&](const engine::SampledToken& token) {
-    result->tokens.push_back(token);
-    ++count;
-    matches = matches && count < num_rows && tokens_[sample.row + count] == token.token;
-    if (matches) row = count;
-  };
-  do {
-    const uint64_t history = row_history_[sample.row + row];
-    const TokenId token =
-        TokenFor(history, live->sampling.seed, sample.position + count, limits_.vocab);
-    add(Report(history, token, live->sampling.num_logprobs));
-    if (!IsConstrained(live->sampling)) continue;
-    for (TokenId forced : Forced(token, limits_.vocab)) add({.token = forced});
-  } while (matches);
-  result->gains.push_back(
-      {.id = sample.id, .token_begin = begin, .num_tokens = count, .rows_kept = row + 1});
-  live->next_position = sample.position + count;
-  return absl::OkStatus();
-}
-
-absl::Status FakeExecutor::Score(const StepPlan& plan, engine::StepResult* result) const {
-  for (const engine::ScoreRow& score : plan.scores) {
-    if (!live_.contains(score.id)) return Broken(score.id, "scored but was not begun");
-    result->scores.push_back(Report(row_history_[score.row], score.target, score.num_top));
-  }
-  return absl::OkStatus();
-}
-
-std::vector<TokenId> FakeExecutor::Answer(const std::vector<TokenId>& prompt, uint64_t seed,
-                                          int32_t count, int32_t vocab, bool constrained,
-                                          uint64_t adapter) {
-  uint64_t history = kEmptyHistory ^ adapter;
-  for (TokenId token : prompt) history = Extend(history, token);
-  std::vector<TokenId> answer;
-  const auto add = [&](TokenId token) {
-    if (answer.size() == static_cast<size_t>(count)) return;
-    answer.push_back(token);
-    history = Extend(history, token);
-  };
-  while (answer.size() < static_cast<size_t>(count)) {
-    add(TokenFor(history, seed, static_cast<int64_t>(prompt.size() + answer.size()), vocab));
-    if (!constrained) continue;
-    for (TokenId token : Forced(answer.back(), vocab)) add(token);
-  }
-  return answer;
-}
-
-std::vector<TokenId> FakeExecutor::AnswerParts(const std::vector<TokenId>& prompt,
-                                               const scheduler::ContextParts& parts, uint64_t seed,
-                                               int32_t count, int32_t vocab) {
-  std::vector<TokenId> tokens = prompt;
-  std::vector<uint64_t> own;
-  std::vector<size_t> part_of;
-  std::vector<engine::Position> positions;
-  const auto length = static_cast<int32_t>(prompt.size());
-  const size_t last = parts.empty() ? 0 : parts.size() - 1;
-  for (int32_t i = 0; i < length + count; ++i) {
-    size_t part = 0;
-    while (part < last && parts[part + 1].begin <= i) ++part;
-    const bool sees_all = parts.empty() || parts[part].hidden.empty();
-    uint64_t history = kEmptyHistory;
-    for (int32_t j = 0; j < i; ++j) {
-      const auto from = static_cast<int32_t>(part_of[j]);
-      bool sees = true;
-      for (size_t r = 0; !sees_all && r < parts[part].hidden.size(); ++r) {
-        const scheduler::PartRange& range = parts[part].hidden[r];
-        sees = sees && (from < range.begin || from >= range.end);
-      }
-      if (sees) history = See(history, tokens[j], positions[j], own[j]);
-    }
-    const engine::Position position =
-        parts.empty() ? i : parts[part].position + i - parts[part].begin;
-    if (i >= length) tokens.push_back(TokenFor(history, seed, position, vocab));
-    own.push_back(Extend(history, tokens[i]));
-    part_of.push_back(part);
-    positions.push_back(position);
-  }
-  return {tokens.begin() + length, tokens.end()};
-}
-
-float FakeExecutor::Logprob(const std::vector<TokenId>& history, TokenId token) {
-  uint64_t hash = kEmptyHistory;
-  for (TokenId t : history) hash = Extend(hash, t);
-  return LogprobFor(hash, token);
 }
 
 }  // namespace heddle::test

@@ -82,6 +82,7 @@ class FakeExecutor final : public engine::Executor {
   static float Logprob(const std::vector<engine::TokenId>& history, engine::TokenId token);
 
  private:
+  static absl::Status Broken(engine::SequenceId id, const char* rule);
   struct Cell {
     bool written = false;
     engine::TokenId token = -1;

@@ -220,6 +220,22 @@ TEST_CASE("The engine hears of each request's address and of its key's weight", 
   CHECK(server.generation->WaitForRequest(3).weight == 1);
 }
 
+TEST_CASE("The prompts of a request are one call, and requests are calls of their own",
+          "[server]") {
+  ServerUnderTest server(SayHi);
+  RawClient client(server.port());
+  for (int i = 0; i < 2; ++i) {
+    CHECK(client.Post("/v1/completions", R"({"model":"test-model","prompt":["a","b"]})").status ==
+          200);
+  }
+  const auto call = [&server](size_t i) {
+    return scheduler::CallOf(server.generation->WaitForRequest(i));
+  };
+  CHECK(call(0) == call(1));
+  CHECK(call(0) != call(2));
+  CHECK(call(2) == call(3));
+}
+
 // The cache spaces that a server gives to requests.
 class Spaces {
  public:
