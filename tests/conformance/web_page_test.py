@@ -636,6 +636,10 @@ class DemoPage(WebPageCase):
         self.page.wait("document.getElementById('model').options.length === 3")
         self.page.problems.clear()  # the browser itself notes the status 401
 
+    def check_no_problem(self):
+        # The browser itself notes that this key, which is no admin key, may not see the live view.
+        self.assertEqual([problem for problem in self.page.problems if "/debug/stats" not in problem], [])
+
     def test_a_missing_key_is_said_and_asked_for(self):
         self.ask("hello")
         self.assertIn('Enter a key under "Setup"', self.text(".turn .error"))
