@@ -22,10 +22,14 @@ using Clock = std::chrono::steady_clock;
 using kernels::Communicator;
 
 // A waiter looks at the devices so often without a pause, then gives its processor to others
-// between two looks, and after some milliseconds sleeps between them.
+// between two looks, and after some milliseconds sleeps between them. It counts by time because on
+// a busy machine each yield may take milliseconds.
 constexpr int kSpins = 300;
-constexpr int kYields = 3000;
+constexpr std::chrono::milliseconds kYielding{3};
 constexpr std::chrono::microseconds kNap{50};
+
+// A transfer may fail before UCX tells whose link has broken; so long is waited for the name.
+constexpr std::chrono::milliseconds kNaming{200};
 
 absl::Status UcxError(const UcxLibrary& ucx, const char* what, ucs_status_t status) {
   return absl::InternalError(base::StrCat("UCX: ", what, ": ", ucx.status_string(status)));
@@ -77,6 +81,8 @@ class UcxMesh final : public RankMesh, public std::enable_shared_from_this<UcxMe
   template <typename F>
   bool WaitUntil(const F& is_done, const Link* peer);
   bool WaitFor(void* request, const Link* peer);
+  void Fail(const Link* peer, ucs_status_t status);
+  void Broke(const Link& link, ucs_status_t status);
   std::optional<ucp_tag_message_h> Probe(int32_t from, ucp_tag_recv_info_t* info);
   bool Take(ucp_tag_message_h message, void* data, size_t bytes, const Link& link);
 
@@ -175,10 +181,23 @@ absl::Status UcxMesh::Connect(const std::vector<Peer>& peers, int32_t own) {
 
 void UcxMesh::OnBroken(void* link, ucp_ep_h /*endpoint*/, ucs_status_t status) {
   const auto* broken = static_cast<const Link*>(link);
-  UcxMesh& mesh = *broken->mesh;
-  mesh.Abort(absl::UnavailableError(base::StrCat("the link to ", broken->name, " broke in op ",
-                                                 std::to_string(mesh.ops()), ": ",
-                                                 mesh.ucx_.status_string(status))));
+  broken->mesh->Broke(*broken, status);
+}
+
+void UcxMesh::Broke(const Link& link, ucs_status_t status) {
+  Abort(absl::UnavailableError(base::StrCat("the link to ", link.name, " broke in op ",
+                                            std::to_string(ops()), ": ",
+                                            ucx_.status_string(status))));
+}
+
+// A transfer has failed, to or from `peer` or, if it is null, nobody knows.
+void UcxMesh::Fail(const Link* peer, ucs_status_t status) {
+  if (peer != nullptr) return Broke(*peer, status);
+  const auto end = Clock::now() + kNaming;
+  while (!is_aborted_.load(std::memory_order_acquire) && Clock::now() < end) {
+    if (ucx_.worker_progress(worker_) == 0) std::this_thread::sleep_for(kNap);
+  }
+  Abort(UcxError(ucx_, "a transfer failed", status));
 }
 
 template <typename F>
@@ -191,13 +210,14 @@ bool UcxMesh::WaitUntil(const F& is_done, const Link* peer) {
       kernels::Pause();
       continue;
     }
-    if (turn < kYields) {
+    const Clock::time_point now = Clock::now();
+    if (!began) began = now;
+    if (now - *began < kYielding) {
       std::this_thread::yield();
       continue;
     }
     std::this_thread::sleep_for(kNap);
-    if (!began) began = Clock::now();
-    if (options_.timeout.count() == 0 || Clock::now() - *began < options_.timeout) continue;
+    if (options_.timeout.count() == 0 || now - *began < options_.timeout) continue;
     Abort(absl::DeadlineExceededError(base::StrCat(
         peer == nullptr ? "a peer" : peer->name, " did not come to op ", std::to_string(ops()),
         " within ", std::to_string(options_.timeout.count()), " ms")));
@@ -208,7 +228,7 @@ bool UcxMesh::WaitUntil(const F& is_done, const Link* peer) {
 bool UcxMesh::WaitFor(void* request, const Link* peer) {
   if (request == nullptr) return true;
   if (UCS_PTR_IS_ERR(request)) {
-    Abort(UcxError(ucx_, "a transfer failed", UCS_PTR_STATUS(request)));
+    Fail(peer, UCS_PTR_STATUS(request));
     return false;
   }
   ucs_status_t status = UCS_INPROGRESS;
@@ -219,7 +239,7 @@ bool UcxMesh::WaitFor(void* request, const Link* peer) {
     return false;
   }
   ucx_.request_free(request);
-  if (status != UCS_OK) Abort(UcxError(ucx_, "a transfer failed", status));
+  if (status != UCS_OK) Fail(peer, status);
   return in_time && status == UCS_OK;
 }
 
@@ -230,8 +250,7 @@ void UcxMesh::StartSend(const void* data, int64_t bytes, int32_t to) {
   void* request = ucx_.tag_send(link.endpoint, data, static_cast<size_t>(bytes),
                                 Tag(own_, link.sent++), &param);
   if (UCS_PTR_IS_ERR(request)) {
-    Abort(UcxError(ucx_, base::StrCat("nothing can be sent to ", link.name).c_str(),
-                   UCS_PTR_STATUS(request)));
+    Broke(link, UCS_PTR_STATUS(request));
   } else if (request != nullptr) {
     pending_.push_back(request);
   }

@@ -1,6 +1,7 @@
 """The daemon as a user meets it: starts it with the demo model and watches it from outside."""
 
 import concurrent.futures
+import contextlib
 import errno
 import http.client
 import json
@@ -287,7 +288,11 @@ class StandardStreamsTest(unittest.TestCase):
 
     def descriptors(self, pid):
         folder = f"/proc/{pid}/fd"
-        return [os.readlink(f"{folder}/{name}") for name in sorted(os.listdir(folder), key=int)]
+        targets = []
+        for name in sorted(os.listdir(folder), key=int):
+            with contextlib.suppress(FileNotFoundError):  # closed since it was listed
+                targets.append(os.readlink(f"{folder}/{name}"))
+        return targets
 
 
 class GenerateTest(unittest.TestCase):

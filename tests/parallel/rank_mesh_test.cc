@@ -144,7 +144,9 @@ TEST_CASE("A message that is longer than any step's breaks the mesh, and names i
 TEST_CASE("Abort from another thread wakes a rank that waits", "[unit]") {
   CHECK(All(test::OnProcesses(2, {}, [](RankMesh& mesh, int32_t rank) {
     const auto group = mesh.Join({0, 1});
+    const bool both_are_there = group->Barrier();
     if (rank == 1) return !group->Recv(nullptr, 0, 0);  // ends when the other one has ended
+    if (!both_are_there) return false;
     std::thread breaker([&] { mesh.Abort(absl::UnavailableError("enough")); });
     const bool met = group->Recv(nullptr, 0, 1);
     breaker.join();
@@ -157,7 +159,10 @@ TEST_CASE("A rank that dies breaks the links to it", "[unit]") {
       test::OnProcesses(2, {.timeout = milliseconds(20000)}, [&](RankMesh& mesh, int32_t rank) {
         const auto group = mesh.Join({0, 1});
         if (!group->Barrier()) return false;
-        if (rank == 1) return kill(getpid(), SIGKILL) == 0;
+        // It dies when the other one is past the barrier: its last message may die with it.
+        char met_once = 0;
+        if (rank == 1) return group->Recv(&met_once, 1, 0) && kill(getpid(), SIGKILL) == 0;
+        if (!group->Send(&met_once, 1, 1)) return false;
         const auto begin = std::chrono::steady_clock::now();
         const bool met = group->Barrier() && group->Barrier();
         return !met && mesh.status().message().find("rank 1") != std::string_view::npos &&
