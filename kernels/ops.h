@@ -126,8 +126,9 @@ struct AttentionArgs {
   int32_t n_heads = 0;
   KvCacheView cache;
   float scale = 0.0f;
-  int32_t window = 0;    // > 0: a row sees only the last `window` positions, itself included
-  float softcap = 0.0f;  // > 0: scores become softcap * tanh(score / softcap)
+  int32_t window = 0;     // > 0: a row sees only the last `window` positions, itself included
+  bool in_order = false;  // rows see the rows before them, also where the batch has a tree_mask
+  float softcap = 0.0f;   // > 0: scores become softcap * tanh(score / softcap)
   const float* sinks = nullptr;  // [n_heads] an extra logit per head without a value
   Tensor out;                    // [n, n_heads * head_dim]
   float* lse = nullptr;          // [n, n_heads] log-sum-exp of the scores and the sink, or nullptr:

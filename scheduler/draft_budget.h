@@ -107,7 +107,7 @@ class DraftBudget {
   std::array<base::FadingTally, kPlaces> calibration_{};  // expected and accepted tokens
   absl::flat_hash_map<engine::SequenceId, std::vector<float>> offered_;  // survivals of rows given
 
-  RegretAccount account_;
+  RegretAccount account_{{.first_steps = 1}};
   bool is_plain_turn_ = false;
   int32_t vain_ = 0;         // times in a row that Choose gave no rows
   int32_t skip_ = 0;         // steps until Choose is asked again

@@ -8,6 +8,7 @@
 
 #include "base/message.h"
 #include "base/status.h"
+#include "engine/heads/config_json.h"
 #include "engine/heads/head_tensors.h"
 #include "nlohmann/json.hpp"
 
@@ -20,22 +21,11 @@ constexpr std::string_view kLayerIds = "eagle_aux_hidden_state_layer_ids";
 // SpecForge's and SGLang's place for what others have at the top.
 constexpr std::string_view kNested = "eagle_config";
 
-// Copies `from`'s members over those of `to`.
-void Merge(const json& from, json* to) {
-  for (const auto& [key, value] : from.items()) (*to)[key] = value;
-}
-
 json FlattenConfig(const json& config) {
   json flat = config;
   const auto layer = config.find("transformer_layer_config");
-  if (layer != config.end() && layer->is_object()) Merge(*layer, &flat);
+  if (layer != config.end() && layer->is_object()) MergeMembers(*layer, &flat);
   return flat;
-}
-
-// A list of layers with at least one entry, or nullptr.
-const json* FindList(const json& config, std::string_view key) {
-  const auto list = config.find(std::string(key));
-  return list == config.end() || !list->is_array() || list->empty() ? nullptr : &*list;
 }
 
 constexpr std::string_view kDflash = "DFlash";
@@ -62,7 +52,7 @@ std::string_view BlockNetwork(const json& config) {
   return {};
 }
 
-json GgufConfig(const GgufFile& gguf) {
+json EagleGgufConfig(const GgufFile& gguf) {
   json flat = json::object();
   for (const char* key : {"norm_before_residual", "norm_before_fc", "fc_norm", "norm_output"}) {
     const std::string name = base::StrCat("eagle3.", key);
@@ -77,6 +67,29 @@ json GgufConfig(const GgufFile& gguf) {
   return flat;
 }
 
+// llama.cpp counts layers by what enters them, and has no key for the order of a block's rows.
+json DflashGgufConfig(const GgufFile& gguf) {
+  json flat = json::object();
+  const auto copy = [&](const char* from, const char* to) {
+    if (const auto value = gguf.Int(from); value.ok()) flat[to] = *value;
+  };
+  copy("dflash.block_size", "block_size");
+  copy("dflash.target_hidden_size", "target_hidden_size");
+  copy("tokenizer.ggml.mask_token_id", "mask_token_id");
+  if (const auto scale = gguf.Float("dflash.logit_scale"); scale.ok()) {
+    flat["output_multiplier"] = *scale;
+  }
+  if (const auto cap = gguf.Float("dflash.final_logit_softcapping"); cap.ok() && *cap > 0) {
+    flat["final_logit_softcapping"] = *cap;
+  }
+  if (const auto ids = gguf.Ints("dflash.target_layers"); ids.ok())
+    flat[std::string(kInputsKey)] = *ids;
+  if (const auto flag = gguf.Bool("dflash.sample_from_anchor"); flag.ok()) {
+    flat["sample_from_anchor"] = *flag;
+  }
+  return flat;
+}
+
 }  // namespace
 
 absl::StatusOr<EagleConfig> EagleConfig::Read(const Checkpoint& file) {
@@ -84,11 +97,14 @@ absl::StatusOr<EagleConfig> EagleConfig::Read(const Checkpoint& file) {
   if (const GgufFile* gguf = file.gguf()) {
     HEDDLE_ASSIGN_OR_RETURN(const std::string_view name,
                             gguf->StringOr("general.architecture", ""));
-    if (name != "eagle3") {
-      return HeadError(
-          file, base::StrCat("is of architecture ", base::Quote(name), ", expected \"eagle3\""));
+    config.is_block_ = name == "dflash";
+    if (name != "eagle3" && !config.is_block_) {
+      return HeadError(file, base::StrCat("is of architecture ", base::Quote(name),
+                                          ", expected \"eagle3\" or \"dflash\" as llama.cpp's "
+                                          "converter writes them"));
     }
-    config.json_ = std::make_shared<const json>(GgufConfig(*gguf));
+    config.json_ = std::make_shared<const json>(config.is_block_ ? DflashGgufConfig(*gguf)
+                                                                 : EagleGgufConfig(*gguf));
     return config;
   }
   config.json_ = std::make_shared<const json>(FlattenConfig(file.config()));
@@ -166,24 +182,9 @@ std::optional<bool> EagleConfig::Flag(std::string_view key) const {
   return std::nullopt;
 }
 
-namespace {
-
-// An integer from 1 to `max`; `absent` if the key is missing or null.
-absl::StatusOr<int32_t> Dim(const Checkpoint& file, const json& config, std::string_view key,
-                            int64_t absent, int64_t max) {
-  const auto value = config.find(std::string(key));
-  if (value == config.end() || value->is_null()) return static_cast<int32_t>(absent);
-  if (!value->is_number_integer() || value->get<int64_t>() < 1 || value->get<int64_t>() > max) {
-    return HeadError(file, base::StrCat(base::Quote(key), " is not an integer from 1 to ", max));
-  }
-  return static_cast<int32_t>(value->get<int64_t>());
-}
-
-}  // namespace
-
 absl::StatusOr<int32_t> EagleConfig::TargetHidden(const Checkpoint& file, int32_t absent) const {
   constexpr int64_t kMaxHidden = 1 << 20;
-  return Dim(file, *json_, "target_hidden_size", absent, kMaxHidden);
+  return ReadDim(file, *json_, "target_hidden_size", absent, kMaxHidden);
 }
 
 absl::StatusOr<int32_t> EagleConfig::DraftVocab(const Checkpoint& file, int64_t absent,
@@ -192,100 +193,13 @@ absl::StatusOr<int32_t> EagleConfig::DraftVocab(const Checkpoint& file, int64_t 
     return HeadError(file, base::StrCat("has a head of ", absent,
                                         " tokens, expected from 1 to the model's ", vocab));
   }
-  return Dim(file, *json_, "draft_vocab_size", absent, vocab);
-}
-
-namespace {
-
-// Layers are counted by their outputs in `key`, and by their inputs here.
-absl::StatusOr<std::vector<int32_t>> OutputsOf(const Checkpoint& file, const json& list,
-                                               std::string_view key, int32_t n_layers) {
-  std::vector<int32_t> features;
-  for (const json& id : list) {
-    if (!id.is_number_integer() || id.get<int64_t>() < 0 || id.get<int64_t>() >= n_layers) {
-      return HeadError(
-          file, base::StrCat("reads a layer that a model of ", n_layers, " layers does not have (",
-                             base::Quote(key), "): it is for another model"));
-    }
-    features.push_back(static_cast<int32_t>(id.get<int64_t>()) + 1);
-  }
-  return features;
-}
-
-// The layers that the authors' code reads where none are listed: evenly from the second to the
-// third from the end.
-json DefaultOutputs(int32_t n_model_layers, int32_t n_layers) {
-  if (n_layers == 1) return {n_model_layers / 2};
-  json ids = json::array();
-  for (int32_t i = 0; i < n_layers; ++i) {
-    const double at = 1.0 + static_cast<double>(i) * (n_model_layers - 4) / (n_layers - 1);
-    ids.push_back(static_cast<int64_t>(std::nearbyint(at)));
-  }
-  return ids;
-}
-
-// Members that make another network of it, and the only value that is DFlash's.
-absl::Status CheckVariant(const Checkpoint& file, const json& config, const json& nested) {
-  const std::pair<const char*, json> plain_members[] = {
-      {"sample_from_anchor", false}, {"shift_label", false}, {"projector_type", "dflash"}};
-  const auto refuse = [&](const std::string& key) {
-    return absl::UnimplementedError(
-        base::StrCat(file.path().string(), ": has ", base::Quote(key),
-                     ", which makes another network of DFlash than this version runs"));
-  };
-  for (const auto& [key, plain] : plain_members) {
-    const auto value = config.find(key);
-    if (value != config.end() && !value->is_null() && *value != plain) return refuse(key);
-  }
-  for (const auto& [key, value] : nested.items()) {
-    if (key != "mask_token_id" && key != "target_layer_ids" && key != "block_size") {
-      return refuse("dflash_config." + key);
-    }
-  }
-  return absl::OkStatus();
-}
-
-}  // namespace
-
-absl::StatusOr<EagleConfig::Block> EagleConfig::ReadBlock(const Checkpoint& file,
-                                                          const ModelSpec& model,
-                                                          int32_t n_layers) const {
-  constexpr int64_t kMaxRows = 64;
-  const auto found = json_->find("dflash_config");
-  const json nested = found != json_->end() && found->is_object() ? *found : json::object();
-  HEDDLE_RETURN_IF_ERROR(CheckVariant(file, *json_, nested));
-  json both = *json_;
-  Merge(nested, &both);
-  Block block;
-  HEDDLE_ASSIGN_OR_RETURN(block.rows, Dim(file, both, "block_size", 0, kMaxRows));
-  if (block.rows < 2) {
-    return HeadError(file, base::StrCat("\"block_size\" is not an integer from 2 to ", kMaxRows));
-  }
-  const json mask = both.value("mask_token_id", json());
-  if (!mask.is_number_integer() || mask.get<int64_t>() < 0 || mask.get<int64_t>() >= model.vocab) {
-    return HeadError(file, base::StrCat("\"mask_token_id\" is not a token of the model, from 0 to ",
-                                        model.vocab - 1));
-  }
-  block.mask = static_cast<TokenId>(mask.get<int64_t>());
-  constexpr std::string_view kOutputs = "target_layer_ids";
-  const json* list = FindList(nested, kOutputs);
-  const json* inputs = FindList(*json_, "aux_hidden_state_layer_ids");
-  if (list == nullptr && inputs != nullptr) {
-    const auto count = static_cast<int32_t>(std::min<size_t>(inputs->size(), kMaxRows));
-    HEDDLE_ASSIGN_OR_RETURN(block.features, Features(file, count, model.n_layers()));
-    return block;
-  }
-  HEDDLE_ASSIGN_OR_RETURN(
-      block.features,
-      OutputsOf(file, list == nullptr ? DefaultOutputs(model.n_layers(), n_layers) : *list,
-                kOutputs, model.n_layers()));
-  return block;
+  return ReadDim(file, *json_, "draft_vocab_size", absent, vocab);
 }
 
 absl::StatusOr<std::vector<int32_t>> EagleConfig::Features(const Checkpoint& file, int32_t count,
                                                            int32_t n_layers) const {
   const json* list = FindList(*json_, kLayerIds);
-  if (list == nullptr) list = FindList(*json_, "aux_hidden_state_layer_ids");
+  if (list == nullptr) list = FindList(*json_, kInputsKey);
   int32_t offset = 0;
   if (list == nullptr && Nested() != nullptr) {
     list = FindList(*Nested(), kLayerIds);

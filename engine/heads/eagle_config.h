@@ -47,10 +47,16 @@ class EagleConfig {
     int32_t rows = 0;  // at most 64, the last token among them
     TokenId mask = kNoToken;
     std::vector<int32_t> features;  // DraftTraits::features
+    // Whether each layer's rows see the rows of their block in order; otherwise they see all of it.
+    std::vector<bool> in_order;
+    std::optional<float> embedding_scale;  // of the model's table; absent: the model's own
+    float logit_scale = 1.0f;
+    float logit_softcap = 0.0f;
   };
-  // `model`: the one that it is for. UNIMPLEMENTED for variants of DFlash, by name.
+  // `model`: the one that it is for; `layers`: the network's. UNIMPLEMENTED for variants of DFlash,
+  // by name.
   absl::StatusOr<Block> ReadBlock(const Checkpoint& file, const ModelSpec& model,
-                                  int32_t n_layers) const;
+                                  const ModelSpec& layers) const;
 
   // The model's layers whose input it reads, `count` of them (DraftTraits::features). Without a
   // list three of them are the third, the middle one and the third from the end, as in EAGLE-3's

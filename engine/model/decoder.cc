@@ -178,6 +178,7 @@ void Decoder::Attention(kernels::Ops& ops, int32_t layer, int32_t n_tokens,
                  .cache = cache.layer(first_kv_layer_ + layer),
                  .scale = attention.scale,
                  .window = attention.window,
+                 .in_order = attention.in_order,
                  .softcap = attention.softcap,
                  .sinks = weights.sinks.data(),
                  .out = attended});

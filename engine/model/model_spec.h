@@ -108,6 +108,7 @@ struct AttentionSpec {
   bool out_bias = false;
   QkNorm qk_norm = QkNorm::kNone;
   int32_t window = 0;         // sliding window in positions; 0: all
+  bool in_order = false;      // kernels::AttentionArgs::in_order
   float scale = 0.0f;         // scale of q k^T; usually 1 / sqrt(head_dim)
   bool linear = false;        // one matrix in place of attention; then n_heads is 0
   ConvSpec conv;              // likewise

@@ -125,6 +125,7 @@ void CudaOps::Attention(const AttentionArgs& args) {
       .prefill_rows = choice.prefill_rows,
       .layers = args.cache.group,
       .window = args.window,
+      .in_order = args.in_order,
       .shares_prefixes =
           choice.prefill != AttentionKernel::kPlain && choice.decode != AttentionKernel::kPlain,
       .widened_page_tokens =
@@ -134,6 +135,7 @@ void CudaOps::Attention(const AttentionArgs& args) {
   AttentionParams params;
   params.args = args;
   params.batch = step_.groups[static_cast<size_t>(args.cache.group)];
+  if (args.in_order) params.batch.tree_mask = nullptr;
   params.shared_rows = plan->shared_rows;
   // The plan has no more partial results, and pages of a copy, than fit.
   const AttentionRoom room = RoomOf(step_.workspace.bytes, grouping);

@@ -57,14 +57,14 @@ void AttendHead(const AttentionArgs& args, std::span<const int64_t> slots, int64
 }
 
 // The slots of sequence s that its row i sees.
-std::vector<int64_t> VisibleSlots(const HostBatch& batch, int32_t s, int32_t i, int32_t window,
-                                  const std::vector<int64_t>& slots) {
+std::vector<int64_t> VisibleSlots(const HostBatch& batch, const AttentionArgs& args, int32_t s,
+                                  int32_t i, const std::vector<int64_t>& slots) {
   const int32_t rows = batch.q_begin[s + 1] - batch.q_begin[s];
   const int32_t before = batch.context_len[s] - rows;
-  const bool tree = batch.IsTree(s);
+  const bool tree = batch.IsTree(s) && !args.in_order;
   const int32_t row = batch.q_begin[s] + i;
   const int32_t depth = tree ? batch.positions[row] - batch.positions[batch.q_begin[s]] : i;
-  int32_t from = window > 0 ? std::max(0, before + depth + 1 - window) : 0;
+  int32_t from = args.window > 0 ? std::max(0, before + depth + 1 - args.window) : 0;
   if (tree) from = std::min(from, before);
   std::vector<int64_t> visible;
   for (int32_t j = from; j < before + rows; ++j) {
@@ -82,7 +82,7 @@ void Attention(const HostBatch& batch, const AttentionArgs& args) {
     std::vector<int64_t> slots = ContextSlots(batch, s, args.cache.page_tokens);
     int32_t rows = batch.q_begin[s + 1] - batch.q_begin[s];
     for (int32_t i = 0; i < rows; ++i) {
-      const std::vector<int64_t> visible = VisibleSlots(batch, s, i, args.window, slots);
+      const std::vector<int64_t> visible = VisibleSlots(batch, args, s, i, slots);
       for (int32_t h = 0; h < args.n_heads; ++h) {
         AttendHead(args, visible, batch.q_begin[s] + i, h);
       }

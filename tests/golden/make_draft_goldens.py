@@ -198,8 +198,26 @@ class Dflash(Network):
         self.fc = nn.Linear(features * target["hidden_size"], self.hidden, bias=False)
         self.hidden_norm, self.norm_ = self.norm(), self.norm()
         self.features, self.block, self.mask = features, block, mask
+        self.windows = [values["sliding_window"] if kind == "sliding_attention" else 0
+                        for kind in values["layer_types"]]
+        self.windows_in_order = not values.get("sliding_window_non_causal", False)
+        more = values.get("dflash_config", values)
+        self.embed_scale = more.get("input_embedding_scale", 1.0)
+        self.multiplier = more.get("output_multiplier", 1.0)
+        self.softcap = more.get("final_logit_softcapping", 0.0)
         if draft_vocab:
             self.lm_head = nn.Linear(self.hidden, draft_vocab, bias=False)
+
+    def visible(self, layer: int, context: int):
+        """[block, context + block]: z-lab's rule. A layer with a window sees its block in order, unless
+        its configuration says otherwise."""
+        window = self.windows[layer]
+        row = context + torch.arange(self.block)[:, None]
+        key = torch.arange(context + self.block)[None]
+        seen = torch.ones(self.block, context + self.block, dtype=torch.bool)
+        if window and self.windows_in_order:
+            seen &= key <= row
+        return seen & ((row - key < window) & (key - row < window) if window else True)
 
     def attend(self, attention, x, states, cos, sin):
         def heads(rows):
@@ -214,18 +232,24 @@ class Dflash(Network):
         v = heads(attention.v_proj(both)).transpose(1, 2)
         groups = attention.num_key_value_groups
         k, v = k.repeat_interleave(groups, 1), v.repeat_interleave(groups, 1)
-        shares = (q @ k.transpose(2, 3) * attention.scaling).softmax(dim=-1)
+        scores = q @ k.transpose(2, 3) * attention.scaling
+        seen = self.visible(attention.layer_idx, states.shape[1])
+        shares = scores.masked_fill(~seen, float("-inf")).softmax(dim=-1)
         return attention.o_proj((shares @ v).transpose(1, 2).reshape(1, x.shape[1], -1))
 
     def guesses(self, last: int, features, tables):
         """[block - 1, vocab]"""
         states = self.hidden_norm(self.fc(features))
-        x = self.embed(torch.tensor([[last] + [self.mask] * (self.block - 1)]), tables)
+        x = self.embed_scale * self.embed(
+            torch.tensor([[last] + [self.mask] * (self.block - 1)]), tables)
         cos, sin = self.decoder.rotary(x, torch.arange(states.shape[1] + self.block)[None])
         for layer in self.decoder.layers:
             x = x + self.attend(layer.self_attn, layer.input_layernorm(x), states, cos[0], sin[0])
             x = x + layer.mlp(layer.post_attention_layernorm(x))
-        return list(self.logits(self.norm_(x), tables)[0, 1:])
+        logits = self.logits(self.norm_(x), tables)[0, 1:] * self.multiplier
+        if self.softcap:
+            logits = torch.tanh(logits / self.softcap) * self.softcap
+        return list(logits)
 
 
 class Medusa(Network):
@@ -303,6 +327,11 @@ DFLASH = dict(
     QWEN3, num_hidden_layers=2, num_target_layers=3, layer_types=["full_attention"] * 2,
     architectures=["DFlashDraftModel"], block_size=5,
     dflash_config=dict(mask_token_id=7, target_layer_ids=[0, 1]))
+DFLASH_WINDOWS = dict(
+    DFLASH, num_hidden_layers=3, use_sliding_window=True, sliding_window=7, max_window_layers=3,
+    layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+    dflash_config=dict(mask_token_id=7, target_layer_ids=[0, 1], output_multiplier=0.5,
+                       final_logit_softcapping=9.0))
 DFLASH_LLAMA = dict(
     model_type="qwen3", vocab_size=301, hidden_size=96, intermediate_size=112, num_hidden_layers=3,
     num_attention_heads=6, num_key_value_heads=2, head_dim=20, rms_norm_eps=1e-5,
@@ -317,6 +346,14 @@ DFLASH_SPECULATORS = dict(
                             verifier=dict(name_or_path="any/llama",
                                           architectures=["LlamaForCausalLM"])),
     transformer_layer_config=DFLASH_LLAMA)
+
+
+DFLASH_LLAMA_WINDOWS = dict(
+    DFLASH_LLAMA, use_sliding_window=True, sliding_window=6,
+    layer_types=["full_attention", "sliding_attention", "sliding_attention"])
+DFLASH_SPECULATORS_WINDOWS = dict(
+    DFLASH_SPECULATORS, sliding_window_non_causal=True, input_embedding_scale=1.5,
+    transformer_layer_config=DFLASH_LLAMA_WINDOWS)
 
 
 NARROW = llama_config(64, num_attention_heads=4, num_key_value_heads=2)
@@ -360,6 +397,12 @@ def cases():
     yield ("dflash_speculators", Dflash(DFLASH_LLAMA, LLAMA, 3, 5, 300, draft_vocab=80), "llama",
            DFLASH_SPECULATORS, eagle_names("layers.{}."),
            dict(d2t=offsets(80, 301), layers=[1, 2, 3]))
+    yield "dflash_windows", Dflash(DFLASH_WINDOWS, QWEN3, 2, 5, 7), "qwen3", DFLASH_WINDOWS, (
+        eagle_names("layers.{}.")), dict(layers=[1, 2])
+    yield ("dflash_speculators_windows", Dflash(
+        dict(DFLASH_LLAMA_WINDOWS, sliding_window_non_causal=True, input_embedding_scale=1.5), LLAMA, 3, 5, 300,
+        draft_vocab=80), "llama", DFLASH_SPECULATORS_WINDOWS, eagle_names("layers.{}."),
+        dict(d2t=offsets(80, 301), layers=[1, 2, 3]))
     yield "medusa", Medusa(LLAMA, 3, 1, True), "llama", dict(
         medusa_num_heads=2, medusa_num_layers=1), medusa_names(1), {}
     yield "medusa_shared", Medusa(LLAMA, 2, 2, False), "llama", dict(

@@ -38,11 +38,15 @@ T Valid(absl::StatusOr<T> result) {
 
 void Check(const absl::Status& status) { HEDDLE_CHECK(status.ok(), status.ToString()); }
 
-std::string EagleGgufName(std::string name) {
+// llama.cpp's name of a tensor; `is_block`: of a DFlash network.
+std::string GgufName(std::string name, bool is_block) {
   static constexpr std::pair<std::string_view, std::string_view> kReplacements[] = {
       {"embed_tokens.", "token_embd."},
       {"lm_head.", "output."},
       {"midlayer.", "blk.0."},
+      {"layers.", "blk."},
+      {"self_attn.q_norm.", "attn_q_norm."},
+      {"self_attn.k_norm.", "attn_k_norm."},
       {"self_attn.q_proj.", "attn_q."},
       {"self_attn.k_proj.", "attn_k."},
       {"self_attn.v_proj.", "attn_v."},
@@ -55,6 +59,7 @@ std::string EagleGgufName(std::string name) {
       {"mlp.down_proj.", "ffn_down."},
   };
   if (name == "norm.weight") return "output_norm.weight";
+  if (is_block && name == "hidden_norm.weight") return "enc.output_norm.weight";
   for (const auto& [from, to] : kReplacements) {
     if (const size_t at = name.find(from); at != std::string::npos) {
       name.replace(at, from.size(), to);
@@ -75,6 +80,58 @@ std::vector<float> PermuteHeads(const std::vector<float>& values, int64_t n_head
                     values.begin() + (from + 1) * cols);
   }
   return permuted;
+}
+
+// The keys that both kinds of files have, under the name of their architecture.
+void AddLayerKeys(const json& config, const std::string& kind, uint32_t layers,
+                  GgufWriter* writer) {
+  const auto number = [&](const char* key) { return config.at(key).get<uint32_t>(); };
+  writer->String("general.architecture", kind)
+      .U32(kind + ".context_length", number("max_position_embeddings"))
+      .U32(kind + ".embedding_length", number("hidden_size"))
+      .U32(kind + ".block_count", layers)
+      .U32(kind + ".feed_forward_length", number("intermediate_size"))
+      .U32(kind + ".attention.head_count", number("num_attention_heads"))
+      .U32(kind + ".attention.head_count_kv", number("num_key_value_heads"))
+      .F32(kind + ".attention.layer_norm_rms_epsilon", config.at("rms_norm_eps").get<float>())
+      .F32(kind + ".rope.freq_base", config.at("rope_theta").get<float>())
+      .U32(kind + ".vocab_size", number("vocab_size"));
+}
+
+void AddEagleKeys(const DraftGolden& golden, GgufWriter* writer) {
+  const json& config = *golden.files.config;
+  const auto n_layers = golden.model.config->at("num_hidden_layers").get<int32_t>();
+  const int32_t layers[] = {2, n_layers / 2, n_layers - 3};
+  AddLayerKeys(config, "eagle3", 1, writer);
+  writer->U32("eagle3.target_hidden_size", config.at("target_hidden_size").get<uint32_t>())
+      .Ints("eagle3.target_layers", layers);
+}
+
+void AddDflashKeys(const json& config, GgufWriter* writer) {
+  const auto number = [&](const char* key) { return config.at(key).get<uint32_t>(); };
+  AddLayerKeys(config, "dflash", number("num_hidden_layers"), writer);
+  std::vector<int32_t> inputs;
+  for (const json& output : config.at("dflash_config").at("target_layer_ids")) {
+    inputs.push_back(output.get<int32_t>() + 1);
+  }
+  std::vector<int32_t> slides;
+  for (const json& type : config.at("layer_types")) {
+    slides.push_back(type == "sliding_attention" ? 1 : 0);
+  }
+  writer->U32("dflash.attention.key_length", number("head_dim"))
+      .U32("dflash.attention.value_length", number("head_dim"))
+      .U32("dflash.block_size", number("block_size"))
+      .U32("tokenizer.ggml.mask_token_id",
+           config.at("dflash_config").at("mask_token_id").get<uint32_t>())
+      .Ints("dflash.target_layers", inputs);
+  if (const json& more = config.at("dflash_config"); more.contains("output_multiplier")) {
+    writer->F32("dflash.logit_scale", more.at("output_multiplier").get<float>())
+        .F32("dflash.final_logit_softcapping", more.at("final_logit_softcapping").get<float>());
+  }
+  if (config.value("use_sliding_window", false)) {
+    writer->U32("dflash.attention.sliding_window", number("sliding_window"))
+        .Ints("dflash.attention.sliding_window_pattern", slides);
+  }
 }
 
 }  // namespace
@@ -107,28 +164,18 @@ DraftGolden LoadDraftGolden(const std::string& name) {
   HEDDLE_CHECK(false, "there is no golden of that name");
 }
 
-void WriteEagleGguf(const DraftGolden& golden, const std::filesystem::path& path) {
+void WriteNetworkGguf(const DraftGolden& golden, const std::filesystem::path& path) {
   constexpr uint32_t kF32 = 0;  // of ggml's types
   constexpr uint32_t kI64 = 27;
-  const json& config = *golden.files.config;
-  const auto number = [&](const char* key) { return config.at(key).get<uint32_t>(); };
-  const auto n_layers = golden.model.config->at("num_hidden_layers").get<int32_t>();
-  const int32_t layers[] = {2, n_layers / 2, n_layers - 3};
   GgufWriter writer;
-  writer.String("general.architecture", "eagle3")
-      .U32("eagle3.context_length", number("max_position_embeddings"))
-      .U32("eagle3.embedding_length", number("hidden_size"))
-      .U32("eagle3.block_count", 1)
-      .U32("eagle3.feed_forward_length", number("intermediate_size"))
-      .U32("eagle3.attention.head_count", number("num_attention_heads"))
-      .U32("eagle3.attention.head_count_kv", number("num_key_value_heads"))
-      .F32("eagle3.attention.layer_norm_rms_epsilon", config.at("rms_norm_eps").get<float>())
-      .F32("eagle3.rope.freq_base", config.at("rope_theta").get<float>())
-      .U32("eagle3.vocab_size", number("vocab_size"))
-      .U32("eagle3.target_hidden_size", number("target_hidden_size"))
-      .Ints("eagle3.target_layers", layers);
+  const bool is_block = golden.name.starts_with("dflash");
+  if (is_block) {
+    AddDflashKeys(*golden.files.config, &writer);
+  } else {
+    AddEagleKeys(golden, &writer);
+  }
   for (const SyntheticTensor& tensor : golden.files.tensors) {
-    const std::string name = EagleGgufName(tensor.name);
+    const std::string name = GgufName(tensor.name, is_block);
     if (name == "d2t") {
       std::vector<int64_t> ids = tensor.values;
       for (size_t i = 0; i < ids.size(); ++i) ids[i] += static_cast<int64_t>(i);
@@ -139,8 +186,10 @@ void WriteEagleGguf(const DraftGolden& golden, const std::filesystem::path& path
     for (const int64_t size : tensor.shape) count *= size;
     std::vector<float> values = SyntheticValues(tensor.name, count, tensor.scale, tensor.offset);
     const bool is_q = name == "blk.0.attn_q.weight";
-    if (is_q || name == "blk.0.attn_k.weight") {
-      const int64_t heads = number(is_q ? "num_attention_heads" : "num_key_value_heads");
+    if (!is_block && (is_q || name == "blk.0.attn_k.weight")) {  // Llama's rotation is by pairs
+      const auto heads =
+          golden.files.config->at(is_q ? "num_attention_heads" : "num_key_value_heads")
+              .get<int64_t>();
       values = PermuteHeads(values, heads, tensor.shape[0], tensor.shape[1]);
     }
     writer.Tensor(name, kF32, tensor.shape, std::as_bytes(std::span(values)));
@@ -167,7 +216,7 @@ NetworkRun::NetworkRun(const DraftGolden& golden, std::unique_ptr<kernels::Devic
   if (golden.is_mtp()) {
     // Its layer is among the model's.
   } else if (as_gguf) {
-    WriteEagleGguf(golden, files);
+    WriteNetworkGguf(golden, files);
   } else {
     WriteSyntheticModel(golden.files, files);
   }

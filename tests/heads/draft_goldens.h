@@ -34,9 +34,9 @@ struct DraftGolden {
 std::vector<std::string> DraftGoldenNames();
 DraftGolden LoadDraftGolden(const std::string& name);
 
-// The files of an EAGLE-3 network as llama.cpp's converter would write them. REQUIRES: the golden's
-// layer is "midlayer", and it has a d2t.
-void WriteEagleGguf(const DraftGolden& golden, const std::filesystem::path& path);
+// The files of an EAGLE-3 network, whose layer is "midlayer" and which has a d2t, or of a DFlash
+// network in its authors' form, as llama.cpp's converter would write them.
+void WriteNetworkGguf(const DraftGolden& golden, const std::filesystem::path& path);
 
 // Opens the network of these files in the manner of its kind.
 absl::StatusOr<std::unique_ptr<engine::DraftSource>> OpenNetwork(

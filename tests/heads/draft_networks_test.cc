@@ -53,8 +53,8 @@ TEST_CASE("A draft network's logits equal those of its authors' code", "[golden]
   }
 }
 
-TEST_CASE("EAGLE-3 and MTP in GGUF files have the same logits", "[golden]") {
-  const std::string name = GENERATE("eagle3", "mtp_qwen");
+TEST_CASE("EAGLE-3, DFlash and MTP in GGUF files have the same logits", "[golden]") {
+  const std::string name = GENERATE("eagle3", "mtp_qwen", "dflash", "dflash_windows");
   INFO(name);
   const test::DraftGolden golden = test::LoadDraftGolden(name);
   test::TempDir dir;
@@ -83,6 +83,7 @@ TEST_CASE("The hidden states that a network reads are those that its configurati
   // DFlash's authors list outputs, the speculators library inputs.
   CHECK(features_of("dflash") == Layers{1, 2});
   CHECK(features_of("dflash_speculators") == Layers{1, 2, 3});
+  CHECK(features_of("dflash_windows") == Layers{1, 2});
   const Layers final = {engine::DraftTraits::kFinalNormed};
   for (const char* name : {"eagle1", "mtp_deepseek", "mtp_qwen", "medusa"}) {
     CHECK(features_of(name) == final);

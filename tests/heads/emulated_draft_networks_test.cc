@@ -14,7 +14,7 @@ namespace {
 
 TEST_CASE("A draft network gives the same logits on CUDA's kernels", "[cuda]") {
   const std::string name = GENERATE("eagle1", "eagle3_speculators", "eagle31", "mtp_deepseek",
-                                    "medusa_shared", "dflash");
+                                    "medusa_shared", "dflash", "dflash_windows");
   const test::DraftGolden golden = test::LoadDraftGolden(name);
   test::TempDir dir;
   auto device = kernels::CreateCudaDevice(

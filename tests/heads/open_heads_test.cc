@@ -140,17 +140,25 @@ TEST_CASE("Files of draft networks that do not fit are refused by name", "[golde
        [](auto& g) {
          SetConfig(g, "dflash_config", {{"mask_token_id", 7}, {"target_layer_ids", {0}}});
        }},
-      {"dflash", "has \"dflash_config.causal\", which makes another network",
+      {"dflash", "has \"dflash_config.selector_rank\", which makes another network",
        [](auto& g) {
-         SetConfig(g, "dflash_config", {{"mask_token_id", 7}, {"causal", true}});
+         SetConfig(g, "dflash_config", {{"mask_token_id", 7}, {"selector_rank", 16}});
        }},
-      {"dflash", "with sliding windows",
+      {"dflash", "\"causal\" is neither true nor false",
        [](auto& g) {
-         SetConfig(g, "use_sliding_window", true);
-         SetConfig(g, "sliding_window", 16);
-         SetConfig(g, "max_window_layers", 0);
-         SetConfig(g, "layer_types", {"sliding_attention", "sliding_attention"});
+         SetConfig(g, "dflash_config", {{"mask_token_id", 7}, {"causal", 1}});
        }},
+      {"dflash", "\"is_causal\" is neither true nor false",
+       [](auto& g) { SetConfig(g, "is_causal", "no"); }},
+      {"dflash", "\"output_multiplier\" is not a number above 0",
+       [](auto& g) {
+         SetConfig(g, "dflash_config", {{"mask_token_id", 7}, {"output_multiplier", 0.0}});
+       }},
+      {"dflash_windows",
+       "has a sliding window of 4 positions, which is shorter than its blocks of 5",
+       [](auto& g) { SetConfig(g, "sliding_window", 4); }},
+      {"dflash_windows", "\"layer_types\"",
+       [](auto& g) { SetConfig(g, "use_sliding_window", false); }},
       {"dflash", "tensor \"hidden_norm.weight\" is missing",
        [](auto& g) { Remove(g.files, "hidden_norm.weight"); }},
       {"dflash", "tensor \"layers.1.self_attn.k_norm.weight\" is missing",

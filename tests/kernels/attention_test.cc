@@ -23,6 +23,7 @@ struct Case {
   int32_t window = 0;
   float softcap = 0;
   bool sinks = false;
+  bool in_order = false;
 };
 
 struct Result {
@@ -42,6 +43,7 @@ Result Attend(Device& device, const Case& c, const TestBatch& batch, const TestC
                 args.cache = cache.view;
                 args.scale = 1.0f / std::sqrt(static_cast<float>(c.head_dim));
                 args.window = c.window;
+                args.in_order = c.in_order;
                 args.softcap = c.softcap;
                 args.sinks = c.sinks ? sinks.data() : nullptr;
                 args.out = result.out.tensor();
@@ -293,6 +295,29 @@ TEST_CASE("A tree that is a chain has the bits of a prompt", "[kernels][kernel]"
     INFO(name);
     CHECK(SameBits(Attend(*device, c, prompt, cache, q, {}).out,
                    Attend(*device, c, chain, cache, q, {}).out));
+  }
+}
+
+TEST_CASE("A block that is read in order has the bits of a prompt", "[kernels][kernel]") {
+  Case c;
+  c.batch = {.sequences = {{40, 300}, {3, 50}}, .page_tokens = 16};
+  c.window = GENERATE(0, 45);
+  TestBatch prompt(c.batch, 7);
+  TestBatch block = prompt;
+  block.tree_mask.assign(43, (uint64_t{1} << 40) - 1);
+  std::fill(block.tree_mask.begin() + 40, block.tree_mask.end(), uint64_t{7});
+  TestCache cache(c.dtype, prompt.num_pages, 16, c.n_kv_heads, c.head_dim, 7);
+  Random random(7);
+  Matrix q = Matrix::RandomOf(random, 43, int64_t{c.n_heads} * c.head_dim);
+  std::vector<NamedDevice> devices = CpuDevices(2);
+  devices.push_back({"reference", CreateReferenceDevice()});
+  for (auto& [name, device] : devices) {
+    INFO(name << ", window " << c.window);
+    c.in_order = false;
+    const Result in_turn = Attend(*device, c, prompt, cache, q, {});
+    CHECK_FALSE(SameBits(in_turn.out, Attend(*device, c, block, cache, q, {}).out));
+    c.in_order = true;
+    CHECK(SameBits(in_turn.out, Attend(*device, c, block, cache, q, {}).out));
   }
 }
 

@@ -147,16 +147,17 @@ class AttentionCall {
     return tile;
   }
 
+  bool SeesByTree(int32_t seq) const { return !args_.in_order && batch_.IsTree(seq); }
   // Query q of the tile sees positions [LowerOf, UpperOf); in a tree, those of them that are in its
   // mask.
   int32_t UpperOf(const Tile& tile, int32_t q) const {
-    if (batch_.IsTree(tile.seq)) return batch_.context_len[tile.seq];
+    if (SeesByTree(tile.seq)) return batch_.context_len[tile.seq];
     int32_t row = (tile.first + q) / group_;
     return FirstRowOf(tile.seq) + 1 + row;
   }
   int32_t LowerOf(const Tile& tile, int32_t q) const {
     if (args_.window <= 0) return 0;
-    if (!batch_.IsTree(tile.seq)) return std::max(0, UpperOf(tile, q) - args_.window);
+    if (!SeesByTree(tile.seq)) return std::max(0, UpperOf(tile, q) - args_.window);
     const int32_t depth = batch_.positions[static_cast<size_t>(RowOf(tile, q))] -
                           batch_.positions[static_cast<size_t>(batch_.q_begin[tile.seq])];
     return std::clamp(FirstRowOf(tile.seq) + depth + 1 - args_.window, 0, FirstRowOf(tile.seq));
@@ -245,7 +246,7 @@ class AttentionCall {
     attend.scale = args_.scale;
     attend.lower = memory.lower;
     attend.upper = memory.upper;
-    attend.tree = batch_.IsTree(tile.seq) ? memory.tree : nullptr;
+    attend.tree = SeesByTree(tile.seq) ? memory.tree : nullptr;
     attend.tree_begin = FirstRowOf(tile.seq);
     attend.softcap = args_.softcap;
     attend.max = max;

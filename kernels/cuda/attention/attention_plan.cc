@@ -189,7 +189,7 @@ class Planner {
         prefix_of_.empty() ? std::pair(-1, 0) : prefix_of_[static_cast<size_t>(s)];
     const int32_t shared_keys = prefix < 0 ? 0 : prefixes_[static_cast<size_t>(prefix)].keys;
     const int32_t before = batch_.context_len[s] - rows;
-    const bool tree = batch_.IsTree(s);
+    const bool tree = !grouping_.in_order && batch_.IsTree(s);
     for (int32_t first = 0; first < packed; first += pieces.tile_rows) {
       const int32_t count = std::min(pieces.tile_rows, packed - first);
       const int32_t first_row = tree ? 0 : first / grouping_.group;
