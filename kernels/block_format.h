@@ -91,7 +91,9 @@ inline constexpr BlockTraits kBlockTraits[kNumBlockFormats] = {
 
 inline constexpr int8_t kIq4Values[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
                                           1,    13,   25,  38,  53,  69,  89,  113};
-// Q4_0 is not among the blocked formats, but has the same structure.
+// Q8_0 and Q4_0 are not among the blocked formats, but have the same structure.
+inline constexpr BlockTraits kQ80Traits = {
+    32, 32, 8, 0, CodeValues::kInt8, SubScales::kNone, false, false, ScaleType::kF16};
 inline constexpr BlockTraits kQ40Traits = {
     32, 32, 4, 8, CodeValues::kLinear, SubScales::kNone, false, false, ScaleType::kF16};
 

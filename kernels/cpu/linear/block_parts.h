@@ -12,7 +12,8 @@
 //   DotAdd<S>(sum, w, x)    sum + the four products of each lane with the bytes of x; S: w is
 //                           signed, plus kTableBias
 //   DotAdd16(sum, w, x)     sum + the two products of each lane's 16-bit halves with those of x
-//   kTableBias      added to signed values so that DotAdd can take them: 128 or 0
+//   kTableBias      added to signed values so that products can take them: 128 or 0
+//   kE2m1Bias       the same for values of E2M1
 #pragma once
 
 #include <cstdint>
@@ -56,7 +57,8 @@ struct PanelShape {
   static constexpr bool kSigned = kTraits.values != CodeValues::kLinear;
   static constexpr bool kTable =
       kTraits.values == CodeValues::kIq4 || kTraits.values == CodeValues::kE2m1;
-  static constexpr int kBias = kSigned ? kTableBias : kTraits.bias;
+  static constexpr int kValueBias = kTraits.values == CodeValues::kE2m1 ? kE2m1Bias : kTableBias;
+  static constexpr int kBias = kSigned ? kValueBias : kTraits.bias;
   static constexpr int kScaleBytes = kTraits.scale == ScaleType::kF32 ? 4 : 2;
   static constexpr int kHeaderBytes =
       kPanelRows * (kScaleBytes + (kTraits.has_offset ? 2 : 0) + (kTraits.has_zero ? 1 : 0));
@@ -71,7 +73,7 @@ struct PanelShape {
     uint8_t entries[16] = {};
     for (int i = 0; i < 16; ++i) {
       const int8_t value = kTraits.values == CodeValues::kE2m1 ? kE2m1Values[i] : kIq4Values[i];
-      entries[i] = static_cast<uint8_t>(value + kTableBias);
+      entries[i] = static_cast<uint8_t>(value + kValueBias);
     }
     return LoadTable(entries);
   }
@@ -121,9 +123,7 @@ class PackedBlock {
   // The scale of sub-block h of a part.
   Vec Scale(int part, int h, int v) const {
     if constexpr (!Shape::kHasSubs) return scale_[v];
-    const uint8_t* p = Part(part) + h * kPanelRows + v * kLanes;
-    if constexpr (Shape::kNibbles) return scale_[v] * ToFloat(Nibbles<0>(p));
-    return scale_[v] * ToFloat(IntsFromInt8(reinterpret_cast<const int8_t*>(p)));
+    return scale_[v] * ToFloat(SubScale(part, h, v));
   }
   Vec Offset(int v) const { return offset_[v]; }
   IntSums Zero(int v) const { return zero_[v]; }
@@ -139,6 +139,16 @@ class PackedBlock {
     const IntVec high = AsIntVec(SubOffset(2 * i + 1, v));
     return AsIntSums(low | (high << 16));
   }
+
+ protected:
+  // The integer of sub-block h of a part.
+  IntSums SubScale(int part, int h, int v) const {
+    const uint8_t* p = Part(part) + h * kPanelRows + v * kLanes;
+    if constexpr (Shape::kNibbles) return Nibbles<0>(p);
+    return IntsFromInt8(reinterpret_cast<const int8_t*>(p));
+  }
+
+  Vec scale_[2];
 
  private:
   static Vec LoadScale(const uint8_t* p) {
@@ -172,7 +182,6 @@ class PackedBlock {
   const uint8_t* Part(int part) const { return parts_ + part * Shape::kPartBytes; }
 
   const uint8_t* parts_;
-  Vec scale_[2];
   Vec offset_[2];
   IntSums zero_[2];
 };

@@ -1,5 +1,5 @@
-// Bytes and their dot products for AVX2, or for AVX2 with VNNI if the compiler may use it.
-// linear_dot.h and linear_blocks.h are written in these names, which block_parts.h explains.
+// Bytes for AVX2, and dot products if the compiler may use VNNI. block_parts.h explains the names,
+// in which linear_dot.h and linear_blocks.h are written.
 // REQUIRES: vec_avx2.h included before.
 #pragma once
 
@@ -42,6 +42,7 @@ inline IntSums IntsFromUint8(const uint8_t* p) {
 }
 #if defined(__AVXVNNI__)
 constexpr int kTableBias = 128;  // the dot product takes unsigned weights
+constexpr int kE2m1Bias = kTableBias;
 template <bool kSigned>
 inline IntSums DotAdd(IntSums sum, ByteVec w, const int8_t* x) {
   int32_t word;
@@ -52,24 +53,9 @@ inline IntSums DotAdd16(IntSums sum, IntSums w, int32_t x) {
   return _mm256_dpwssd_avx_epi32(sum, w, _mm256_set1_epi32(x));
 }
 #else
-constexpr int kTableBias = 0;  // table entries are multiplied as |w| and x with the sign of w
-// Two products of linear codes are at most 2 * 63 * 127, of signed ones 2 * 128 * 127: both fit the
-// 16 bits of the first instruction.
-template <bool kSigned>
-inline IntSums DotAdd(IntSums sum, ByteVec w, const int8_t* x) {
-  int32_t word;
-  std::memcpy(&word, x, 4);
-  __m256i value = _mm256_set1_epi32(word);
-  if constexpr (kSigned) {
-    value = _mm256_sign_epi8(value, w);
-    w = _mm256_abs_epi8(w);
-  }
-  __m256i pairs = _mm256_maddubs_epi16(w, value);
-  return _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
-}
-inline IntSums DotAdd16(IntSums sum, IntSums w, int32_t x) {
-  return _mm256_add_epi32(sum, _mm256_madd_epi16(w, _mm256_set1_epi32(x)));
-}
+// sums16_avx2.h and int16_avx2.h multiply in these forms.
+constexpr int kTableBias = 0;  // 8-bit values are widened with their sign
+constexpr int kE2m1Bias = 12;  // the largest of them: codes of 5 bits
 #endif
 
 struct FloatTable {

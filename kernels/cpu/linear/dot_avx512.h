@@ -12,6 +12,7 @@ namespace {
 using ByteVec = __m512i;
 using IntSums = __m512i;
 constexpr int kTableBias = 128;  // the dot product takes unsigned weights
+constexpr int kE2m1Bias = kTableBias;
 
 inline ByteVec LoadBytes(const uint8_t* p) { return _mm512_loadu_si512(p); }
 inline ByteVec And(ByteVec v, uint8_t mask) {

@@ -68,13 +68,22 @@ int64_t TileBytes(TileKind kind, int64_t tile_rows, int64_t cols) {
       return tile_rows * ((cols + 1) / 2) * 4;
     case TileKind::kInt8Shared:
       return tile_rows * ((cols / 32) * 48 + (cols + 255) / 256 * 52);
+    case TileKind::kInt8Sums16:
+      return tile_rows * ((cols / 32) * 56 + (cols + 255) / 256 * 52);
+    case TileKind::kInt16:
+      return tile_rows * ((cols / 32) * 68 + (cols + 255) / 256 * 4);
   }
   return 0;
 }
 
+// As few tiles as possible, of about equal sizes: a small one takes almost as long as a larger one.
 int32_t TileRows(const TileKernels& kernels, int64_t rows) {
-  const bool is_many = rows >= kManyRows && kernels.size_of_many > 0;
-  return is_many ? kernels.size_of_many : kernels.sizes[kernels.num_sizes - 1];
+  if (rows >= kManyRows && kernels.size_of_many > 0) return kernels.size_of_many;
+  const int64_t largest = kernels.sizes[kernels.num_sizes - 1];
+  const int64_t num_tiles = (rows + largest - 1) / largest;
+  int32_t index = 0;
+  while (kernels.sizes[index] * num_tiles < rows) ++index;
+  return kernels.sizes[index];
 }
 
 Tiles PrepareTiles(TileKind kind, const Tensor& x, const TileKernels& kernels, ThreadPool& pool,
@@ -182,9 +191,19 @@ class LinearCall {
   }
 
   const TileKernels& KernelsOf(TileKind kind) const {
-    if (kind == TileKind::kInt8Shared) return kernels_.blocks->shared_tile;
-    if (kind == TileKind::kBf16) return kernels_.bf16_tile;
-    return kernels_.tiles[static_cast<size_t>(kind)];
+    switch (kind) {
+      case TileKind::kFloat:
+        return kernels_.tiles[0];
+      case TileKind::kInt8:
+      case TileKind::kInt16:
+        return kernels_.tiles[1];
+      case TileKind::kInt8Shared:
+      case TileKind::kInt8Sums16:
+        return kernels_.blocks->shared_tile;
+      case TileKind::kBf16:
+        return kernels_.bf16_tile;
+    }
+    return kernels_.tiles[0];
   }
 
   double ItemCost() const {

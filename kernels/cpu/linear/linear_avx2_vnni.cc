@@ -11,6 +11,10 @@
 
 #include "kernels/cpu/linear/linear_dot.h"
 
+#include "kernels/cpu/linear/block_parts.h"
+
+#include "kernels/cpu/linear/linear_shared.h"
+
 namespace heddle::kernels::cpu {
 
 // 4 x 2 integer sums stay in the 16 registers through a block, and so do half of as many totals,
@@ -18,7 +22,7 @@ namespace heddle::kernels::cpu {
 extern const Int8DotKernels kInt8DotAvx2Vnni;
 const Int8DotKernels kInt8DotAvx2Vnni = {{3, {1, 2, 4}, PrepareRoundedTile<Int8Tile>},
                                          MakeFormat<Q80DotPanel, 1, 2, 4>(TileKind::kInt8),
-                                         MakeFormat<Q40DotPanel, 1, 2, 4>(TileKind::kInt8),
+                                         MakeShared<kQ40Traits, BlockPanel<Q40>, 1, 2, 4>(),
                                          &kBlocksAvx2Vnni};
 
 }  // namespace heddle::kernels::cpu

@@ -22,8 +22,8 @@ namespace {
 template <int... kSizes>
 constexpr FormatKernels MakeQ80() {
   using Panel = ExpandingQ80Panel;
-  return MakeExpandable<Panel, Panel, PackedInts<Q80<0x80>>, ExpandedQ80, kSizes...>(
-      TileKind::kInt8, /*expand_tiles=*/16);
+  return MakeExpandable<Panel, Panel, PackedQ80, ExpandedQ80, kSizes...>(TileKind::kInt8,
+                                                                         /*expand_tiles=*/16);
 }
 
 }  // namespace

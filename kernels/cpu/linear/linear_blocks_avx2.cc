@@ -9,13 +9,42 @@
 
 #include "kernels/cpu/linear/dot_avx2.h"
 
-#include "kernels/cpu/linear/linear_blocks.h"
+#include "kernels/cpu/linear/block_floats.h"
+
+#include "kernels/cpu/linear/codes_avx2.h"
+
+#include "kernels/cpu/linear/int16_tile_avx2.h"
+#include "kernels/cpu/linear/sums16_tile_avx2.h"
+#include "kernels/cpu/linear/words_avx2.h"
+
+#include "kernels/cpu/linear/int16_avx2.h"
+#include "kernels/cpu/linear/sums16_avx2.h"
 
 namespace heddle::kernels::cpu {
+namespace {
 
-// 2 x 2 integer sums and as many totals: half of the 16 registers.
+template <BlockFormat kFormat>
+constexpr FormatKernels kSums16 =
+    MakeSums16<kTraitsOf<kFormat>, BlockLayout<kFormat>>(TileSizes<1, 2, 4, 8>());
+template <BlockFormat kFormat>
+constexpr FormatKernels kInt16 =
+    MakeInt16<kTraitsOf<kFormat>, BlockLayout<kFormat>>(TileSizes<1, 2, 4, 8>());
+template <BlockFormat kFormat>
+constexpr FormatKernels kFloats = MakeFloats<kFormat>(TileSizes<1, 2, 4, 6>());
+
+}  // namespace
+
 extern const BlockKernels kBlocksAvx2;
-const BlockKernels kBlocksAvx2 =
-    MakeBlockKernels(TileSizes<1, 2>(), TileSizes<1, 2>(), TileSizes<1, 2, 4, 6>());
+const BlockKernels kBlocksAvx2 = {{4, {1, 2, 4, 8}, PrepareSums16Tile, /*size_of_many=*/4},
+                                  {kSums16<BlockFormat::kQ4_1>,    kSums16<BlockFormat::kQ5_0>,
+                                   kSums16<BlockFormat::kQ5_1>,    kSums16<BlockFormat::kQ2_K>,
+                                   kSums16<BlockFormat::kQ3_K>,    kSums16<BlockFormat::kQ4_K>,
+                                   kSums16<BlockFormat::kQ5_K>,    kSums16<BlockFormat::kQ6_K>,
+                                   kInt16<BlockFormat::kIQ4_NL>,   kInt16<BlockFormat::kIQ4_XS>,
+                                   kSums16<BlockFormat::kMXFP4>,   kSums16<BlockFormat::kInt4G32>,
+                                   kSums16<BlockFormat::kInt4G64>, kSums16<BlockFormat::kInt4G128>,
+                                   kInt16<BlockFormat::kInt8G32>,  kInt16<BlockFormat::kInt8G128>,
+                                   kFloats<BlockFormat::kF8G32>,   kFloats<BlockFormat::kF8G128>,
+                                   kFloats<BlockFormat::kNF4>,     kSums16<BlockFormat::kTQ2_0>}};
 
 }  // namespace heddle::kernels::cpu

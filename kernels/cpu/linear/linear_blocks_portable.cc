@@ -14,6 +14,7 @@ using ByteVec = uint8_t __attribute__((vector_size(16)));
 using Words = uint16_t __attribute__((vector_size(16)));
 using IntSums = IntVec;
 constexpr int kTableBias = 0;  // table entries are read as signed bytes
+constexpr int kE2m1Bias = kTableBias;
 
 inline ByteVec LoadBytes(const uint8_t* p) {
   ByteVec v;

@@ -1,8 +1,7 @@
-// Q8_0 and Q4_0 by an instruction that adds four products of unsigned and signed bytes to an int32.
-// The codes are stored unsigned (Q8_0's plus 128, Q4_0's plus 8); the excess is subtracted with the
-// sums of x.
-// REQUIRES: vec_*.h, vec_math.h, linear_float.h, linear_int8.h and a dot_*.h whose DotAdd takes
-// unsigned weights included before.
+// Q8_0 by an instruction that adds four products of unsigned and signed bytes to an int32. The
+// codes are stored plus 128; the excess is subtracted with the sums of x. REQUIRES: vec_*.h,
+// vec_math.h, linear_float.h, linear_int8.h and a dot_*.h whose DotAdd takes unsigned weights
+// included before.
 #pragma once
 
 #include <cstdint>
@@ -13,26 +12,27 @@
 namespace heddle::kernels::cpu {
 namespace {
 
+constexpr int kGroupBytes = kPanelRows * 4;  // four columns of every row
+
 // The sums of one block for kRows rows of x and the two vectors of the panel.
 template <int kRows>
 struct BlockSums {
   IntSums sums[kRows][2];
 
   // Multiplies a whole block whose stored weights begin at `w`.
-  template <typename Weights>
   [[gnu::always_inline]] inline void Multiply(const uint8_t* w, const int8_t (*x)[kBlock],
                                               const int32_t* sum128) {
-    Start(sum128, Weights::kBias);
+    Start(sum128);
 #pragma GCC unroll 8
     for (int g = 0; g < 8; ++g) {
-      Step(Weights::LoadGroup(w, g), Weights::LoadGroup(w + kLanes * 4, g), x, g * 4);
+      Step(LoadBytes(w + g * kGroupBytes), LoadBytes(w + g * kGroupBytes + kLanes * 4), x, g * 4);
     }
   }
 
   // Starts with the correction for the bias of the weights.
-  void Start(const int32_t* sum128, int32_t bias) {
+  void Start(const int32_t* sum128) {
 #pragma GCC unroll 8
-    for (int m = 0; m < kRows; ++m) sums[m][0] = sums[m][1] = SetInts(sum128[m] / (128 / bias));
+    for (int m = 0; m < kRows; ++m) sums[m][0] = sums[m][1] = SetInts(sum128[m]);
   }
   // Adds four columns: 4 bytes of each row of x at `column`.
   void Step(ByteVec w0, ByteVec w1, const int8_t (*x)[kBlock], int column) {
@@ -53,25 +53,11 @@ struct BlockSums {
   }
 };
 
-// Stored weights of group g (four columns) of the rows of one vector, as unsigned bytes.
-constexpr int kGroupBytes = kPanelRows * 4;
-struct Q80Weights {
-  static constexpr int32_t kBias = 128;
-  static ByteVec LoadGroup(const uint8_t* w, int g) { return LoadBytes(w + g * kGroupBytes); }
-};
-struct Q40Weights {
-  static constexpr int32_t kBias = 8;
-  static ByteVec LoadGroup(const uint8_t* w, int g) {
-    ByteVec bytes = LoadBytes(w + g % 4 * kGroupBytes);
-    if (g >= 4) bytes = Shift<4>(bytes);
-    return And(bytes, 0xf);
-  }
-};
+using Q80Panel = BlockPanel<Q80<0x80>>;
 
 // Blocks of a panel in memory: F16 scales before the codes.
-template <typename Format>
-struct PackedInts {
-  static constexpr int64_t kBytes = BlockPanel<Format>::kBytes;
+struct PackedQ80 {
+  static constexpr int64_t kBytes = Q80Panel::kBytes;
   static constexpr int kCodesAt = kPanelRows * 2;
 
   static void PrefetchBehind(const uint8_t* block) { PrefetchAhead(block, kBytes); }
@@ -80,9 +66,8 @@ struct PackedInts {
   }
 };
 
-template <typename Format, typename Weights>
-struct IntPanel : BlockPanel<Format> {
-  template <int kRows, typename Block = PackedInts<Format>>
+struct Q80DotPanel : Q80Panel {
+  template <int kRows, typename Block = PackedQ80>
   static void Multiply(const void* blocks, const void* tile, int64_t cols, float* acc) {
     const auto* block = static_cast<const uint8_t*>(blocks);
     const auto* x = static_cast<const TileBlock<kRows>*>(tile);
@@ -91,15 +76,12 @@ struct IntPanel : BlockPanel<Format> {
     for (int64_t b = 0; b < cols / kBlock; ++b, block += Block::kBytes, ++x) {
       Block::PrefetchBehind(block);
       BlockSums<kRows> sums;
-      sums.template Multiply<Weights>(block + Block::kCodesAt, x->x, x->sum128);
+      sums.Multiply(block + Block::kCodesAt, x->x, x->sum128);
       sums.AddTo(total, Block::Scale(block, 0), Block::Scale(block, 1), x->scale);
     }
     total.Save(acc);
   }
 };
-
-using Q80DotPanel = IntPanel<Q80<0x80>, Q80Weights>;
-using Q40DotPanel = IntPanel<Q40, Q40Weights>;
 
 // Q8_0's blocks with scales in F32, which need no conversion for each tile.
 struct ExpandedQ80 {
@@ -116,7 +98,7 @@ struct ExpandingQ80Panel : Q80DotPanel {
   static int64_t ExpandedBytes(int64_t cols) { return cols / kBlock * ExpandedQ80::kBytes; }
 
   static void Expand(const void* panel, int64_t cols, void* out) {
-    using Packed = PackedInts<Q80<0x80>>;
+    using Packed = PackedQ80;
     const auto* from = static_cast<const uint8_t*>(panel);
     auto* to = static_cast<uint8_t*>(out);
     for (int64_t b = 0; b < cols / kBlock; ++b, from += Packed::kBytes, to += ExpandedQ80::kBytes) {

@@ -1,0 +1,135 @@
+// Blocks of a panel as sums16_avx2.h multiplies with them: codes as unsigned bytes, integer scales
+// as pairs of int16. A panel in memory is a row of PackedCodes; ExpandedCodes hold the same
+// decoded, while many rows of x pass.
+// REQUIRES: block_parts.h included before, on AVX2.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <utility>
+
+#include "kernels/block_format.h"
+
+namespace heddle::kernels::cpu {
+namespace {
+
+// Each of eight small integers in both halves of its lane.
+inline __m256i InPairs(IntSums v) { return _mm256_blend_epi16(v, _mm256_slli_epi32(v, 16), 0xaa); }
+
+// Returns v as a value of unknown origin. GCC 12 makes trees from long integer sums otherwise,
+// whose branches do not fit the registers.
+inline __m256i InOrder(__m256i v) {
+  asm("" : "+x"(v));
+  return v;
+}
+
+// Lets the compiler keep nothing from before in registers, or spilled: loads are cheaper.
+inline void LoadAgain() { asm volatile("" ::: "memory"); }
+
+template <BlockTraits kTraits>
+class PackedCodes : public PackedBlock<kTraits> {
+ public:
+  using Base = PackedBlock<kTraits>;
+  using Shape = PanelShape<kTraits>;
+  static constexpr int kLargestCode =
+      Shape::kTable ? 12 + Shape::kBias : (1 << kTraits.code_bits) - 1;
+
+  using Base::Base;
+
+  // The integers of sub-block h of a part.
+  __m256i ScalePairs(int part, int h, int v) const { return InPairs(Base::SubScale(part, h, v)); }
+  // What ScalePairs are multiplied with.
+  Vec BlockScale(int v) const { return Base::scale_[v]; }
+  __m256i ZeroPairs(int v) const { return InPairs(Base::Zero(v)); }
+};
+
+// The same with a byte for every code:
+//   scale    F32 [kPanelRows]                    formats with sub-scales
+//   offset   F32 [kPanelRows]                    formats with an offset
+//   offsets  int32 [kOffsetPairs][kPanelRows]    formats with integer offsets
+// and then per part
+//   scales   F32 [kPanelRows], or with sub-scales pairs [kSubs][kPanelRows]
+//   codes    [8][kPanelRows][4 bytes], less the zero point plus 16 where the format has one
+template <BlockTraits kTraits>
+class ExpandedCodes {
+ public:
+  using Shape = PanelShape<kTraits>;
+  using Packed = PackedCodes<kTraits>;
+  static constexpr bool kHasZero = false;
+  static constexpr int kBias = kTraits.has_zero ? 16 : Shape::kBias;
+  static constexpr int kLargestCode = kTraits.has_zero ? 31 : Packed::kLargestCode;
+  static constexpr int kOffsetAt = Shape::kHasSubs ? kIntRowBytes : 0;
+  static constexpr int kPairsAt = kOffsetAt + (kTraits.has_offset ? kIntRowBytes : 0);
+  static constexpr int kPartsAt =
+      kPairsAt + (Shape::kIntOffsets ? Shape::kOffsetPairs * kIntRowBytes : 0);
+  static constexpr int kCodesAt = (Shape::kHasSubs ? Shape::kSubs : 1) * kIntRowBytes;
+  static constexpr int kPartBytes = kCodesAt + kGroupsOfFour * kIntRowBytes;
+  static constexpr int kBytes = kPartsAt + Shape::kParts * kPartBytes;
+
+  explicit ExpandedCodes(const uint8_t* block) : block_(block) {}
+
+  void PrefetchBehind(int) const {}
+  template <int kGroup>
+  ByteVec Codes(int part, ByteVec, int v) const {
+    return LoadBytes(Part(part) + kCodesAt + (kGroup * kPanelRows + v * kLanes) * 4);
+  }
+  Vec Scale(int part, int, int v) const { return LoadFloats(Part(part) + v * kLanes * 4); }
+  __m256i ScalePairs(int part, int h, int v) const {
+    return LoadIntSums(Part(part) + (h * kPanelRows + v * kLanes) * 4);
+  }
+  Vec BlockScale(int v) const { return LoadFloats(block_ + v * kLanes * 4); }
+  Vec Offset(int v) const { return LoadFloats(block_ + kOffsetAt + v * kLanes * 4); }
+  IntSums OffsetPair(int i, int v) const {
+    return LoadIntSums(block_ + kPairsAt + (i * kPanelRows + v * kLanes) * 4);
+  }
+
+  // Writes the content of `from` to kBytes bytes.
+  static void Write(const Packed& from, ByteVec table, uint8_t* out) {
+    for (int v = 0; v < 2; ++v) {
+      uint8_t* column = out + v * kLanes * 4;
+      if constexpr (Shape::kHasSubs) Put(from.BlockScale(v), column);
+      if constexpr (kTraits.has_offset) Put(from.Offset(v), column + kOffsetAt);
+      if constexpr (Shape::kIntOffsets) {
+        for (int i = 0; i < Shape::kOffsetPairs; ++i) {
+          Put(from.OffsetPair(i, v), column + kPairsAt + i * kIntRowBytes);
+        }
+      }
+      for (int part = 0; part < Shape::kParts; ++part) {
+        WritePart(from, part, table, v, column + kPartsAt + part * kPartBytes);
+      }
+    }
+  }
+
+ private:
+  template <typename T>
+  static void Put(const T& value, uint8_t* out) {
+    std::memcpy(out, &value, sizeof(value));
+  }
+  static void WritePart(const Packed& from, int part, ByteVec table, int v, uint8_t* out) {
+    if constexpr (Shape::kHasSubs) {
+      for (int h = 0; h < Shape::kSubs; ++h) {
+        Put(from.ScalePairs(part, h, v), out + h * kIntRowBytes);
+      }
+    } else {
+      Put(from.Scale(part, 0, v), out);
+    }
+    [&]<int... kGroups>(std::integer_sequence<int, kGroups...>) {
+      (Put(CodesOf<kGroups>(from, part, table, v), out + kCodesAt + kGroups * kIntRowBytes), ...);
+    }
+    (std::make_integer_sequence<int, kGroupsOfFour>());
+  }
+  template <int kGroup>
+  static ByteVec CodesOf(const Packed& from, int part, ByteVec table, int v) {
+    const ByteVec codes = from.template Codes<kGroup>(part, table, v);
+    if constexpr (!kTraits.has_zero) return codes;
+    const IntVec words = (AsIntVec(from.Zero(v)) & 0xff) * 0x01010101;
+    return _mm256_add_epi8(_mm256_sub_epi8(codes, AsIntSums(words)), _mm256_set1_epi8(16));
+  }
+
+  const uint8_t* Part(int part) const { return block_ + kPartsAt + part * kPartBytes; }
+
+  const uint8_t* block_;
+};
+
+}  // namespace
+}  // namespace heddle::kernels::cpu

@@ -1,0 +1,125 @@
+// The interface of an instruction set's linear kernels: plain types and function pointers only.
+//
+// Weights are stored in panels: `panel_rows` consecutive rows of W interleaved, so that one vector
+// holds the same k of consecutive rows and an output element is one lane, summed over k in order.
+// That order is the same in every kernel of a format: an output does not depend on which other rows
+// of x were computed with it. Activations are prepared as tiles of rows of x.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/block_format.h"
+
+namespace heddle::kernels::cpu {
+
+// The layout of rows of x for a weight format.
+enum class TileKind : uint8_t {
+  kFloat,       // F32 [cols][tile_rows]
+  kInt8,        // per block of 32 columns: int8 [tile_rows][32], F32 scale [tile_rows], int32 sum
+                // [tile_rows], which is -128 times the sum of the block's int8
+  kBf16,        // BF16 [(cols + 1) / 2][tile_rows][2]: neighbouring columns of a row side by side
+  kInt8Shared,  // per 256 columns a group of eight blocks with scales base * 2^e:
+                //   F32 base [tile_rows], int32 [12][tile_rows]: pairs of int16 sums, see
+                //   linear_shared.h
+                // and per block of 32 columns int8 [tile_rows][32], int32 [tile_rows]: e at the
+                // place that F32 has it, int32 sums [tile_rows][2] of either half, F32 [tile_rows]:
+                // sum * 2^e
+  kInt8Sums16,  // the same groups and blocks with other sums, see sums16_avx2.h
+  kInt16,       // per 256 columns F32 scale [tile_rows], and per block of 32 of them int16
+                // [tile_rows][32], in the order of int16_avx2.h, int32 sum [tile_rows]
+};
+
+constexpr int32_t kMaxTileSizes = 6;
+
+struct TileKernels {
+  int32_t num_sizes;
+  int32_t sizes[kMaxTileSizes];  // rows, ascending
+  // Prepares rows [0, rows) of x as a tile of tile_rows >= rows; missing rows are zero.
+  void (*prepare)(const float* x, int64_t stride, int32_t rows, int32_t tile_rows, int64_t cols,
+                  void* tile);
+  // The size of tiles for prompts' numbers of rows (linear.cc); 0: the largest.
+  int32_t size_of_many = 0;
+};
+
+// One weight format. All panels are multiples of 64 bytes.
+struct FormatKernels {
+  TileKind tile;
+  int64_t (*panel_bytes)(int64_t cols);
+  // Interleaves rows [0, rows) of a checkpoint matrix; missing rows are zero.
+  void (*pack)(const void* source, int64_t row_bytes, int32_t rows, int64_t cols, void* panel);
+  // Decodes one row of a panel.
+  void (*unpack)(const void* panel, int32_t row, int64_t cols, float* out);
+  // acc [tile_rows][panel_rows] += x W^T, indexed by the tile's size in TileKernels::sizes. Ranges
+  // of columns that begin and end at multiples of 256 may be multiplied separately: consecutive
+  // ranges give the same bits as the whole.
+  void (*multiply[kMaxTileSizes])(const void* panel, const void* tile, int64_t cols, float* acc);
+  // Decodes a range once for many tiles, if there are expand_tiles or more: expand writes
+  // expanded_bytes(cols), and multiply_expanded gives the bits of multiply with it. 0: never.
+  int32_t expand_tiles = 0;
+  int64_t (*expanded_bytes)(int64_t cols) = nullptr;
+  void (*expand)(const void* panel, int64_t cols, void* out) = nullptr;
+  void (*multiply_expanded[kMaxTileSizes])(const void* expanded, const void* tile, int64_t cols,
+                                           float* acc) = {};
+};
+
+// The values are those of kernels::Activation and kernels::Epilogue.
+enum class ActivationCode : uint8_t {
+  kNone,
+  kSilu,
+  kGelu,
+  kGeluTanh,
+  kRelu,
+  kRelu2,
+  kClampedSwiglu
+};
+
+struct EpilogueArgs {
+  const float* acc;      // [rows][panel_rows]
+  const float* acc_up;   // the same for the second factor of a gated product, or nullptr
+  const float* bias;     // [cols] or nullptr
+  const float* bias_up;  // [cols] or nullptr
+  ActivationCode activation;
+  bool add;  // out += instead of out =
+  int32_t rows;
+  int32_t cols;  // <= panel_rows
+  float* out;
+  int64_t out_stride;
+};
+
+// Kernels of the formats in block_format.h.
+struct BlockKernels {
+  TileKernels shared_tile;                  // of kInt8Shared or kInt8Sums16
+  FormatKernels formats[kNumBlockFormats];  // by BlockFormat
+};
+
+struct LinearKernels {
+  int32_t panel_rows;
+  TileKernels tiles[2];      // of kFloat, and of kInt8 or kInt16; others are in BlockKernels
+  FormatKernels formats[5];  // by DType; the others are in BlockKernels
+  void (*epilogue)(const EpilogueArgs& args);
+  const BlockKernels* blocks;
+  TileKernels bf16_tile;  // of kBf16, if the level has it
+};
+
+// Replaces the exact BF16 kernels if the processor multiplies BF16 itself.
+struct Bf16DotKernels {
+  TileKernels tile;
+  FormatKernels format;
+};
+
+// Replaces the kernels of blocked formats whose codes are floats.
+struct Bf16BlockKernels {
+  FormatKernels f8_g32;
+  FormatKernels f8_g128;
+  FormatKernels nf4;
+};
+
+// Replaces the int8 kernels if the processor has AVX2's vectors and VNNI.
+struct Int8DotKernels {
+  TileKernels tile;
+  FormatKernels q8_0;
+  FormatKernels q4_0;
+  const BlockKernels* blocks;
+};
+
+}  // namespace heddle::kernels::cpu
