@@ -61,19 +61,30 @@ void KeptContexts::Cut(int32_t num_places, Context* context) const {
   }
 }
 
-void KeptContexts::Join(std::span<const ContextId> children, int32_t at, const ContextParts& parts,
-                        ContextId to) {
-  const auto first = contexts_.find(children[0]);
+void KeptContexts::Join(const ContextJoin& join) {
+  const auto first = contexts_.find(join.children[0]);
   if (first == contexts_.end()) return;
   Context joined = first->second;
-  Cut(joined.layout.PlaceOf(at), &joined);
-  for (const ContextId child : children) {
-    const auto found = contexts_.find(child);
-    if (found == contexts_.end() || !JoinOne(found->second, at, &joined)) break;
+  Cut(joined.layout.PlaceOf(join.at), &joined);
+  const ContextLayout layout(join.parts, pool_.page_tokens());
+  std::vector<TokenId> tokens = join.tokens;
+  layout.AddHoles(&tokens);
+  if (tokens.size() < joined.tokens.size() ||
+      !std::equal(joined.tokens.begin(), joined.tokens.end(), tokens.begin())) {
+    return;
   }
-  joined.layout =
-      ContextLayout(parts, pool_.page_tokens()).First(static_cast<int32_t>(joined.tokens.size()));
-  Insert(to, std::move(joined));
+  joined.tokens = std::move(tokens);
+  int32_t length = join.at;
+  for (size_t c = 0; c < join.children.size(); ++c) {
+    const int32_t before = layout.PlaceOf(length);
+    length += join.lengths[c] - join.at;
+    const auto found = contexts_.find(join.children[c]);
+    if (found == contexts_.end()) continue;
+    JoinOne(found->second, join.at, before, layout.PlaceOf(length), &joined);
+  }
+  joined.tokens.resize(static_cast<size_t>(layout.PlaceOf(length)));
+  joined.layout = layout.First(static_cast<int32_t>(joined.tokens.size()));
+  Insert(join.to, std::move(joined));
 }
 
 // Makes `table`, of the first `end` places, one of whole pages: holes behind what is there, and
@@ -90,32 +101,38 @@ void KeptContexts::FillPages(int32_t end, KeptTable* table) const {
   table->spans.resize(pages, KeptSpan{PageId{0}, 0, kLost});
 }
 
-// Appends what `child` has beyond the fork. Returns false, with nothing changed, if its pages do
-// not begin there, or if it is no sibling of what is there.
-bool KeptContexts::JoinOne(const Context& child, int32_t at, Context* joined) const {
+// Adds the pages of what `child` has beyond the fork to those of the join, which it has from the
+// first page behind place `before` to `end`. Adds none if they do not begin at the fork, or if it
+// is no sibling of the others.
+void KeptContexts::JoinOne(const Context& child, int32_t at, int32_t before, int32_t end,
+                           Context* joined) const {
   const int32_t page_tokens = pool_.page_tokens();
+  const int32_t begin = (before + page_tokens - 1) / page_tokens * page_tokens;
   const int32_t fork = child.layout.PlaceOf(at);
-  const int32_t begin = fork + child.layout.HolesAt(fork);
-  const auto end = static_cast<int32_t>(joined->tokens.size());
+  const int32_t own = fork + child.layout.HolesAt(fork);
   const bool is_sibling = child.cache_space == joined->cache_space &&
                           child.adapter == joined->adapter &&
                           child.adapter_scale == joined->adapter_scale;
-  if (!is_sibling || end < fork || begin >= std::ssize(child.tokens) || begin % page_tokens != 0 ||
+  if (!is_sibling || own >= std::ssize(child.tokens) || own % page_tokens != 0 ||
       !std::equal(child.tokens.begin(), child.tokens.begin() + fork, joined->tokens.begin()) ||
       child.layout.SameAs(joined->layout, fork) < fork) {
-    return false;
+    return;
   }
+  const auto most = std::min<int32_t>(end - begin, static_cast<int32_t>(child.tokens.size()) - own);
+  const auto from = child.tokens.begin() + own;
+  const auto same = static_cast<int32_t>(
+      std::mismatch(from, from + most, joined->tokens.begin() + begin).first - from);
   for (int32_t group = 0; group < limits_.num_groups; ++group) {
-    const std::vector<KeptSpan>& own = child.tables[group].spans;
-    FillPages(end, &joined->tables[group]);
-    const auto first = std::min(std::ssize(own), ptrdiff_t{begin / page_tokens});
-    joined->tables[group].spans.insert(joined->tables[group].spans.end(), own.begin() + first,
-                                       own.end());
+    const std::vector<KeptSpan>& spans = child.tables[group].spans;
+    std::vector<KeptSpan>& all = joined->tables[group].spans;
+    FillPages(before, &joined->tables[group]);
+    int32_t left = same;
+    for (auto i = static_cast<size_t>(own / page_tokens); i < spans.size() && left > 0; ++i) {
+      all.push_back(spans[i]);
+      all.back().num_tokens = std::min(left, all.back().num_tokens);
+      left -= page_tokens;
+    }
   }
-  const auto pages = static_cast<size_t>((end + page_tokens - 1) / page_tokens);
-  joined->tokens.resize(pages * static_cast<size_t>(page_tokens), engine::kNoToken);
-  joined->tokens.insert(joined->tokens.end(), child.tokens.begin() + begin, child.tokens.end());
-  return true;
 }
 
 // The new one comes before the old one goes, because they may have pages in common.

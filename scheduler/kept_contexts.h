@@ -45,11 +45,9 @@ class KeptContexts final : private PageOwner {
   // is no `from`. O(tokens + pages).
   void Fork(ContextId from, int32_t num_tokens, ContextId to);
 
-  // Remembers a concurrent join of `children` (context_layout.h), of which each has its first `at`
-  // tokens and its own behind them, as context `to`; `parts` are those of the whole. A child whose
-  // pages do not begin at the fork is left out, with those behind it. O(tokens + pages).
-  void Join(std::span<const ContextId> children, int32_t at, const ContextParts& parts,
-            ContextId to);
+  // Remembers a concurrent join as context `join.to`. Pages of a child that do not begin at the
+  // fork, or that hold other tokens than the join has there, are left out. O(tokens + pages).
+  void Join(const ContextJoin& join);
 
   // Forgets a context; unknown ones are ignored. O(pages).
   void Drop(ContextId id);
@@ -103,7 +101,8 @@ class KeptContexts final : private PageOwner {
 
   void Cut(int32_t num_places, Context* context) const;
   void FillPages(int32_t end, KeptTable* table) const;
-  bool JoinOne(const Context& child, int32_t at, Context* joined) const;
+  void JoinOne(const Context& child, int32_t at, int32_t before, int32_t end,
+               Context* joined) const;
   void Insert(ContextId id, Context&& context);
   void Enter(const Context& context);
   void EnterPage(const KeptSpan& span, int32_t depth);

@@ -27,6 +27,17 @@ enum class FinishReason : uint8_t {
   kError,      // the engine failed
 };
 
+// A concurrent join of contexts (context_layout.h). Child i has `lengths[i]` tokens, its first `at`
+// ones in common with the others; the join has them as JoinParts says, and may have more behind.
+struct ContextJoin {
+  std::vector<ContextId> children;
+  std::vector<int32_t> lengths;
+  int32_t at = 0;
+  ContextParts parts;
+  std::vector<TokenId> tokens;
+  ContextId to{};
+};
+
 // The LoRA adapter of a request; id 0: the base model.
 struct AdapterUse {
   engine::AdapterId id{};

@@ -85,10 +85,9 @@ class Scheduler {
   // `from` may be what a branch that still lives is going to leave: then they are the branch's.
   // Unknown contexts are ignored. O(tokens + pages).
   void ForkContext(ContextId from, int32_t num_tokens, ContextId to);
-  // Remembers the concurrent join of `children`, contexts that no branch is going to leave, behind
-  // their first `at` tokens as context `to` (KeptContexts::Join). O(tokens + pages).
-  void JoinContexts(std::span<const ContextId> children, int32_t at, const ContextParts& parts,
-                    ContextId to);
+  // Remembers the concurrent join of contexts that no branch is going to leave
+  // (KeptContexts::Join). O(tokens + pages).
+  void JoinContexts(const ContextJoin& join) { contexts_.Join(join); }
   // Forgets a context. A branch that still lives leaves nothing by that name.
   void DropContext(ContextId id);
 

@@ -26,11 +26,6 @@ void Scheduler::ForkContext(ContextId from, int32_t num_tokens, ContextId to) {
   contexts_.Keep(to, *sequence, sequence->request->layout.PlaceOf(num_tokens));
 }
 
-void Scheduler::JoinContexts(std::span<const ContextId> children, int32_t at,
-                             const ContextParts& parts, ContextId to) {
-  contexts_.Join(children, at, parts, to);
-}
-
 void Scheduler::DropContext(ContextId id) {
   keepers_.erase(id);
   contexts_.Drop(id);

@@ -179,10 +179,8 @@ class GenerationService {
   // come in order, and behind the requests that were submitted before.
   virtual void ForkContext(scheduler::ContextId /*from*/, int32_t /*num_tokens*/,
                            scheduler::ContextId /*to*/) {}
-  // Contexts that no request runs any more are joined side by side (Scheduler::JoinContexts).
-  virtual void JoinContexts(const std::vector<scheduler::ContextId>& /*children*/, int32_t /*at*/,
-                            const scheduler::ContextParts& /*parts*/, scheduler::ContextId /*to*/) {
-  }
+  // NOLINTNEXTLINE(performance-unnecessary-value-param): joins contexts that no request runs.
+  virtual void JoinContexts(scheduler::ContextJoin /*join*/) {}
   virtual void DropContext(scheduler::ContextId /*id*/) {}
 
   virtual EngineStats Stats() const = 0;

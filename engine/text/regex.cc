@@ -163,10 +163,11 @@ struct MatchFree {
 // Searches one text for matches.
 class Search {
  public:
-  Search(const pcre2_code* code, std::string_view text)
+  // `num_groups`: of each match that are told, the whole match included.
+  Search(const pcre2_code* code, std::string_view text, uint32_t num_groups = 1)
       : code_(code),
         text_(text),
-        match_(pcre2_match_data_create(1, nullptr)),
+        match_(pcre2_match_data_create(num_groups, nullptr)),
         context_(pcre2_match_context_create(nullptr)) {
     if (!has_memory()) return;
     const size_t steps = kLeastMatchSteps + kMatchStepsPerByte * text.size();
@@ -190,6 +191,12 @@ class Search {
   }
   size_t begin() const { return pcre2_get_ovector_pointer(match_.get())[0]; }
   size_t end() const { return pcre2_get_ovector_pointer(match_.get())[1]; }
+  // What the first group has matched; empty: nothing. REQUIRES: num_groups is 2.
+  std::string_view group() const {
+    const PCRE2_SIZE* range = pcre2_get_ovector_pointer(match_.get()) + 2;
+    if (range[0] == PCRE2_UNSET || range[1] < range[0]) return {};
+    return text_.substr(range[0], range[1] - range[0]);
+  }
 
   // The position of the next code point behind `at`; beyond the text if there is none.
   size_t NextPlace(size_t at) const {
@@ -206,6 +213,34 @@ class Search {
   std::unique_ptr<pcre2_match_context, MatchFree> context_;
   std::unique_ptr<pcre2_jit_stack, MatchFree> stack_;
 };
+
+// Calls `on_match` at each match of `search`, from left to right.
+absl::Status Walk(Search* search, std::string_view text, std::string_view pattern,
+                  WorkBudget* budget, absl::FunctionRef<absl::Status()> on_match) {
+  if (!search->has_memory()) {
+    return absl::ResourceExhaustedError("no memory for a regular expression match");
+  }
+  size_t from = 0;
+  while (from <= text.size()) {
+    if (budget != nullptr) HEDDLE_RETURN_IF_ERROR(budget->CheckTime());
+    const size_t last = std::min(text.size(), from + kPlacesAtATime);
+    const int found = search->From(from, last);
+    if (found == PCRE2_ERROR_NOMATCH) {
+      from = search->NextPlace(last);
+      continue;
+    }
+    if (found < 0) {
+      return absl::ResourceExhaustedError(base::StrCat("regular expression '", pattern, "' on ",
+                                                       text.size(), " bytes: ", ErrorText(found)));
+    }
+    const size_t begin = search->begin();
+    const size_t end = search->end();
+    if (end < begin) break;  // \K in a lookahead, which no tokenizer uses
+    HEDDLE_RETURN_IF_ERROR(on_match());
+    from = end > begin ? end : search->NextPlace(end);
+  }
+  return absl::OkStatus();
+}
 
 }  // namespace
 
@@ -270,30 +305,31 @@ absl::Status Regex::ForEachMatch(std::string_view text,
                                  WorkBudget* budget) const {
   if (code_->run) return code_->run->ForEachMatch(text, on_match);
   Search search(code_->compiled, text);
-  if (!search.has_memory()) {
-    return absl::ResourceExhaustedError("no memory for a regular expression match");
+  return Walk(&search, text, code_->pattern, budget,
+              [&search, &on_match] { return on_match(search.begin(), search.end()); });
+}
+
+absl::StatusOr<std::vector<std::string_view>> Regex::FirstGroups(std::string_view text,
+                                                                 size_t limit,
+                                                                 WorkBudget* budget) const {
+  std::vector<std::string_view> groups;
+  uint32_t count = 0;
+  if (!code_->run) pcre2_pattern_info(code_->compiled, PCRE2_INFO_CAPTURECOUNT, &count);
+  const auto add = [&groups, limit](std::string_view group) {
+    if (groups.size() < limit) groups.push_back(group);
+    return absl::OkStatus();
+  };
+  if (count == 0) {
+    HEDDLE_RETURN_IF_ERROR(ForEachMatch(
+        text,
+        [text, &add](size_t begin, size_t end) { return add(text.substr(begin, end - begin)); },
+        budget));
+    return groups;
   }
-  size_t from = 0;
-  while (from <= text.size()) {
-    if (budget != nullptr) HEDDLE_RETURN_IF_ERROR(budget->CheckTime());
-    const size_t last = std::min(text.size(), from + kPlacesAtATime);
-    const int found = search.From(from, last);
-    if (found == PCRE2_ERROR_NOMATCH) {
-      from = search.NextPlace(last);
-      continue;
-    }
-    if (found < 0) {
-      return absl::ResourceExhaustedError(base::StrCat("regular expression '", code_->pattern,
-                                                       "' on ", text.size(),
-                                                       " bytes: ", ErrorText(found)));
-    }
-    const size_t begin = search.begin();
-    const size_t end = search.end();
-    if (end < begin) break;  // \K in a lookahead, which no tokenizer uses
-    HEDDLE_RETURN_IF_ERROR(on_match(begin, end));
-    from = end > begin ? end : search.NextPlace(end);
-  }
-  return absl::OkStatus();
+  Search search(code_->compiled, text, 2);
+  HEDDLE_RETURN_IF_ERROR(
+      Walk(&search, text, code_->pattern, budget, [&] { return add(search.group()); }));
+  return groups;
 }
 
 }  // namespace heddle::engine::text

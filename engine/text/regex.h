@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
@@ -36,6 +37,11 @@ class Regex {
   absl::Status ForEachMatch(std::string_view text,
                             absl::FunctionRef<absl::Status(size_t, size_t)> on_match,
                             WorkBudget* budget = nullptr) const;
+
+  // What the first group of each match has matched, or the whole match of an expression without
+  // groups; at most `limit` of them. The views are of `text`. Errors as of ForEachMatch.
+  absl::StatusOr<std::vector<std::string_view>> FirstGroups(std::string_view text, size_t limit,
+                                                            WorkBudget* budget = nullptr) const;
 
  private:
   struct Code;

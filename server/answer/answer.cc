@@ -296,6 +296,12 @@ void Answer::EndBranch(size_t index, bool length, std::string* frames) {
       std::find(stops.begin(), stops.end(), branch.last_token) != stops.end()) {
     result.stop_token = branch.last_token;
   }
+  const size_t prompt = index / static_cast<size_t>(request_->best_of);
+  const std::vector<TokenId>& ends = request_->generations[prompt].stop_tokens;
+  if (!length && result.stop_string.empty() &&
+      std::find(ends.begin(), ends.end(), branch.last_token) != ends.end()) {
+    result.end_token = branch.last_token;
+  }
   --open_branches_;
   if (!request_->stream) return;
   format_->EndChoice(index, result, frames);

@@ -28,6 +28,9 @@ struct Usage {
   bool has_prediction = false;   // the client predicted the answer (OpenAI's "prediction")
   int64_t accepted_prediction_tokens = 0;  // of the prediction, of all choices: those that came
   int64_t rejected_prediction_tokens = 0;  // and the others
+  bool has_branches = false;               // the model may think in branches (parallel_format.h)
+  int64_t critical_path_tokens = 0;        // of the longest way through them
+  int64_t branches = 0;                    // that it has begun
 };
 
 // How long a request has taken, from its arrival, for APIs that tell it.
@@ -47,6 +50,7 @@ struct ChoiceResult {
   EndReason reason = EndReason::kStop;
   std::string stop_string;            // the one that ended it, or empty
   std::optional<TokenId> stop_token;  // the client's stop token that ended it
+  std::optional<TokenId> end_token;   // the same, or the model's own that ends a text
   std::vector<TokenId> token_ids;     // all that were drawn; only if they were asked for
   // For the prompt's tokens except the first; empty unless asked for.
   std::span<const engine::SampledToken> prompt_scores;
@@ -84,6 +88,8 @@ class AnswerFormat {
 
   virtual void Begin(const Usage& /*so_far*/, std::string* /*frames*/) {}
   virtual void BeginChoice(size_t index, std::string* frames) = 0;
+  // The branch whose pieces follow, of a model that thinks in branches; empty: none is named.
+  virtual void SetBranch(std::string_view /*path*/) {}
   // The ids of drawn tokens, if they were asked for, before what they bring is written.
   virtual void TakeTokenIds(size_t /*index*/, std::span<const TokenId> /*ids*/) {}
   // `tokens` belong to the text of this piece; empty unless logprobs were asked for.

@@ -13,6 +13,7 @@
 
 #include "server/adapters/adapter_names.h"
 #include "server/generation.h"
+#include "server/parallel/parallel_format.h"
 #include "server/text/text_codec.h"
 #include "server/toolcalls/output_syntax.h"
 
@@ -58,6 +59,7 @@ struct ApiRequest {
   double length_penalty = 1;
   bool keep = false;              // the answer's choices stay as branches (server/branches/)
   std::string common;             // of a kept one: JSON members of all requests of its tree
+  ParallelOptions parallel;       // of a model that thinks in branches
   bool return_token_ids = false;  // the ids of prompt and answer are sent, too
   std::vector<GenerationRequest> generations;  // ids unset
   std::vector<std::string> prompt_texts;       // with echo only; one per generation

@@ -224,10 +224,15 @@ absl::StatusOr<BranchInfo> BranchTable::Join(uint64_t owner, const JoinOrder& or
   const ContextId context = first.context;
   const auto added = AddChild(parent, NewId(), std::move(joined));
   if (order.concurrent) {
-    std::vector<ContextId> contexts;
-    contexts.reserve(children.size());
-    for (const Branches::iterator child : children) contexts.push_back(child->second.context);
-    service_.JoinContexts(contexts, at, added->second.parts, added->second.context);
+    scheduler::ContextJoin join{.at = at,
+                                .parts = added->second.parts,
+                                .tokens = added->second.tokens,
+                                .to = added->second.context};
+    for (const Branches::iterator child : children) {
+      join.children.push_back(child->second.context);
+      join.lengths.push_back(static_cast<int32_t>(child->second.tokens.size()));
+    }
+    service_.JoinContexts(std::move(join));
   } else {
     service_.ForkContext(context, length, added->second.context);
   }

@@ -29,7 +29,33 @@ absl::Status EngineExchange::SubmitToEngine(GenerationRequest generation, EventS
   const RequestId id = generation.id;
   HEDDLE_RETURN_IF_ERROR(service->Submit(std::move(generation), std::move(sink)));
   ids_.push_back(id);
+  if (paused_) service->Pause(id);
   return absl::OkStatus();
+}
+
+void EngineExchange::Measure(size_t sequence, const GenerationEvent& event) {
+  ServerMetrics* metrics = context_->dependencies.metrics;
+  RequestRecord& record = writer_->record();
+  if (event.queued_seconds >= 0) {
+    metrics->ObserveQueueTime(event.queued_seconds);
+    if (record.queued_seconds < 0) {
+      record.queued_seconds = record.prepared_seconds + event.queued_seconds;
+    }
+  }
+  const Clock::time_point now = Clock::now();
+  record.last_event_seconds = SecondsBetween(received_, now);
+  if (event.tokens.empty()) return;
+  if (record.first_token_seconds < 0) {
+    record.first_token_seconds = record.last_event_seconds;
+    metrics->ObserveFirstToken(record.first_token_seconds);
+  }
+  if (last_token_.size() <= sequence) last_token_.resize(sequence + 1);
+  Clock::time_point& last = last_token_[sequence];
+  if (last != Clock::time_point()) {
+    const auto count = static_cast<int64_t>(event.tokens.size());
+    metrics->ObserveInterToken(SecondsBetween(last, now) / static_cast<double>(count), count);
+  }
+  last = now;
 }
 
 void EngineExchange::CancelAll() {

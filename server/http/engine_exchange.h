@@ -30,6 +30,8 @@ class EngineExchange : public Exchange, public EventReceiver {
   // Submits a generation to the engine under a new id, which is appended to ids_.
   absl::Status SubmitToEngine(GenerationRequest generation, EventSink sink);
   void CancelAll();
+  // Notes when an event of one sequence came, for metrics and the record.
+  void Measure(size_t sequence, const GenerationEvent& event);
   // Pauses what was submitted, if the client is behind, until it has caught up.
   void PauseIfBehind();
 
@@ -52,7 +54,8 @@ class EngineExchange : public Exchange, public EventReceiver {
  private:
   void FailByException(const absl::Status& status);
 
-  const scheduler::AdapterUse adapter_;  // of all generations
+  const scheduler::AdapterUse adapter_;        // of all generations
+  std::vector<Clock::time_point> last_token_;  // [sequences] the epoch means none yet
 };
 
 }  // namespace heddle::server

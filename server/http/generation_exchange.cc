@@ -3,9 +3,9 @@
 #include <utility>
 
 #include "server/batch/file_store.h"
-#include "server/http/responses.h"
 
 namespace heddle::server {
+
 GenerationExchange::GenerationExchange(ServerContext* context,
                                        std::unique_ptr<const ApiRequest> request,
                                        std::unique_ptr<AnswerFormat> format, ResponseWriter* writer,
@@ -14,8 +14,8 @@ GenerationExchange::GenerationExchange(ServerContext* context,
     : EngineExchange(context, writer, received, std::move(adapter)),
       request_(std::move(request)),
       answer_(request_.get(), context->dependencies.codec, std::move(format)),
-      turns_(std::move(turns)),
-      last_token_(request_->num_branches()) {}
+      sender_(context, writer, request_.get(), &answer_.format()),
+      turns_(std::move(turns)) {}
 
 absl::Status GenerationExchange::Submit(EventInbox* inbox) {
   Describe();
@@ -44,7 +44,8 @@ void GenerationExchange::Take(size_t prompt, GenerationEvent event) {
     Fail(absl::InternalError("the server could not keep up with this request's tokens"));
     return;
   }
-  Measure(prompt, event);
+  Measure(prompt * static_cast<size_t>(request_->best_of) + static_cast<size_t>(event.branch),
+          event);
   const RequestRecord& record = writer_->record();
   answer_.format().SetTimes(
       {record.queued_seconds, record.first_token_seconds, record.last_event_seconds});
@@ -89,83 +90,34 @@ void GenerationExchange::Watch() {
   if (const absl::Status gone = turns_->CheckLive(UnixNow()); !gone.ok()) Fail(gone);
 }
 
-void GenerationExchange::Measure(size_t prompt, const GenerationEvent& event) {
-  ServerMetrics* metrics = context_->dependencies.metrics;
-  RequestRecord& record = writer_->record();
-  if (event.queued_seconds >= 0) {
-    metrics->ObserveQueueTime(event.queued_seconds);
-    if (record.queued_seconds < 0) {
-      record.queued_seconds = record.prepared_seconds + event.queued_seconds;
-    }
-  }
-  Clock::time_point now = Clock::now();
-  record.last_event_seconds = SecondsBetween(received_, now);
-  if (event.tokens.empty()) return;
-  if (record.first_token_seconds < 0) {
-    record.first_token_seconds = record.last_event_seconds;
-    metrics->ObserveFirstToken(record.first_token_seconds);
-  }
-  size_t index =
-      prompt * static_cast<size_t>(request_->best_of) + static_cast<size_t>(event.branch);
-  Clock::time_point& last = last_token_[index];
-  if (last != Clock::time_point()) {
-    auto count = static_cast<int64_t>(event.tokens.size());
-    metrics->ObserveInterToken(SecondsBetween(last, now) / static_cast<double>(count), count);
-  }
-  last = now;
-}
-
 void GenerationExchange::SendFrames(const std::string& frames) {
-  if (!streaming_) {
-    streaming_ = true;
-    context_->dependencies.metrics->StreamBegan();
-    HttpResponse head = TextResponse(answer_.format().content_type(), "");
-    AddHeaders(&head);
-    writer_->StartStream(std::move(head), answer_.format().keep_alive());
-  }
-  writer_->Write(frames);
-  if (!writer_->is_overfull()) return PauseIfBehind();
-  context_->dependencies.log->Warning(
-      "a client reads too slowly; its request is cancelled",
-      {{"request_id", writer_->record().request_id},
-       {"buffered_bytes", static_cast<int64_t>(writer_->buffered_bytes())}});
+  if (sender_.Send(frames)) return PauseIfBehind();
   CancelAll();
   End();
   writer_->Abort();
 }
 
 void GenerationExchange::Finish() {
-  if (streaming_) {
+  if (sender_.streaming()) {
     End();
-    writer_->EndStream();
+    sender_.EndStream();
     return;
   }
-  HttpResponse response = JsonResponse(answer_.Body());
-  AddHeaders(&response);
+  std::string body = answer_.Body();
   End();
-  writer_->Send(std::move(response));
+  sender_.SendWhole(std::move(body));
 }
 
 void GenerationExchange::Fail(const absl::Status& status) {
   CancelAll();
   End();
-  ApiError error = ToApiError(status);
-  if (!streaming_) {
-    HttpResponse response =
-        ErrorResponse(error, answer_.format().ErrorBody(error), context_->options.cors_origin);
-    AddWarning(&response);
-    writer_->Send(std::move(response));
-    return;
-  }
-  writer_->record().failed_midway = true;
-  writer_->Write(answer_.format().ErrorFrames(error));
-  writer_->EndStream();
+  sender_.SendError(status);
 }
 
 void GenerationExchange::End() {
   EngineExchange::End();
   turns_.reset();
-  if (streaming_) context_->dependencies.metrics->StreamEnded();
+  sender_.Count();
   const Usage& usage = answer_.usage();
   RequestRecord& record = writer_->record();
   record.prompt_tokens = usage.prompt_tokens;
@@ -174,17 +126,6 @@ void GenerationExchange::End() {
   record.finish_reasons = answer_.finish_reasons();
   context_->dependencies.metrics->CountTokens(usage.prompt_tokens, usage.cached_tokens,
                                               usage.completion_tokens);
-}
-
-void GenerationExchange::AddHeaders(HttpResponse* response) const {
-  AddWarning(response);
-  AddCorsHeaders(context_->options.cors_origin, response);
-}
-
-void GenerationExchange::AddWarning(HttpResponse* response) const {
-  if (!request_->warning.empty()) {
-    response->headers.emplace_back("X-Heddle-Warning", request_->warning);
-  }
 }
 
 }  // namespace heddle::server

@@ -1,7 +1,5 @@
 // One generation request in progress: submits to the engine, turns events into bytes, cancels when
 // the client leaves.
-// An error before the first event is a real HTTP status, because the head of a stream is only sent
-// with its first frame. A later error is an error frame, and the stream still ends in order.
 // Thread: the connection's I/O thread.
 #pragma once
 
@@ -11,6 +9,7 @@
 
 #include "server/answer/answer.h"
 #include "server/branches/branch_turns.h"
+#include "server/http/answer_writer.h"
 #include "server/http/engine_exchange.h"
 
 namespace heddle::server {
@@ -40,17 +39,13 @@ class GenerationExchange final : public EngineExchange,
 
   void Describe();  // for spans
   void TakeDown(size_t prompt, GenerationEvent event, Answer::Output* output);
-  void Measure(size_t prompt, const GenerationEvent& event);
   void SendFrames(const std::string& frames);
   void Finish();
-  void AddHeaders(HttpResponse* response) const;  // adds the headers of an answer
-  void AddWarning(HttpResponse* response) const;
 
   std::unique_ptr<const ApiRequest> request_;
   Answer answer_;
-  std::unique_ptr<BranchTurns> turns_;         // null: no branches
-  std::vector<Clock::time_point> last_token_;  // per choice; the epoch means none yet
-  bool streaming_ = false;
+  AnswerWriter sender_;
+  std::unique_ptr<BranchTurns> turns_;  // null: no branches
 };
 
 }  // namespace heddle::server

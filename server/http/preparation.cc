@@ -17,6 +17,7 @@
 #include "server/http/embedding_exchange.h"
 #include "server/http/file_routes.h"
 #include "server/http/generation_exchange.h"
+#include "server/http/parallel_exchange.h"
 #include "server/http/response_routes.h"
 #include "server/http/responses.h"
 #include "server/kserve/kserve_models.h"
@@ -62,6 +63,7 @@ class GenerationPreparation final : public Preparation {
       return StartInBackground(parts_, std::move(generation_), std::move(adapter));
     }
     if (generation_.request->beam_width > 0) return SearchBeams(std::move(adapter));
+    if (generation_.request->parallel.syntax != nullptr) return RunInBranches(std::move(adapter));
     std::unique_ptr<BranchTurns> turns;
     if (generation_.request->keep) {
       HEDDLE_ASSIGN_OR_RETURN(turns, KeepAnswer());
@@ -82,6 +84,19 @@ class GenerationPreparation final : public Preparation {
     auto exchange = std::make_shared<BeamExchange>(parts_.server, std::move(generation_.request),
                                                    std::move(generation_.format), parts_.writer,
                                                    parts_.request.received, std::move(adapter));
+    HEDDLE_RETURN_IF_ERROR(exchange->Submit(parts_.inbox));
+    return exchange;
+  }
+
+  absl::StatusOr<std::shared_ptr<Exchange>> RunInBranches(scheduler::AdapterUse adapter) {
+    const std::string& why_not = parts_.server->options.branches.no_concurrent;
+    if (generation_.request->parallel.syntax->is_concurrent() && !why_not.empty()) {
+      return WithParam(WithCode(absl::InvalidArgumentError(why_not), "concurrent_join_unsupported"),
+                       "parallel.format");
+    }
+    auto exchange = std::make_shared<ParallelExchange>(
+        parts_.server, std::move(generation_.request), std::move(generation_.format), parts_.writer,
+        parts_.request.received, std::move(adapter));
     HEDDLE_RETURN_IF_ERROR(exchange->Submit(parts_.inbox));
     return exchange;
   }

@@ -154,8 +154,8 @@ void EngineLoop::TakeIn(Mailbox* mail) {
   for (const ContextOrder& order : mail->context_orders) {
     if (order.to == scheduler::ContextId{}) {
       scheduler_.DropContext(order.from);
-    } else if (!order.children.empty()) {
-      scheduler_.JoinContexts(order.children, order.num_tokens, order.parts, order.to);
+    } else if (!order.join.children.empty()) {
+      scheduler_.JoinContexts(order.join);
     } else {
       scheduler_.ForkContext(order.from, order.num_tokens, order.to);
     }

@@ -65,8 +65,7 @@ class EngineLoop final : public GenerationService {
   void Pause(RequestId id) override;
   void Resume(RequestId id) override;
   void ForkContext(scheduler::ContextId from, int32_t num_tokens, scheduler::ContextId to) override;
-  void JoinContexts(const std::vector<scheduler::ContextId>& children, int32_t at,
-                    const scheduler::ContextParts& parts, scheduler::ContextId to) override;
+  void JoinContexts(scheduler::ContextJoin join) override;
   void DropContext(scheduler::ContextId id) override;
   EngineStats Stats() const override;
   // Has the loop look at the executor's status, also if there is nothing to run.

@@ -104,9 +104,9 @@ void EngineLoop::ForkContext(scheduler::ContextId from, int32_t num_tokens,
   Post({.from = from, .num_tokens = num_tokens, .to = to});
 }
 
-void EngineLoop::JoinContexts(const std::vector<scheduler::ContextId>& children, int32_t at,
-                              const scheduler::ContextParts& parts, scheduler::ContextId to) {
-  Post({.num_tokens = at, .to = to, .children = children, .parts = parts});
+void EngineLoop::JoinContexts(scheduler::ContextJoin join) {
+  const scheduler::ContextId to = join.to;
+  Post({.to = to, .join = std::move(join)});
 }
 
 void EngineLoop::DropContext(scheduler::ContextId id) { Post({.from = id}); }

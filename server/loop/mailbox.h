@@ -32,9 +32,8 @@ struct PauseOrder {
 struct ContextOrder {
   scheduler::ContextId from{};
   int32_t num_tokens = 0;
-  scheduler::ContextId to{};                   // 0: `from` ends
-  std::vector<scheduler::ContextId> children;  // empty: no join
-  scheduler::ContextParts parts;               // of the join
+  scheduler::ContextId to{};    // 0: `from` ends
+  scheduler::ContextJoin join;  // without children: no join
 };
 
 struct Mailbox {

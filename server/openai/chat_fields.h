@@ -71,6 +71,43 @@ inline constexpr Field kKeep = {
     "keep", kBoolean, 0,
     0,      "false",  "keep the answer for /v1/branches, under its id (docs/parallel-decoding.md)"};
 
+inline constexpr double kMaxMarkBytes = 1024;
+
+inline constexpr Field kParallelCustom[] = {
+    {"fork_at", kString, 1, kMaxMarkBytes, "", "the model asks for branches when it has written it",
+     true},
+    {"items_from", kString, 0, kMaxMarkBytes, "",
+     "the items, one for each branch, stand behind the last of these"},
+    {"items", kString, 1, kMaxMarkBytes, "", "an expression whose first group is an item's id",
+     true},
+    {"before", kString, 0, kMaxMarkBytes, "", "put between fork_at and the branches"},
+    {"header", kString, 1, kMaxMarkBytes, "",
+     "each branch begins with it; {id} stands for the item's id", true},
+    {"branch_begin", kString, 0, kMaxMarkBytes, "",
+     "where a branch writes it, one more branch_end belongs to the branch"},
+    {"branch_end", kString, 1, kMaxMarkBytes, "", "ends a branch", true},
+    {"cut_end", kString, 0, kMaxMarkBytes, "(branch_end)", "put behind a branch without an end"},
+    {"after", kString, 0, kMaxMarkBytes, "", "put behind each branch"},
+    {"join", kString, 0, 32, "text",
+     "text: branches are read one behind the other; concurrent: none sees another"},
+    {"tail", kString, 0, kMaxMarkBytes, "", "put behind all branches"},
+};
+
+inline constexpr Field kParallel[] = {
+    {"format", kString, 0, 64, "auto",
+     "how the model asks for branches: multiverse, threadweaver, custom, or auto, by its tokens"},
+    {"max_branches", kInteger, 1, 64, "8", "of one fork; a larger one is plain text"},
+    {"max_depth", kInteger, 0, 8, "2", "forks within branches; a deeper one is plain text"},
+    {"max_branch_tokens", kInteger, 1, kMaxInt32, "(max_tokens)", "of one branch"},
+    {"max_total_tokens", kInteger, 1, kMaxInt32, "(max_tokens)",
+     "of all branches together, while max_tokens limits the longest way through them"},
+    {"on_slow", kStringOrObject, 0, kMaxMarkBytes, "wait",
+     "wait, or {\"cut_after_s\": seconds} after which a fork's branches end where they are"},
+    {"stream_order", kString, 0, 32, "tagged",
+     "tagged: text comes as it is drawn, with its branch; sequential: one branch behind the other"},
+    {"custom", kObject, 0, kInfinity, "", "the format custom", false, kParallelCustom},
+};
+
 // Behind what says how tokens are drawn.
 inline constexpr Field kAnswer[] = {
     {"stop", kStringOrArray, 0, kInfinity, "[]",
@@ -132,6 +169,9 @@ inline constexpr Field kAnswer[] = {
     {"speculative.n_min", kInteger, 0, kMaxDraftTokens, "",
      "llama.cpp's name of speculative's min"},
     {"speculative.p_min", kNumber, 0, 1, "", "llama.cpp's name of speculative's min_p"},
+    {"parallel", kObject, 0, kInfinity, "",
+     "the model may think in branches that run side by side (docs/parallel-decoding.md)", false,
+     kParallel},
     {"user", kString, 0, kInfinity, "", "accepted and not used"},
 };
 

@@ -40,6 +40,10 @@ void WriteUsage(const Usage& usage, JsonWriter* json) {
     json->Member("accepted_prediction_tokens", usage.accepted_prediction_tokens);
     json->Member("rejected_prediction_tokens", usage.rejected_prediction_tokens);
   }
+  if (usage.has_branches) {
+    json->Member("critical_path_tokens", usage.critical_path_tokens);
+    json->Member("branches", usage.branches);
+  }
   json->EndObject().EndObject();
 }
 
@@ -50,6 +54,15 @@ void WriteStopReason(const ChoiceResult& result, JsonWriter* json) {
     json->String(result.stop_string);
   } else if (result.stop_token.has_value()) {
     json->Int(*result.stop_token);
+  } else {
+    json->Null();
+  }
+  // SGLang's: also the id of the model's own token.
+  json->Key("matched_stop");
+  if (!result.stop_string.empty()) {
+    json->String(result.stop_string);
+  } else if (result.end_token.has_value()) {
+    json->Int(*result.end_token);
   } else {
     json->Null();
   }
@@ -163,11 +176,9 @@ void OpenAiFormat::WriteChunk(size_t index, std::string_view payload,
   frames->append(chunk_head_);
   frames->append(",\"choices\":");
   JsonWriter json(frames);
-  json.BeginArray()
-      .BeginObject()
-      .Member("index", index)
-      .Key(chat() ? "delta" : "text")
-      .Raw(payload);
+  json.BeginArray().BeginObject().Member("index", index);
+  if (!branch_.empty()) json.Member("branch", branch_);
+  json.Key(chat() ? "delta" : "text").Raw(payload);
   json.Key("logprobs");
   tokens.empty() ? void(json.Null()) : WriteLogprobs(tokens, &json);
   json.Key("finish_reason");

@@ -29,6 +29,7 @@ class OpenAiFormat final : public AnswerFormat {
   OpenAiFormat(const ApiRequest* request, const ServedModel* model, const TextCodec* codec,
                Identity identity);
 
+  void SetBranch(std::string_view path) override { branch_ = path; }
   void BeginChoice(size_t index, std::string* frames) override;
   void WritePiece(size_t index, const OutputPiece& piece, std::span<const ChoiceToken> tokens,
                   std::string* frames) override;
@@ -59,6 +60,7 @@ class OpenAiFormat final : public AnswerFormat {
   const TextCodec* codec_;
   Identity identity_;
   std::string chunk_head_;       // the members with which all chunks begin
+  std::string branch_;           // that chunks name; empty: none
   std::vector<size_t> n_calls_;  // calls sent so far, per choice
   // Per choice, if token ids were asked for: those that no chunk has brought yet, and whether a
   // chunk has brought the prompt's.

@@ -10,6 +10,7 @@
 #include "nlohmann/json.hpp"
 #include "server/openai/constraint.h"
 #include "server/openai/drafting.h"
+#include "server/openai/parallel_fields.h"
 #include "server/openai/refused_fields.h"
 #include "server/openai/request_parts.h"
 #include "server/openai/sampling_fields.h"
@@ -278,6 +279,7 @@ absl::Status AddGenerations(const AnswerFields& body, const RequestContext& cont
     if (api->echo) api->prompt_texts.push_back(std::move(prompts[i].text));
     api->generations.push_back(std::move(request));
   }
+  HEDDLE_RETURN_IF_ERROR(ReadParallel(body.generation, context, api));
   api->min_tokens = api->generations.front().sampling.min_tokens;
   api->stop_token_ids = ToldStopTokens(api->generations.front(),
                                        body.generation.Bool<"ignore_eos">(false), *context.codec);

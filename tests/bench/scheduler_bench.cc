@@ -159,8 +159,15 @@ void BM_Join(benchmark::State& state) {
   }
   const std::vector<const ContextParts*> parts(kChildren, &apart);
   const std::vector<int32_t> lengths(kChildren, tokens + 257);
+  const ContextJoin join{
+      .children = children,
+      .lengths = lengths,
+      .at = tokens,
+      .parts = JoinParts(parts, lengths, tokens),
+      .tokens = std::vector<TokenId>(static_cast<size_t>(tokens + 257 * kChildren), 3),
+      .to = ContextId{100}};
   for (auto _ : state) {
-    scheduler.JoinContexts(children, tokens, JoinParts(parts, lengths, tokens), ContextId{100});
+    scheduler.JoinContexts(join);
     scheduler.DropContext(ContextId{100});
   }
 }

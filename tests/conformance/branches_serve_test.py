@@ -171,19 +171,25 @@ class Branches(unittest.TestCase):
         roots, known = [], ["br_none"]
         for _ in range(steps):
             branch = rng.choice(known[-12:])
-            order = rng.randrange(12)
+            order = rng.randrange(13)
             if order == 0 or not roots:
                 made = self.try_to("POST", "/v1/branches", {"prompt": PROMPT[:rng.randint(1, 40)], "n": rng.randint(1, 3),
                                                            "budget": {"tokens": rng.choice([20, 2000])}})
             elif order < 4:
                 made = self.try_to("POST", "/v1/branches", {
                     "from": branch, "n": rng.randint(1, 3), "at": rng.choice([None, 1, 5, 20]),
-                    "append": rng.choice([None, " and"]), "ttl": rng.choice([None, 1])})
-            elif order == 4:
-                parent = self.try_to("GET", f"/v1/branches/{branch}") or {}
-                children = parent.get("children") or [branch]
+                    "append": rng.choice([None, " and"]), "concurrent": rng.choice([None, True]),
+                    "ttl": rng.choice([None, 1])})
+            elif order in (4, 12):
+                children = []
+                for branch in rng.sample(known[-16:], min(len(known), 8)):
+                    children = (self.try_to("GET", f"/v1/branches/{branch}") or {}).get("children") or []
+                    if children:
+                        break
+                children = children[-3:] or [branch]
                 made = self.try_to("POST", f"/v1/branches/{branch}/join", {
-                    "children": children, "kind": "pick" if len(children) == 1 else "text", "tail": "\n"})
+                    "children": rng.sample(children, rng.randint(1, len(children))),
+                    "kind": rng.choice(["pick", "text", "concurrent", "concurrent"]), "tail": "\n"})
             elif order == 5:
                 made = self.try_to("DELETE", f"/v1/branches/{branch}") and None
             elif order == 6:
@@ -228,6 +234,7 @@ class Branches(unittest.TestCase):
                              "heddle_kv_pages_used", "heddle_running_sequences"):
                     self.assertTrue(wait_until(lambda n=name: server.metric(n) == 0), name)
                 self.assertGreater(server.metric("heddle_branches_forked_total"), steps / 10)
+                self.assertGreater(server.metric("heddle_branches_joined_total"), steps / 100)
             finally:
                 self.server, self.client = mine
 

@@ -64,7 +64,8 @@ class Tree {
     }
     joined.parts = JoinParts(parts, lengths, at);
     for (const TokenId token : Text(tail)) joined.tokens.push_back(token);
-    rig.scheduler.JoinContexts(contexts, at, joined.parts, joined.context);
+    rig.scheduler.JoinContexts(
+        {contexts, lengths, at, joined.parts, joined.tokens, joined.context});
     return joined;
   }
 

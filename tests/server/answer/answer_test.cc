@@ -508,17 +508,20 @@ TEST_CASE("The reason for which a choice stopped is told", "[openai]") {
   Conversation word(Endpoint::kChat, ChatBody(R"("stop":["lo"])"));
   word.Take(TextEvent("Hello"));
   CHECK(word.Body()["choices"][0]["stop_reason"] == "lo");
+  CHECK(word.Body()["choices"][0]["matched_stop"] == "lo");
   Conversation token(Endpoint::kCompletion, R"({"prompt":"x","stop_token_ids":[98]})");
   GenerationEvent end = TextEvent("ab");  // 98 is "b"
   end.finished = true;
   token.Take(std::move(end));
   CHECK(token.Body()["choices"][0]["stop_reason"] == 98);
+  CHECK(token.Body()["choices"][0]["matched_stop"] == 98);
   CHECK(token.Body()["choices"][0]["text"] == "a");
   for (const char* members : {"", R"("stop_token_ids":[257])"}) {  // the model's own end
     Conversation own(Endpoint::kChat, ChatBody(members));
     own.Take(TextEvent("x"));
     own.Take(EndEvent(FinishReason::kStop));
     CHECK(own.Body()["choices"][0]["stop_reason"].is_null());
+    CHECK(own.Body()["choices"][0]["matched_stop"] == kEos);
   }
   Conversation ignored(Endpoint::kChat, ChatBody(R"("ignore_eos":true,"stop_token_ids":[257])"));
   ignored.Take(EndEvent(FinishReason::kStop));

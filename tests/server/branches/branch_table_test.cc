@@ -27,11 +27,10 @@ class NotingService final : public GenerationService {
   void Resume(RequestId) override {}
   EngineStats Stats() const override { return {}; }
   void ForkContext(ContextId, int32_t, ContextId to) override { contexts.insert(to); }
-  void JoinContexts(const std::vector<ContextId>& children, int32_t at,
-                    const scheduler::ContextParts&, ContextId to) override {
-    joined_children = static_cast<int32_t>(children.size());
-    joined_at = at;
-    contexts.insert(to);
+  void JoinContexts(scheduler::ContextJoin join) override {
+    joined_children = static_cast<int32_t>(join.children.size());
+    joined_at = join.at;
+    contexts.insert(join.to);
   }
   void DropContext(ContextId id) override {
     contexts.erase(id);

@@ -1,0 +1,141 @@
+#include "server/parallel/parallel_format.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/status.h"
+#include "engine/text/regex.h"
+
+namespace heddle::server {
+namespace {
+
+constexpr std::string_view kOutlineItems = R"(<Outline>\s*([0-9]+(?:\.[0-9]+)*)\s*:)";
+
+const std::vector<ParallelFormat>& Formats() {
+  static const std::vector<ParallelFormat> formats = {
+      {.name = "multiverse",
+       .join = ParallelJoin::kConcurrent,
+       .fork_at = "</Goal>",
+       .items_from = "<Goal>",
+       .items = std::string(kOutlineItems),
+       .before = "\n",
+       .header = "<Path>\n{id}:",
+       .branch_begin = "<Path>",
+       .branch_end = "</Path>",
+       .cut_end = "\n</Path>",
+       .after = "\n",
+       .tail = "<Conclusion>\n",
+       .shown = "<Parallel></Parallel><Outline></Outline></Conclusion>"},
+      {.name = "threadweaver",
+       .join = ParallelJoin::kText,
+       .fork_at = "</Outlines>",
+       .items_from = "<Outlines>",
+       .items = std::string(kOutlineItems),
+       .before = "\n",
+       .header = "<Thread>\n{id}:",
+       .branch_begin = "<Thread>",
+       .branch_end = "</Thread>",
+       .cut_end = "\n</Thread>",
+       .after = "",
+       .tail = "\n</Parallel>",
+       .shown = "<Parallel><Outline></Outline>"},
+  };
+  return formats;
+}
+
+// The token that `mark` is; -1: it is several.
+TokenId TokenOf(std::string_view mark, const TextCodec& codec) {
+  const absl::StatusOr<std::vector<TokenId>> tokens = codec.Encode(mark, /*add_special=*/false);
+  if (!tokens.ok() || tokens->empty()) return -1;
+  return codec.TokenBytes(tokens->back()) == mark ? tokens->back() : -1;
+}
+
+absl::Status EncodeTo(std::string_view text, const TextCodec& codec, std::vector<TokenId>* tokens) {
+  if (text.empty()) return absl::OkStatus();
+  HEDDLE_ASSIGN_OR_RETURN(*tokens, codec.Encode(text, /*add_special=*/false));
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+const ParallelFormat* FindParallelFormat(std::string_view name) {
+  const std::vector<ParallelFormat>& formats = Formats();
+  const auto found = std::find_if(formats.begin(), formats.end(),
+                                  [name](const ParallelFormat& one) { return one.name == name; });
+  return found == formats.end() ? nullptr : &*found;
+}
+
+const ParallelFormat* DetectParallelFormat(const TextCodec& codec) {
+  for (const ParallelFormat& format : Formats()) {
+    if (TokenOf(format.fork_at, codec) >= 0 && TokenOf(format.branch_end, codec) >= 0) {
+      return &format;
+    }
+  }
+  return nullptr;
+}
+
+std::string ParallelFormatNames() {
+  std::string names;
+  for (const ParallelFormat& format : Formats()) names.append(format.name).append(", ");
+  return names.append("custom");
+}
+
+struct ParallelSyntax::Expression {
+  engine::text::Regex regex;
+};
+
+ParallelSyntax::ParallelSyntax(ParallelFormat format, const TextCodec* codec)
+    : format_(std::move(format)), codec_(*codec) {}
+
+ParallelSyntax::~ParallelSyntax() = default;
+
+absl::StatusOr<std::shared_ptr<const ParallelSyntax>> ParallelSyntax::Make(ParallelFormat format,
+                                                                           const TextCodec* codec) {
+  HEDDLE_ASSIGN_OR_RETURN(engine::text::Regex items, engine::text::Regex::Compile(format.items));
+  std::shared_ptr<ParallelSyntax> syntax(new ParallelSyntax(std::move(format), codec));
+  const ParallelFormat& own = syntax->format_;
+  syntax->items_ = std::make_unique<Expression>(Expression{std::move(items)});
+  syntax->fork_token_ = TokenOf(own.fork_at, *codec);
+  syntax->end_token_ = TokenOf(own.branch_end, *codec);
+  HEDDLE_RETURN_IF_ERROR(EncodeTo(own.before, *codec, &syntax->before_));
+  HEDDLE_RETURN_IF_ERROR(EncodeTo(own.cut_end, *codec, &syntax->cut_end_));
+  HEDDLE_RETURN_IF_ERROR(EncodeTo(own.after, *codec, &syntax->after_));
+  HEDDLE_RETURN_IF_ERROR(EncodeTo(own.tail, *codec, &syntax->tail_));
+  return std::shared_ptr<const ParallelSyntax>(std::move(syntax));
+}
+
+absl::StatusOr<std::vector<std::string>> ParallelSyntax::Items(std::string_view text,
+                                                               size_t limit) const {
+  constexpr double kSeconds = 0.005;  // of a thread that has others to serve
+  std::vector<std::string> ids;
+  if (!format_.items_from.empty()) {
+    const size_t from = text.rfind(format_.items_from);
+    if (from == std::string_view::npos) return ids;
+    text = text.substr(from + format_.items_from.size());
+  }
+  if (text.size() > kMaxItemBytes) return ids;
+  engine::text::WorkBudget budget(text.size(), kSeconds);
+  HEDDLE_ASSIGN_OR_RETURN(const std::vector<std::string_view> found,
+                          items_->regex.FirstGroups(text, limit, &budget));
+  for (const std::string_view id : found) ids.emplace_back(id);
+  return ids;
+}
+
+std::vector<TokenId> ParallelSyntax::Header(std::string_view id) const {
+  constexpr std::string_view kId = "{id}";
+  std::string text = format_.header;
+  for (size_t at = text.find(kId); at != std::string::npos; at = text.find(kId, at + id.size())) {
+    text.replace(at, kId.size(), id);
+  }
+  std::vector<TokenId> tokens;
+  if (!EncodeTo(text, codec_, &tokens).ok()) tokens.clear();
+  return tokens;
+}
+
+std::vector<std::string_view> ParallelSyntax::Marks() const {
+  return {format_.fork_at, format_.items_from, format_.items,        format_.before,
+          format_.header,  format_.branch_end, format_.branch_begin, format_.cut_end,
+          format_.after,   format_.tail,       format_.shown};
+}
+
+}  // namespace heddle::server

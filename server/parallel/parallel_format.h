@@ -1,0 +1,116 @@
+// How models that think in parallel write it: where they ask for branches, how each branch begins
+// and ends, and how the answer goes on behind all of them. A model's manner is a row of a table;
+// clients may bring a row of their own ("custom").
+//
+// The text of a fork: the model writes up to `fork_at`, with an item for each branch. Behind that
+// come `before` and, for each item, a branch: `header` with the item's id, what the model writes up
+// to `branch_end` (or `cut_end`, where it did not come as far), and `after`. Behind all branches
+// comes `tail`, and the model goes on.
+// Sources: Yang et al., "Multiverse", 2025, and its engine; Lian et al., "ThreadWeaver", 2025, and
+// its agent loop.
+// Thread-safety: immutable data.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "server/text/text_codec.h"
+
+namespace heddle::server {
+
+enum class ParallelJoin : uint8_t {
+  kText,        // a branch is read behind the ones before it
+  kConcurrent,  // branches do not see each other, and stay as they were computed
+};
+
+struct ParallelFormat {
+  std::string name;
+  ParallelJoin join = ParallelJoin::kText;
+  std::string fork_at;
+  std::string items_from;  // items are read behind the last of these; empty: in all that the branch
+                           // has written since it began, or since its last join
+  std::string items;       // an expression whose first group is an item's id
+  std::string before;
+  std::string header;        // "{id}" stands for the item's id
+  std::string branch_begin;  // where it is nested in a branch, one more `branch_end` belongs to it
+  std::string branch_end;
+  std::string cut_end;
+  std::string after;
+  std::string tail;
+  std::string shown;  // further marks that an answer shows where they are special tokens
+};
+
+// The row of a name; null: there is none.
+const ParallelFormat* FindParallelFormat(std::string_view name);
+// The row whose marks are tokens of the model; null: there is none.
+const ParallelFormat* DetectParallelFormat(const TextCodec& codec);
+// The names of all rows, for messages.
+std::string ParallelFormatNames();
+
+// A format as a model's tokens. Immutable; any thread.
+class ParallelSyntax {
+ public:
+  // `codec` outlives the result. INVALID_ARGUMENT: `items` is no expression, or a text cannot be
+  // encoded.
+  static absl::StatusOr<std::shared_ptr<const ParallelSyntax>> Make(ParallelFormat format,
+                                                                    const TextCodec* codec);
+  ~ParallelSyntax();
+
+  const ParallelFormat& format() const { return format_; }
+  bool is_concurrent() const { return format_.join == ParallelJoin::kConcurrent; }
+  // The ids of the items in `text`, which ends at `fork_at`; `limit` of them at most. None if the
+  // text is not what the format says, or if they stand in more than its last kMaxItemBytes.
+  // RESOURCE_EXHAUSTED: the client's expression takes too long.
+  absl::StatusOr<std::vector<std::string>> Items(std::string_view text, size_t limit) const;
+  static constexpr size_t kMaxItemBytes = 8192;
+  // The first tokens of an item's branch; none if there are none.
+  std::vector<TokenId> Header(std::string_view id) const;
+
+  // Marks that are one token of the model; -1: several.
+  TokenId fork_token() const { return fork_token_; }
+  TokenId end_token() const { return end_token_; }
+  std::span<const TokenId> before() const { return before_; }
+  std::span<const TokenId> cut_end() const { return cut_end_; }
+  std::span<const TokenId> after() const { return after_; }
+  std::span<const TokenId> tail() const { return tail_; }
+  // Texts whose special tokens an answer shows.
+  std::vector<std::string_view> Marks() const;
+
+ private:
+  struct Expression;
+
+  ParallelSyntax(ParallelFormat format, const TextCodec* codec);
+
+  const ParallelFormat format_;
+  const TextCodec& codec_;
+  std::unique_ptr<Expression> items_;
+  TokenId fork_token_ = -1, end_token_ = -1;
+  std::vector<TokenId> before_, cut_end_, after_, tail_;
+};
+
+// What a client lets branches of one answer take. All limits hold at any time.
+struct ParallelLimits {
+  int32_t max_branches = 8;       // of one fork
+  int32_t max_depth = 2;          // forks within branches
+  int64_t max_branch_tokens = 0;  // of one branch, along its longest way; 0: no other limit
+  int64_t max_total_tokens = 0;   // of the answer, over all branches
+  double cut_after_seconds = 0;   // behind a fork, what still runs is cut; 0: it is waited for
+  bool is_sequential = false;     // a stream has one branch behind the other
+
+  static constexpr int32_t kMaxBranches = 64;      // of one fork
+  static constexpr int32_t kMaxAllBranches = 512;  // of an answer
+  static constexpr int32_t kMaxDepth = 8;
+};
+
+// The wish for an answer with branches; no syntax: there is none.
+struct ParallelOptions {
+  std::shared_ptr<const ParallelSyntax> syntax;
+  ParallelLimits limits;
+};
+
+}  // namespace heddle::server
