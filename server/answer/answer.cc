@@ -314,6 +314,11 @@ std::vector<ChoiceResult> Answer::Results() const {
   auto best_of = static_cast<size_t>(request_->best_of);
   auto n = static_cast<size_t>(request_->n);
   std::vector<ChoiceResult> results;
+  if (chosen_.has_value()) {
+    results.push_back(branches_[*chosen_].result);
+    results.back().prompt_scores = prompt_scores_[*chosen_ / best_of];
+    return results;
+  }
   for (size_t first = 0; first < branches_.size(); first += best_of) {
     std::vector<size_t> order(best_of);
     std::iota(order.begin(), order.end(), first);
@@ -330,6 +335,10 @@ std::vector<ChoiceResult> Answer::Results() const {
     }
   }
   return results;
+}
+
+std::string Answer::Content(size_t index) const {
+  return branches_[index].result.Text(Kind::kContent);
 }
 
 std::vector<std::string> Answer::finish_reasons() const {

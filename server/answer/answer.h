@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -37,11 +38,16 @@ class Answer {
   bool done() const { return open_branches_ == 0 || !error_.ok(); }
   const absl::Status& error() const { return error_; }
   const Usage& usage() const { return usage_; }
+  Usage& usage() { return usage_; }
   AnswerFormat& format() { return *format_; }
 
   // The finish reasons of the choices that have ended: "stop", "length" or "tool_calls".
   std::vector<std::string> finish_reasons() const;
 
+  // The content of a choice so far; only of a request that does not stream.
+  std::string Content(size_t index) const;
+  // Branch `index` alone is the answer, whatever the others are: a search has chosen it.
+  void Choose(size_t index) { chosen_ = index; }
   // The whole answer. Call when done() without error, for a request that does not stream.
   std::string Body() const;
 
@@ -73,6 +79,7 @@ class Answer {
   std::vector<bool> prompt_seen_;
   size_t open_branches_;
   bool begun_ = false;
+  std::optional<size_t> chosen_;
   Usage usage_;
   absl::Status error_;
 };

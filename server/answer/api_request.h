@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "server/adapters/adapter_names.h"
+#include "server/answer/sample_search.h"
 #include "server/generation.h"
 #include "server/parallel/parallel_format.h"
 #include "server/text/text_codec.h"
@@ -59,6 +60,7 @@ struct ApiRequest {
   double length_penalty = 1;
   bool keep = false;              // the answer's choices stay as branches (server/branches/)
   std::string common;             // of a kept one: JSON members of all requests of its tree
+  SearchOptions search;           // best_of is its number of samples
   ParallelOptions parallel;       // of a model that thinks in branches
   bool return_token_ids = false;  // the ids of prompt and answer are sent, too
   std::vector<GenerationRequest> generations;  // ids unset

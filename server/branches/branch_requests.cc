@@ -31,6 +31,7 @@ constexpr RefusedField kRefusedOfContinuations[] = {
     {"cache_salt", "", "it is that of the tree"},
     {"prompt", "", "the branch is the prompt; give 'append'"},
     {"use_beam_search", "false", "fork a branch, and score what may follow"},
+    {"search", "", "fork the branch, and compare what its branches draw"},
     {"parallel", "", "fork the branch, and continue its branches side by side"},
     {"keep", "true", "branches are always kept"},
 };

@@ -158,6 +158,8 @@ void ParallelExchange::End() {
   record.cached_tokens = usage.cached_tokens;
   context_->dependencies.metrics->CountTokens(usage.prompt_tokens, usage.cached_tokens,
                                               usage.completion_tokens);
+  context_->dependencies.metrics->CountBranches(tree_.num_branches(), tree_.total_tokens(),
+                                                tree_.critical_path());
 }
 
 }  // namespace heddle::server

@@ -20,6 +20,7 @@
 #include "server/http/parallel_exchange.h"
 #include "server/http/response_routes.h"
 #include "server/http/responses.h"
+#include "server/http/search_exchange.h"
 #include "server/kserve/kserve_models.h"
 #include "server/llamacpp/llama_server.h"
 #include "server/ollama/ollama_embed.h"
@@ -63,6 +64,7 @@ class GenerationPreparation final : public Preparation {
       return StartInBackground(parts_, std::move(generation_), std::move(adapter));
     }
     if (generation_.request->beam_width > 0) return SearchBeams(std::move(adapter));
+    if (generation_.request->search.samples > 0) return SearchSamples(std::move(adapter));
     if (generation_.request->parallel.syntax != nullptr) return RunInBranches(std::move(adapter));
     std::unique_ptr<BranchTurns> turns;
     if (generation_.request->keep) {
@@ -84,6 +86,16 @@ class GenerationPreparation final : public Preparation {
     auto exchange = std::make_shared<BeamExchange>(parts_.server, std::move(generation_.request),
                                                    std::move(generation_.format), parts_.writer,
                                                    parts_.request.received, std::move(adapter));
+    HEDDLE_RETURN_IF_ERROR(exchange->Submit(parts_.inbox));
+    return exchange;
+  }
+
+  absl::StatusOr<std::shared_ptr<Exchange>> SearchSamples(scheduler::AdapterUse adapter) {
+    HEDDLE_ASSIGN_OR_RETURN(std::unique_ptr<SampleSearch> search,
+                            SampleSearch::Make(generation_.request->search));
+    auto exchange = std::make_shared<SearchExchange>(
+        parts_.server, std::move(generation_.request), std::move(generation_.format), parts_.writer,
+        parts_.request.received, std::move(adapter), std::move(search));
     HEDDLE_RETURN_IF_ERROR(exchange->Submit(parts_.inbox));
     return exchange;
   }

@@ -55,6 +55,9 @@ class ServerMetrics {
   // or "cancelled". `seconds` are observed apart for each outcome.
   void CountGeneration(std::string_view route, std::string_view outcome, double seconds);
   void CountTokens(int64_t prompt, int64_t cached, int64_t generated);
+  // Counts an answer whose model may think in branches, and one that a search has found.
+  void CountBranches(int64_t branches, int64_t tokens, int64_t critical_path);
+  void CountSearch(int64_t samples, int64_t pruned, int64_t saved_tokens);
   // Counts a finished generation request for its API key, if WatchKeys was called.
   void CountKey(std::string_view key, std::string_view outcome, int64_t prompt, int64_t generated);
   // Call it before requests come.

@@ -72,6 +72,25 @@ inline constexpr Field kKeep = {
     0,      "false",  "keep the answer for /v1/branches, under its id (docs/parallel-decoding.md)"};
 
 inline constexpr double kMaxMarkBytes = 1024;
+inline constexpr double kMaxSamples = 128;
+
+inline constexpr Field kSearchPrune[] = {
+    {"tokens", kInteger, 4, 65536, "32", "between two looks, and of each sample that are compared"},
+    {"similarity", kNumber, 0.5, 1, "0.9",
+     "of the last tokens, from which a sample counts as another one"},
+};
+
+inline constexpr Field kSearch[] = {
+    {"kind", kString, 0, 32, "self_consistency",
+     "self_consistency: the answer on which most samples agree; best_of_n: the likeliest sample"},
+    {"samples", kInteger, 1, kMaxSamples, "16", "at most"},
+    {"wave", kInteger, 1, kMaxSamples, "4", "samples that are begun at a time, while votes differ"},
+    {"answer", kString, 0, kMaxMarkBytes, "(the whole text)",
+     "an expression: what its first group finds last in a sample is the sample's vote"},
+    {"confidence", kNumber, 0.5, 1, "0.95",
+     "end when the leading answer will win with this probability; 1: when it cannot be caught"},
+    {"prune", kObject, 0, kInfinity, "", "cut samples before their end", false, kSearchPrune},
+};
 
 inline constexpr Field kParallelCustom[] = {
     {"fork_at", kString, 1, kMaxMarkBytes, "", "the model asks for branches when it has written it",
@@ -169,6 +188,10 @@ inline constexpr Field kAnswer[] = {
     {"speculative.n_min", kInteger, 0, kMaxDraftTokens, "",
      "llama.cpp's name of speculative's min"},
     {"speculative.p_min", kNumber, 0, 1, "", "llama.cpp's name of speculative's min_p"},
+    {"search", kObject, 0, kInfinity, "",
+     "draw several answers and give one, by a vote or by likelihood, with as few tokens as that "
+     "takes; not with stream (docs/parallel-decoding.md)",
+     false, kSearch},
     {"parallel", kObject, 0, kInfinity, "",
      "the model may think in branches that run side by side (docs/parallel-decoding.md)", false,
      kParallel},

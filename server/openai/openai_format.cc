@@ -44,6 +44,11 @@ void WriteUsage(const Usage& usage, JsonWriter* json) {
     json->Member("critical_path_tokens", usage.critical_path_tokens);
     json->Member("branches", usage.branches);
   }
+  if (usage.has_samples) {
+    json->Member("samples", usage.samples).Member("finished_samples", usage.finished_samples);
+    json->Member("pruned_samples", usage.pruned_samples).Member("votes", usage.votes);
+    json->Member("saved_tokens", usage.saved_tokens);
+  }
   json->EndObject().EndObject();
 }
 

@@ -15,6 +15,7 @@
 #include "server/openai/request_parts.h"
 #include "server/openai/sampling_fields.h"
 #include "server/openai/scheduling.h"
+#include "server/openai/search_fields.h"
 #include "server/request/api_error.h"
 #include "server/request/show_json.h"
 
@@ -242,6 +243,7 @@ absl::Status AddGenerations(const AnswerFields& body, const RequestContext& cont
                             std::vector<ApiPrompt> prompts, ApiRequest* api) {
   GenerationRequest pattern;
   HEDDLE_RETURN_IF_ERROR(ReadBeams(body.generation, prompts.size(), api));
+  HEDDLE_RETURN_IF_ERROR(ReadSearch(body.generation, prompts.size(), api));
   HEDDLE_RETURN_IF_ERROR(ReadSampling(body.generation, context, &pattern));
   HEDDLE_RETURN_IF_ERROR(ReadScheduling(body.generation, context, &pattern));
   HEDDLE_RETURN_IF_ERROR(ReadDrafting(

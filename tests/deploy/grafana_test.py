@@ -22,6 +22,12 @@ NOT_SHOWN = {
     "heddle_branches_forked_total",
     "heddle_branches_joined_total",
     "heddle_branches_ended_total",
+    "heddle_parallel_branches_total",     # of models that think in branches
+    "heddle_parallel_tokens_total",
+    "heddle_parallel_critical_path_tokens_total",
+    "heddle_search_samples_total",        # of one field that few clients use
+    "heddle_search_pruned_samples_total",
+    "heddle_search_saved_tokens_total",
     "heddle_kept_contexts",
     "heddle_recoveries_total",            # of ranks on several machines
     "process_virtual_memory_bytes",

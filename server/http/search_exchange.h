@@ -1,0 +1,51 @@
+// A completion or chat answered by a search over samples (server/answer/sample_search.h): runs its
+// waves, each as one request with as many branches, and gives the sample that it chooses. Thread:
+// the connection's I/O thread.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "server/answer/answer.h"
+#include "server/answer/sample_search.h"
+#include "server/http/answer_writer.h"
+#include "server/http/engine_exchange.h"
+
+namespace heddle::server {
+
+class SearchExchange final : public EngineExchange,
+                             public std::enable_shared_from_this<SearchExchange> {
+ public:
+  // As GenerationExchange. REQUIRES: the request has one prompt, no stream, and as many branches as
+  // the search has samples.
+  SearchExchange(ServerContext* context, std::unique_ptr<const ApiRequest> request,
+                 std::unique_ptr<AnswerFormat> format, ResponseWriter* writer,
+                 Clock::time_point received, scheduler::AdapterUse adapter,
+                 std::unique_ptr<SampleSearch> search);
+
+  // Begins the first wave. After an error nothing is left at the engine, and nothing was sent.
+  // `inbox` is owned by a shared_ptr.
+  absl::Status Submit(EventInbox* inbox);
+
+ private:
+  void Take(size_t wave, GenerationEvent event) override;
+  void Fail(const absl::Status& status) override;
+  void End() override;
+  void Watch() override;
+
+  absl::Status SubmitWave();
+  void GoOn();
+  void Finish();
+  void DropContexts();
+
+  std::unique_ptr<const ApiRequest> request_;
+  Answer answer_;
+  AnswerWriter sender_;
+  std::unique_ptr<SampleSearch> search_;
+  std::shared_ptr<EventInbox> inbox_;
+  std::vector<size_t> first_of_;  // [waves] the first sample
+  std::vector<bool> is_cut_;      // [samples]
+  uint64_t first_context_ = 0;    // of as many as there are samples; 0: there are none
+};
+
+}  // namespace heddle::server
