@@ -2,6 +2,7 @@
 
 #include <limits>
 #include <span>
+#include <string>
 #include <utility>
 
 #include "base/json_shape.h"
@@ -11,6 +12,34 @@
 #include "nlohmann/json.hpp"
 
 namespace heddle::engine {
+
+namespace {
+
+// The text with the largest number in place of Infinity, which Python writes though JSON has no
+// such number; empty if there is none outside strings.
+std::string WithFiniteNumbers(std::string_view text) {
+  constexpr std::string_view kInfinity = "Infinity";
+  constexpr std::string_view kLargest = "1.7976931348623157e308";
+  if (text.find(kInfinity) == std::string_view::npos) return "";
+  std::string finite;
+  size_t begin = 0;  // of what is not copied yet
+  bool in_string = false;
+  for (size_t at = 0; at < text.size(); ++at) {
+    if (in_string && text[at] == '\\') {
+      ++at;
+    } else if (text[at] == '"') {
+      in_string = !in_string;
+    } else if (!in_string && text.substr(at).starts_with(kInfinity)) {
+      finite.append(text.substr(begin, at - begin)).append(kLargest);
+      at += kInfinity.size() - 1;
+      begin = at + 1;
+    }
+  }
+  if (begin == 0) return "";
+  return finite.append(text.substr(begin));
+}
+
+}  // namespace
 
 std::string_view ExceptionText(std::string_view what) {
   const size_t end = what.starts_with('[') ? what.find("] ") : std::string_view::npos;
@@ -24,6 +53,9 @@ absl::StatusOr<nlohmann::json> ParseJson(std::string_view text, std::string_view
         base::StrCat(name, " is nested more than ", kMaxJsonDepth, " levels deep"));
   }
   try {
+    if (const std::string finite = WithFiniteNumbers(text); !finite.empty()) {
+      return nlohmann::json::parse(finite);
+    }
     return nlohmann::json::parse(text);
   } catch (const nlohmann::json::exception& error) {
     return absl::InvalidArgumentError(

@@ -1,5 +1,6 @@
 // Reads JSON files of a model folder (config.json, tokenizer.json, ...). They are untrusted: size
-// and nesting are checked before anything is built, and no exception leaves.
+// and nesting are checked before anything is built, and no exception leaves. Infinity, which is no
+// JSON and which Python writes, is read as the largest number.
 #pragma once
 
 #include <cstdint>
