@@ -45,6 +45,8 @@ void Ops::GateElements(Tensor, Tensor) {
   HEDDLE_CHECK(false, "this device has no gates of elements");
 }
 
+void Ops::Scale(Tensor, float) { HEDDLE_CHECK(false, "this device scales no activations"); }
+
 void Ops::SendRows(Tensor, int32_t) { HEDDLE_CHECK(false, "this device is no stage"); }
 void Ops::RecvRows(Tensor, int32_t) { HEDDLE_CHECK(false, "this device is no stage"); }
 

@@ -64,8 +64,10 @@ class Device {
   }
   // Whether it has Ops::ShortConv.
   virtual bool has_short_conv() const { return false; }
-  // Whether it has Ops::Recurrence and Ops::GateElements.
+  // Whether it has Ops::Recurrence, Ops::GateElements and Ops::Scale.
   virtual bool has_recurrence() const { return false; }
+  // Whether Ops::RopeKvWrite knows norms_last.
+  virtual bool has_norms_behind_rotation() const { return false; }
   // Memory that Pack takes for one row of a matrix of `dtype`. REQUIRES: cols in whole blocks.
   virtual int64_t PackedRowBytes(DType dtype, int64_t cols) const { return RowBytes(dtype, cols); }
   // Measures its peak rates now, in memory that it already has; blocks for some 30 ms.

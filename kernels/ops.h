@@ -102,7 +102,8 @@ struct RopeAnglesArgs {
 enum class RopeLayout : uint8_t { kHalf, kInterleaved };
 
 // Per row: optional norm of each q and k head (qk-norm), rotation of q in place, rotation of k,
-// and k, v written to the cache at the row's kv_slot, in the cache's type.
+// and k, v written to the cache at the row's kv_slot, in the cache's type. With norms_last the norm
+// comes behind the rotation; only on devices with Device::has_norms_behind_rotation().
 struct RopeKvWriteArgs {
   Tensor q;  // [n, n_heads * head_dim], in place
   Tensor k;  // [n, n_kv_heads * head_dim], may be overwritten
@@ -112,6 +113,7 @@ struct RopeKvWriteArgs {
   const float* k_norm = nullptr;
   float norm_eps = 1e-6f;
   float norm_weight_offset = 0.0f;
+  bool norms_last = false;
   const float* cos_sin = nullptr;  // from RopeAngles; nullptr: no rotation
   int32_t rotary_dim = 0;          // <= head_dim; the rest passes through
   RopeLayout layout = RopeLayout::kHalf;
@@ -193,9 +195,11 @@ class Ops {
   virtual void Attention(const AttentionArgs& args) = 0;
   // Only on devices with Device::has_short_conv().
   virtual void ShortConv(const ShortConvArgs& args);
-  // Only on devices with Device::has_recurrence(), as GateElements: x[t] *= sigmoid(gate[t]).
+  // Only on devices with Device::has_recurrence(), as the next two: x[t] *= sigmoid(gate[t]), and
+  // x *= factor, where x may be columns of a wider tensor.
   virtual void Recurrence(const RecurrenceArgs& args);
   virtual void GateElements(Tensor gate, Tensor x);
+  virtual void Scale(Tensor x, float factor);
   virtual void Route(const RouteArgs& args) = 0;
   virtual void ExpertMix(const ExpertMixArgs& args) = 0;
   virtual void HeadLinear(const HeadLinearArgs& args) = 0;

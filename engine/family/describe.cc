@@ -85,6 +85,11 @@ absl::Status CheckHeads(const ConfigSource& source, std::string_view heads_key,
   return absl::OkStatus();
 }
 
+void SetNoHeads(Hyperparameters* values) {
+  values->n_heads = values->n_kv_heads = values->inter = 1;
+  values->head_dim = 2;
+}
+
 ModelSpec MakeSpec(const Family& family, const Hyperparameters& values) {
   LayerSpec layer;
   layer.attention = {.n_heads = values.n_heads,

@@ -49,6 +49,9 @@ struct Hyperparameters {
   std::vector<int32_t> windows;         // [n_layers], 0: none; empty: none at all
 };
 
+// The values of a family without attention, whose refine function takes them from all layers.
+void SetNoHeads(Hyperparameters* values);
+
 // The configuration of a Hugging Face folder. A model that also reads images keeps its decoder's
 // keys in config.json's "text_config".
 struct ConfigParts {

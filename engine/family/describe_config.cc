@@ -151,6 +151,18 @@ absl::StatusOr<std::vector<int32_t>> ReadWindows(const JsonSource& config, const
   return std::vector<int32_t>();
 }
 
+absl::StatusOr<int32_t> ReadLayers(const JsonSource& config, const Family& family) {
+  const std::string_view list = family.keys.layer_list;
+  if (!list.empty() && !config.Has(family.keys.n_layers)) {
+    const json* layers = config.Find(list);
+    if (layers != nullptr && layers->is_array() && !layers->empty() &&
+        layers->size() <= static_cast<size_t>(kMaxLayers)) {
+      return static_cast<int32_t>(layers->size());
+    }
+  }
+  return config.Dim(family.keys.n_layers, kMaxLayers);
+}
+
 absl::Status ReadSizes(const JsonSource& config, const Family& family, Hyperparameters* values) {
   const ConfigKeys& keys = family.keys;
   // Reads a size that may be absent if the family has a value for it.
@@ -158,7 +170,14 @@ absl::Status ReadSizes(const JsonSource& config, const Family& family, Hyperpara
     return absent > 0 ? config.DimOr(key, max, absent) : config.Dim(key, max);
   };
   HEDDLE_ASSIGN_OR_RETURN(values->hidden, config.Dim(keys.hidden, kMaxHidden));
-  HEDDLE_ASSIGN_OR_RETURN(values->n_layers, config.Dim(keys.n_layers, kMaxLayers));
+  HEDDLE_ASSIGN_OR_RETURN(values->n_layers, ReadLayers(config, family));
+  HEDDLE_ASSIGN_OR_RETURN(values->vocab, dim("vocab_size", kMaxVocab, family.vocab));
+  HEDDLE_ASSIGN_OR_RETURN(values->max_context,
+                          dim(keys.max_context, kMaxContext, family.max_context));
+  if (!family.attends) {
+    SetNoHeads(values);
+    return absl::OkStatus();
+  }
   HEDDLE_ASSIGN_OR_RETURN(values->n_heads, dim(keys.n_heads, kMaxHeads, family.n_heads));
   values->n_kv_heads = family.n_kv_heads > 0 ? family.n_kv_heads : values->n_heads;
   if (!keys.n_kv_heads.empty()) {
@@ -168,9 +187,6 @@ absl::Status ReadSizes(const JsonSource& config, const Family& family, Hyperpara
   HEDDLE_ASSIGN_OR_RETURN(values->head_dim, ReadHeadDim(config, family, *values));
   HEDDLE_RETURN_IF_ERROR(CheckHeads(config, keys.n_heads, keys.n_kv_heads, *values));
   HEDDLE_ASSIGN_OR_RETURN(values->inter, ReadInter(config, family, values->hidden));
-  HEDDLE_ASSIGN_OR_RETURN(values->vocab, dim("vocab_size", kMaxVocab, family.vocab));
-  HEDDLE_ASSIGN_OR_RETURN(values->max_context,
-                          dim(keys.max_context, kMaxContext, family.max_context));
   return absl::OkStatus();
 }
 
@@ -299,6 +315,12 @@ absl::StatusOr<ModelDescription> DescribeConfigWithNames(const Family& family,
   Hyperparameters values;
   HEDDLE_RETURN_IF_ERROR(ReadSizes(config.decoder, family, &values));
   HEDDLE_RETURN_IF_ERROR(ReadRest(config.decoder, family, &values));
+  // Models that also read images may say it outside their decoder.
+  constexpr std::string_view kTied = "tie_word_embeddings";
+  if (!config.decoder.Has(kTied)) {
+    HEDDLE_ASSIGN_OR_RETURN(values.tied_embeddings,
+                            config.whole.BoolOr(kTied, values.tied_embeddings));
+  }
   ModelDescription description;
   description.spec = MakeSpec(family, values);
   NameMap names = pattern;

@@ -81,9 +81,15 @@ absl::StatusOr<int32_t> ReadLayers(const GgufSource& source) {
   return blocks - static_cast<int32_t>(predict);
 }
 
-absl::Status ReadSizes(const GgufSource& source, Hyperparameters* values) {
+absl::Status ReadSizes(const GgufSource& source, const Family& family, Hyperparameters* values) {
   HEDDLE_ASSIGN_OR_RETURN(values->hidden, source.Dim("embedding_length", kMaxHidden));
   HEDDLE_ASSIGN_OR_RETURN(values->n_layers, ReadLayers(source));
+  HEDDLE_ASSIGN_OR_RETURN(values->vocab, ReadVocab(source));
+  HEDDLE_ASSIGN_OR_RETURN(values->max_context, source.Dim("context_length", kMaxContext));
+  if (!family.attends) {
+    SetNoHeads(values);
+    return absl::OkStatus();
+  }
   HEDDLE_ASSIGN_OR_RETURN(values->n_heads, LargestDim(source, kHeads, kMaxHeads));
   values->n_kv_heads = values->n_heads;
   if (source.Has(kKvHeads)) {
@@ -92,8 +98,6 @@ absl::Status ReadSizes(const GgufSource& source, Hyperparameters* values) {
   HEDDLE_ASSIGN_OR_RETURN(values->head_dim, ReadHeadDim(source, *values));
   HEDDLE_RETURN_IF_ERROR(CheckHeads(source, kHeads, kKvHeads, *values));
   HEDDLE_ASSIGN_OR_RETURN(values->inter, ReadInter(source));
-  HEDDLE_ASSIGN_OR_RETURN(values->vocab, ReadVocab(source));
-  HEDDLE_ASSIGN_OR_RETURN(values->max_context, source.Dim("context_length", kMaxContext));
   return absl::OkStatus();
 }
 
@@ -343,7 +347,7 @@ absl::StatusOr<ModelDescription> DescribeGguf(const GgufFile& gguf, const Tensor
                           FindGgufFamily(gguf, like.empty() ? architecture : like));
   GgufSource source(gguf, architecture);
   Hyperparameters values;
-  HEDDLE_RETURN_IF_ERROR(ReadSizes(source, &values));
+  HEDDLE_RETURN_IF_ERROR(ReadSizes(source, *family, &values));
   HEDDLE_RETURN_IF_ERROR(ReadRest(source, *family, find, &values));
   ModelDescription description;
   description.spec = MakeSpec(*family, values);

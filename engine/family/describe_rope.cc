@@ -154,7 +154,8 @@ absl::Status ReadScaling(const JsonSource& config, const JsonSource& parameters,
                          int32_t max_context, RopeSpec* rope) {
   HEDDLE_ASSIGN_OR_RETURN(std::string type, RopeType(parameters));
   HEDDLE_RETURN_IF_ERROR(ReadOriginalContext(config, parameters, max_context, rope));
-  if (type == "default") return absl::OkStatus();
+  // The sections of images' RoPE have one position where there is text alone.
+  if (type == "default" || type == "mrope") return absl::OkStatus();
   // This NTK scaling depends on the text's length and has no effect up to max_position_embeddings,
   // which is the length that this model is served with.
   if (type == "dynamic") return absl::OkStatus();

@@ -5,6 +5,7 @@
 #include "base/status.h"
 #include "engine/family/describe.h"
 #include "engine/family/family_refine.h"
+#include "engine/family/recent_refine.h"
 #include "nlohmann/json.hpp"
 
 namespace heddle::engine {
@@ -12,15 +13,20 @@ namespace {
 
 constexpr std::string_view kTopKName = "num_experts_per_tok";
 
-absl::StatusOr<MlaSpec> ReadMla(const JsonSource& config) {
+constexpr MlaSpec kAbsentMla = {
+    .kv_rank = 512, .q_rank = 1536, .nope_dim = 128, .rope_dim = 64, .v_dim = 128};
+
+absl::StatusOr<MlaSpec> ReadMla(const JsonSource& config, const MlaSpec& absent) {
   MlaSpec mla;
-  HEDDLE_ASSIGN_OR_RETURN(mla.kv_rank, config.DimOr("kv_lora_rank", kMaxHeadDim, 512));
+  HEDDLE_ASSIGN_OR_RETURN(mla.kv_rank, config.DimOr("kv_lora_rank", kMaxHeadDim, absent.kv_rank));
   if (!config.IsNull("q_lora_rank")) {
-    HEDDLE_ASSIGN_OR_RETURN(mla.q_rank, config.DimOr("q_lora_rank", kMaxHidden, 1536));
+    HEDDLE_ASSIGN_OR_RETURN(mla.q_rank, config.DimOr("q_lora_rank", kMaxHidden, absent.q_rank));
   }
-  HEDDLE_ASSIGN_OR_RETURN(mla.nope_dim, config.DimOr("qk_nope_head_dim", kMaxHeadDim, 128));
-  HEDDLE_ASSIGN_OR_RETURN(mla.rope_dim, config.DimOr("qk_rope_head_dim", kMaxHeadDim, 64));
-  HEDDLE_ASSIGN_OR_RETURN(mla.v_dim, config.DimOr("v_head_dim", kMaxHeadDim, 128));
+  HEDDLE_ASSIGN_OR_RETURN(mla.nope_dim,
+                          config.DimOr("qk_nope_head_dim", kMaxHeadDim, absent.nope_dim));
+  HEDDLE_ASSIGN_OR_RETURN(mla.rope_dim,
+                          config.DimOr("qk_rope_head_dim", kMaxHeadDim, absent.rope_dim));
+  HEDDLE_ASSIGN_OR_RETURN(mla.v_dim, config.DimOr("v_head_dim", kMaxHeadDim, absent.v_dim));
   return mla;
 }
 
@@ -41,10 +47,10 @@ absl::StatusOr<double> ReadSharpness(const JsonSource& config) {
   return 1.0;
 }
 
-absl::Status ReadLatentAttention(const JsonSource& config, ModelSpec* spec) {
+absl::Status ReadLatentAttention(const JsonSource& config, const MlaSpec& absent, ModelSpec* spec) {
   HEDDLE_ASSIGN_OR_RETURN(bool bias, config.BoolOr("attention_bias", false));
   if (bias) return config.Unsupported("attention_bias", "true", "expected false");
-  HEDDLE_ASSIGN_OR_RETURN(const MlaSpec mla, ReadMla(config));
+  HEDDLE_ASSIGN_OR_RETURN(const MlaSpec mla, ReadMla(config, absent));
   const int64_t n_heads = spec->layers.front().attention.n_heads;
   if (n_heads * (mla.rope_dim + mla.kv_rank) > kMaxInter) {
     return config.Error("num_attention_heads", base::StrCat(n_heads),
@@ -142,7 +148,7 @@ absl::Status CheckGroups(const ConfigSource& source, std::string_view groups_key
 }
 
 absl::Status RefineDeepseekV2(const JsonSource& config, ModelSpec* spec, NameMap*) {
-  HEDDLE_RETURN_IF_ERROR(ReadLatentAttention(config, spec));
+  HEDDLE_RETURN_IF_ERROR(ReadLatentAttention(config, kAbsentMla, spec));
   HEDDLE_ASSIGN_OR_RETURN(MoeSpec moe, ReadMoe(config, /*v3=*/false));
   moe.rule.renormalise = false;  // as in transformers, whatever norm_topk_prob says
   HEDDLE_ASSIGN_OR_RETURN(std::string method, config.StringOr("topk_method", "greedy"));
@@ -156,13 +162,42 @@ absl::Status RefineDeepseekV2(const JsonSource& config, ModelSpec* spec, NameMap
 }
 
 absl::Status RefineDeepseekV3(const JsonSource& config, ModelSpec* spec, NameMap*) {
-  HEDDLE_RETURN_IF_ERROR(ReadLatentAttention(config, spec));
+  HEDDLE_RETURN_IF_ERROR(ReadLatentAttention(config, kAbsentMla, spec));
   HEDDLE_ASSIGN_OR_RETURN(MoeSpec moe, ReadMoe(config, /*v3=*/true));
   moe.rule.score = RouteScore::kSigmoid;
   moe.rule.group_best = 2;
   moe.choice_bias = true;
   HEDDLE_RETURN_IF_ERROR(ReadGroups(config, 8, 4, &moe));
   return AddExperts(config, moe, /*first_absent=*/3, /*shared_absent=*/1, spec);
+}
+
+// Layers have experts where a list says so, and without it all but the first.
+absl::Status RefineGlm4MoeLite(const JsonSource& config, ModelSpec* spec, NameMap*) {
+  constexpr std::string_view kTypes = "mlp_layer_types";
+  const MlaSpec absent{
+      .kv_rank = 512, .q_rank = 768, .nope_dim = 192, .rope_dim = 64, .v_dim = 256};
+  HEDDLE_RETURN_IF_ERROR(ReadLatentAttention(config, absent, spec));
+  HEDDLE_ASSIGN_OR_RETURN(
+      MoeSpec moe,
+      ReadSigmoidExperts(config, {.experts = 64, .top_k = 4, .inter = 1536, .renormalise = true}));
+  HEDDLE_ASSIGN_OR_RETURN(const double scale,
+                          config.PositiveOr("routed_scaling_factor", kMaxFactor, 1.8));
+  moe.rule.scale = static_cast<float>(scale);
+  HEDDLE_RETURN_IF_ERROR(AddExperts(config, moe, /*first_absent=*/1, /*shared_absent=*/1, spec));
+  const nlohmann::json* types = config.Find(kTypes);
+  if (types == nullptr) return absl::OkStatus();
+  if (!types->is_array() || types->size() != spec->layers.size()) {
+    return config.Error(kTypes, JsonSource::Show(*types),
+                        base::StrCat("a list of ", spec->n_layers(), " strings, one per layer"));
+  }
+  for (size_t i = 0; i < spec->layers.size(); ++i) {
+    const bool has_experts = (*types)[i] == "sparse";
+    if (has_experts != (spec->layers[i].moe.n_experts > 0)) {
+      return config.Unsupported(kTypes, JsonSource::Show(*types),
+                                "expected dense layers before all others");
+    }
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace heddle::engine

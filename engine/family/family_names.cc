@@ -392,6 +392,16 @@ const NameMap& FalconNames() {
   return names;
 }
 
+const NameMap& HunYuanNames() {
+  static const NameMap names = [] {
+    NameMap hunyuan = LlamaNames();
+    hunyuan.layer.q_norm = "layers.{}.self_attn.query_layernorm.weight";
+    hunyuan.layer.k_norm = "layers.{}.self_attn.key_layernorm.weight";
+    return hunyuan;
+  }();
+  return names;
+}
+
 const NameMap& GgufNames() {
   static const NameMap names = {.embed = "token_embd.weight",
                                 .positions = "position_embd.weight",

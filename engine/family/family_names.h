@@ -36,6 +36,7 @@ const NameMap& GptNeoxNames();
 const NameMap& FalconNames();
 
 // The names in every GGUF file, whatever the family.
+const NameMap& HunYuanNames();
 const NameMap& GgufNames();
 
 }  // namespace heddle::engine

@@ -22,6 +22,7 @@ absl::Status RefineQwen3NextMoe(const JsonSource& config, ModelSpec* spec, NameM
 absl::Status RefineQwen35Experts(const JsonSource& config, ModelSpec* spec, NameMap* names);
 absl::Status RefineDeepseekV2(const JsonSource& config, ModelSpec* spec, NameMap* names);
 absl::Status RefineDeepseekV3(const JsonSource& config, ModelSpec* spec, NameMap* names);
+absl::Status RefineGlm4MoeLite(const JsonSource& config, ModelSpec* spec, NameMap* names);
 absl::Status RefineDeci(const JsonSource& config, ModelSpec* spec, NameMap* names);
 absl::Status RefineGptOss(const JsonSource& config, ModelSpec* spec, NameMap* names);
 absl::Status RefineGptNeox(const JsonSource& config, ModelSpec* spec, NameMap* names);

@@ -6,8 +6,10 @@
 #include "engine/family/family_refine.h"
 #include "engine/family/gguf_refine.h"
 #include "engine/family/hybrid_rows.h"
+#include "engine/family/mamba_rows.h"
 #include "engine/family/recent_rows.h"
 #include "engine/family/recurrent_rows.h"
+#include "engine/family/vision_rows.h"
 
 namespace heddle::engine {
 namespace {
@@ -458,13 +460,19 @@ std::span<const Family> FamilyTable() {
                                                    .olmo2 = Olmo2(),
                                                    .gemma2 = Gemma2(),
                                                    .granite = Granite(),
-                                                   .qwen3_moe = Qwen3Moe()});
+                                                   .qwen3_moe = Qwen3Moe(),
+                                                   .deepseek_v3 = DeepseekV3()});
     rows.insert(rows.end(), recent.begin(), recent.end());
     const std::vector<Family> hybrid = HybridRows(Llama());
     rows.insert(rows.end(), hybrid.begin(), hybrid.end());
     const std::vector<Family> recurrent =
         RecurrentRows({.qwen3 = Qwen3(), .qwen2_moe = Qwen2Moe()});
     rows.insert(rows.end(), recurrent.begin(), recurrent.end());
+    const std::vector<Family> vision =
+        VisionRows({.qwen2 = Qwen2(), .qwen3 = Qwen3(), .qwen3_moe = Qwen3Moe()});
+    rows.insert(rows.end(), vision.begin(), vision.end());
+    const std::vector<Family> mamba = MambaRows(Llama());
+    rows.insert(rows.end(), mamba.begin(), mamba.end());
     return rows;
   }();
   return table;

@@ -44,6 +44,7 @@ enum class WindowRule : uint8_t {
 struct ConfigKeys {
   std::string_view hidden = "hidden_size";
   std::string_view n_layers = "num_hidden_layers";
+  std::string_view layer_list = {};  // whose length counts where n_layers is absent; empty: none
   std::string_view n_heads = "num_attention_heads";
   std::string_view n_kv_heads = "num_key_value_heads";
   std::string_view head_dim = "head_dim";
@@ -90,7 +91,8 @@ struct Family {
   bool pre_norm = true;
   bool post_norm = false;
   bool gated = true;
-  bool rope = true;  // false: learned positions
+  bool attends = true;  // false: no layer has heads or an MLP, and no key says how many
+  bool rope = true;     // false: learned positions
   Flag qkv_bias;
   Flag out_bias;
   Flag mlp_bias;

@@ -5,7 +5,7 @@
 
 #include "base/message.h"
 #include "base/status.h"
-#include "engine/family/recurrent_rows.h"
+#include "engine/family/mamba_refine.h"
 
 namespace heddle::engine {
 namespace {
@@ -73,7 +73,7 @@ absl::Status RefineGgufGranite(const GgufSource& source, const TensorFinder&, Mo
 absl::Status RefineGgufGraniteHybrid(const GgufSource& source, const TensorFinder& find,
                                      ModelSpec* spec, NameMap* names) {
   HEDDLE_RETURN_IF_ERROR(RefineGgufGranite(source, find, spec, names));
-  return ReadGgufMamba2(source, find, spec, names);
+  return RefineGgufMambaLayers(source, find, spec, names);
 }
 
 // The converter reorders q and k of the variants that read images, which have sections of RoPE, for

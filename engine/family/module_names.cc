@@ -24,6 +24,7 @@ const Family* FamilyOf(const ModelDescription& model) {
 // The converter keeps stacked matrices stacked, under a name that may be that of a part.
 NameMap GgufNamesLike(const NameMap& folder) {
   NameMap names = GgufNames();
+  names.layers_of_index = folder.layers_of_index;
   LayerNames& layer = names.layer;
   if (folder.layer.qkv.empty()) {
     layer.qkv.clear();
@@ -53,7 +54,9 @@ std::vector<NameMap> HuggingFaceNames(const ModelDescription& model) {
   const Family* family = FamilyOf(model);
   if (family == nullptr) return maps;
   for (const NameMap* names : {family->names, family->stacked_names, family->mxfp4_names}) {
-    if (names != nullptr) maps.push_back(*names);
+    if (names == nullptr) continue;
+    maps.push_back(*names);
+    maps.back().layers_of_index = model.names.layers_of_index;
   }
   return maps;
 }

@@ -32,6 +32,7 @@ bool IsStacked(const std::string& pattern) { return pattern.find(kExpert) == std
 
 LayerNames NameMap::Layer(int32_t index) const {
   LayerNames names = layer;
+  index /= layers_of_index;
   names.ForEach([index](std::string* name) { *name = Replace(*name, "{}", index); });
   return names;
 }
@@ -84,7 +85,8 @@ LayerNames NameMap::Layer(int32_t index, const LayerSpec& spec) const {
   }
   if (!recurrence.skip) clear({&names.recur_skip});
   if (recurrence.norm_width == 0) clear({&names.recur_norm});
-  if (spec.attention_input == AttentionInput::kRawStream) {
+  if (spec.attention_input == AttentionInput::kRawStream ||
+      spec.attention_input == AttentionInput::kShared) {
     clear({&names.attn_norm, &names.attn_norm_bias});
   }
   if (spec.mlp.inter == 0 && spec.moe.n_experts == 0) {
@@ -100,6 +102,8 @@ LayerNames NameMap::Layer(int32_t index, const LayerSpec& spec) const {
     if (mla.q_rank == 0) clear({&names.q_a, &names.q_a_norm});
     clear({&names.q_b});
   }
+  if (!spec.moe.gated) clear({&names.expert_gate, &names.expert_gate_up});
+  if (!spec.mlp.gated) clear({&names.gate, &names.gate_bias, &names.gate_up});
   if (!spec.moe.bias) {
     clear({&names.expert_gate_bias, &names.expert_up_bias, &names.expert_gate_up_bias,
            &names.expert_down_bias});

@@ -162,8 +162,10 @@ struct LayerNames {
 enum class ExpertLayout : uint8_t {
   kPlain,       // [outputs, inputs]; gate_up is gate over up
   kTransposed,  // [inputs, outputs]; the columns of gate_up are gate and up in turns (gpt-oss)
-  kMxfp4        // [outputs, inputs / 32, 16] bytes of 4-bit floats under <name>_blocks and their
-                // scales under <name>_scales; the rows of gate_up take turns as above (gpt-oss)
+  kTransposedHalves,  // [inputs, outputs]; the columns of gate_up are gate's and then up's
+                      // (Qwen3-VL)
+  kMxfp4  // [outputs, inputs / 32, 16] bytes of 4-bit floats under <name>_blocks and their
+          // scales under <name>_scales; the rows of gate_up take turns as above (gpt-oss)
 };
 
 struct NameMap {
@@ -183,6 +185,9 @@ struct NameMap {
   bool qkv_by_kv_head = false;
 
   ExpertLayout expert_layout = ExpertLayout::kPlain;
+
+  // Layers of the spec that are one layer of the checkpoint, with one index (Falcon-H1: 2).
+  int32_t layers_of_index = 1;
 
   // The names of layer `index`.
   LayerNames Layer(int32_t index) const;

@@ -8,7 +8,7 @@
 #include "base/status.h"
 #include "engine/family/describe.h"
 #include "engine/family/family_refine.h"
-#include "engine/family/recurrent_rows.h"
+#include "engine/family/mamba_refine.h"
 #include "nlohmann/json.hpp"
 
 namespace heddle::engine {
@@ -85,11 +85,25 @@ struct SigmoidDefaults {
 };
 absl::Status AddSigmoidExperts(const JsonSource& config, const SigmoidDefaults& absent,
                                ModelSpec* spec) {
+  HEDDLE_ASSIGN_OR_RETURN(const MoeSpec moe,
+                          ReadSigmoidExperts(config, {.renormalise = absent.renormalise}));
+  HEDDLE_ASSIGN_OR_RETURN(const int64_t shared, CountOr(config, "n_shared_experts",
+                                                        kMaxInter / moe.inter, absent.shared));
+  HEDDLE_ASSIGN_OR_RETURN(const int64_t first,
+                          CountOr(config, "first_k_dense_replace", kMaxLayers, absent.first));
+  AddExperts(moe, first, static_cast<int32_t>(shared) * moe.inter, spec);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<MoeSpec> ReadSigmoidExperts(const JsonSource& config, const SigmoidExperts& absent) {
   MoeSpec moe;
   HEDDLE_RETURN_IF_ERROR(
       ReadCounts(config, config.Has("n_routed_experts") ? "n_routed_experts" : "num_local_experts",
-                 {.experts = 128, .top_k = 8}, &moe));
-  HEDDLE_ASSIGN_OR_RETURN(moe.inter, config.DimOr("moe_intermediate_size", kMaxInter, 1408));
+                 {.experts = absent.experts, .top_k = absent.top_k}, &moe));
+  HEDDLE_ASSIGN_OR_RETURN(moe.inter,
+                          config.DimOr("moe_intermediate_size", kMaxInter, absent.inter));
   RouteRule& rule = moe.rule;
   rule.score = RouteScore::kSigmoid;
   rule.group_best = 2;
@@ -102,15 +116,8 @@ absl::Status AddSigmoidExperts(const JsonSource& config, const SigmoidDefaults& 
   HEDDLE_ASSIGN_OR_RETURN(rule.top_groups,
                           config.DimOr("topk_group", kernels::kMaxExpertGroups, 1));
   HEDDLE_RETURN_IF_ERROR(CheckGroups(config, "n_group", "topk_group", moe));
-  HEDDLE_ASSIGN_OR_RETURN(const int64_t shared, CountOr(config, "n_shared_experts",
-                                                        kMaxInter / moe.inter, absent.shared));
-  HEDDLE_ASSIGN_OR_RETURN(const int64_t first,
-                          CountOr(config, "first_k_dense_replace", kMaxLayers, absent.first));
-  AddExperts(moe, first, static_cast<int32_t>(shared) * moe.inter, spec);
-  return absl::OkStatus();
+  return moe;
 }
-
-}  // namespace
 
 absl::Status RefineGemma1(const JsonSource& config, ModelSpec* spec, NameMap*) {
   constexpr std::string_view kBidirectional = "use_bidirectional_attention";
@@ -280,9 +287,7 @@ namespace {
 absl::StatusOr<std::vector<bool>> ReadMambaLayers(const JsonSource& config, int32_t n_layers) {
   const char* key = config.Has("layer_types") ? "layer_types" : "layers_block_type";
   const nlohmann::json* types = config.Find(key);
-  if (types == nullptr) {
-    return config.Unsupported("layer_types", "absent", "expected attention in some layers");
-  }
+  if (types == nullptr) return std::vector<bool>(static_cast<size_t>(n_layers), true);
   if (!types->is_array() || static_cast<int64_t>(types->size()) != n_layers) {
     return config.Error(key, JsonSource::Show(*types),
                         base::StrCat("a list of ", n_layers, " strings, one per layer"));
@@ -293,9 +298,6 @@ absl::StatusOr<std::vector<bool>> ReadMambaLayers(const JsonSource& config, int3
     if (recurs.back() || type == "attention" || type == "full_attention") continue;
     return config.Unsupported(key, JsonSource::Show(type),
                               "supported are \"attention\" and \"mamba\"");
-  }
-  if (std::find(recurs.begin(), recurs.end(), false) == recurs.end()) {
-    return config.Unsupported(key, JsonSource::Show(*types), "expected attention in some layers");
   }
   return recurs;
 }
@@ -324,13 +326,16 @@ absl::Status RefineGraniteMoeHybrid(const JsonSource& config, ModelSpec* spec, N
   // The sizes of recurrent layers say nothing if there is none.
   for (const std::string_view key :
        {"mamba_chunk_size", "mamba_conv_bias", "mamba_d_conv", "mamba_d_head", "mamba_d_state",
-        "mamba_expand", "mamba_n_groups", "mamba_n_heads", "mamba_proj_bias", "time_step_limit",
-        "time_step_max", "time_step_min", "time_step_floor"}) {
+        "mamba_expand", "mamba_n_groups", "mamba_n_heads", "mamba_proj_bias"}) {
     static_cast<void>(config.Has(key));
   }
+  SkipMamba2Keys(config);
   if (std::find(recurs.begin(), recurs.end(), true) == recurs.end()) return absl::OkStatus();
-  SetMamba2Names(&names->layer);
-  return ReadMamba2(config, recurs, spec);
+  SetMamba2Names("layers.{}.mamba", &names->layer);
+  HEDDLE_ASSIGN_OR_RETURN(const RecurrenceSpec recurrence,
+                          ReadMamba2(config, {.absent_eps = 1e-6}, *spec));
+  ApplyMamba2(recurrence, recurs, spec);
+  return absl::OkStatus();
 }
 
 absl::Status RefineGgufPostAttentionNorm(const GgufSource&, const TensorFinder&, ModelSpec*,
@@ -365,6 +370,38 @@ absl::Status RefineMiniMaxM2(const JsonSource& config, ModelSpec* spec, NameMap*
     return config.Error("rotary_dim", base::StrCat(rotary_dim), "an even number");
   }
   for (LayerSpec& layer : spec->layers) layer.attention.rope.rotary_dim = rotary_dim;
+  return absl::OkStatus();
+}
+
+// The base of RoPE is stretched once for all texts (NTK scaling) by "alpha".
+absl::Status RefineHunYuan(const JsonSource& config, ModelSpec* spec, NameMap*) {
+  double alpha = 1.0;
+  for (const std::string_view key : {"rope_parameters", "rope_scaling"}) {
+    HEDDLE_ASSIGN_OR_RETURN(std::optional<JsonSource> rope, config.Object(key));
+    if (!rope.has_value() || !rope->Has("alpha")) continue;
+    HEDDLE_ASSIGN_OR_RETURN(alpha, rope->Positive("alpha", kMaxFactor));
+  }
+  for (const std::string_view key : {"use_cla", "use_mla", "position_embedding_xdrope"}) {
+    HEDDLE_ASSIGN_OR_RETURN(const bool used, config.BoolOr(key, false));
+    if (used) return config.Unsupported(key, "true", "expected false");
+  }
+  // Of other members of the family, and of heads that classify.
+  for (const std::string_view key :
+       {"add_classification_head", "attention_head_dim", "cla_share_factor", "class_num",
+        "dense_list", "eod_token_id", "org_vocab_size", "pool_type", "use_rotary_pos_emb"}) {
+    static_cast<void>(config.Has(key));
+  }
+  for (LayerSpec& layer : spec->layers) {
+    layer.attention.qk_norms_last = true;
+    const double dim = layer.attention.head_dim;
+    RopeSpec& rope = layer.attention.rope;
+    rope.theta = static_cast<float>(rope.theta * std::pow(alpha, dim / (dim - 2)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RefineGgufHunYuan(const GgufSource&, const TensorFinder&, ModelSpec* spec, NameMap*) {
+  for (LayerSpec& layer : spec->layers) layer.attention.qk_norms_last = true;
   return absl::OkStatus();
 }
 

@@ -5,12 +5,23 @@
 #pragma once
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "engine/family/config_source.h"
 #include "engine/family/family_table.h"
 #include "engine/family/name_map.h"
 #include "engine/model/model_spec.h"
 
 namespace heddle::engine {
+
+// Experts that are chosen by sigmoid scores with a bias, as in DeepSeek-V3, with what the family's
+// class has for absent keys.
+struct SigmoidExperts {
+  int32_t experts = 128;
+  int32_t top_k = 8;
+  int32_t inter = 1408;
+  bool renormalise = true;
+};
+absl::StatusOr<MoeSpec> ReadSigmoidExperts(const JsonSource& config, const SigmoidExperts& absent);
 
 absl::Status RefineGemma1(const JsonSource& config, ModelSpec* spec, NameMap* names);
 absl::Status RefineCohere(const JsonSource& config, ModelSpec* spec, NameMap* names);
@@ -24,6 +35,7 @@ absl::Status RefineGraniteMoe(const JsonSource& config, ModelSpec* spec, NameMap
 absl::Status RefineGraniteMoeShared(const JsonSource& config, ModelSpec* spec, NameMap* names);
 absl::Status RefineGraniteMoeHybrid(const JsonSource& config, ModelSpec* spec, NameMap* names);
 absl::Status RefineMiniMaxM2(const JsonSource& config, ModelSpec* spec, NameMap* names);
+absl::Status RefineHunYuan(const JsonSource& config, ModelSpec* spec, NameMap* names);
 absl::Status RefineMinistral3(const JsonSource& config, ModelSpec* spec, NameMap* names);
 
 absl::Status RefineGgufGemma1(const GgufSource& source, const TensorFinder& find, ModelSpec* spec,
@@ -37,6 +49,8 @@ absl::Status RefineGgufExaone4(const GgufSource& source, const TensorFinder& fin
 absl::Status RefineGgufOlmoe(const GgufSource& source, const TensorFinder& find, ModelSpec* spec,
                              NameMap* names);
 absl::Status RefineGgufGlm4Moe(const GgufSource& source, const TensorFinder& find, ModelSpec* spec,
+                               NameMap* names);
+absl::Status RefineGgufHunYuan(const GgufSource& source, const TensorFinder& find, ModelSpec* spec,
                                NameMap* names);
 // The norm before the MLP has the name that others give to one behind attention.
 absl::Status RefineGgufPostAttentionNorm(const GgufSource& source, const TensorFinder& find,

@@ -1,6 +1,7 @@
 #include "engine/family/recent_rows.h"
 
 #include "engine/family/family_names.h"
+#include "engine/family/family_refine.h"
 #include "engine/family/gguf_refine.h"
 #include "engine/family/recent_refine.h"
 
@@ -26,6 +27,7 @@ constexpr std::string_view kOlmoeArchitectures[] = {"OlmoeForCausalLM"};
 constexpr std::string_view kOlmoeGguf[] = {"olmoe"};
 constexpr std::string_view kGlmMoeArchitectures[] = {"Glm4MoeForCausalLM"};
 constexpr std::string_view kGlmMoeGguf[] = {"glm4moe"};
+constexpr std::string_view kGlmLiteArchitectures[] = {"Glm4MoeLiteForCausalLM"};
 constexpr std::string_view kDots1Architectures[] = {"Dots1ForCausalLM"};
 constexpr std::string_view kDots1Gguf[] = {"dots1"};
 constexpr std::string_view kErnieMoeArchitectures[] = {"Ernie4_5_MoeForCausalLM"};
@@ -37,6 +39,8 @@ constexpr std::string_view kGraniteHybridArchitectures[] = {"GraniteMoeHybridFor
 constexpr std::string_view kGraniteHybridGguf[] = {"granitehybrid"};
 constexpr std::string_view kMiniMaxArchitectures[] = {"MiniMaxM2ForCausalLM"};
 constexpr std::string_view kMiniMaxGguf[] = {"minimax-m2"};
+constexpr std::string_view kHunYuanArchitectures[] = {"HunYuanDenseV1ForCausalLM"};
+constexpr std::string_view kHunYuanGguf[] = {"hunyuan-dense"};
 constexpr std::string_view kMinistral3Architectures[] = {"Ministral3ForCausalLM"};
 
 Family Named(Family row, std::string_view name, std::span<const std::string_view> architectures,
@@ -169,6 +173,16 @@ Family Glm4Moe(const BaseRows& base) {
   return glm;
 }
 
+// Latent attention with GLM's experts. Files in GGUF are of architecture "deepseek2".
+Family Glm4MoeLite(const BaseRows& base) {
+  Family lite = Named(base.deepseek_v3, "glm4_moe_lite", kGlmLiteArchitectures, {});
+  lite.norm_eps = 1e-5;
+  lite.n_kv_heads = 0;
+  lite.max_context = 202752;
+  lite.refine = RefineGlm4MoeLite;
+  return lite;
+}
+
 Family Dots1(const BaseRows& base) {
   Family dots = Named(Glm4Moe(base), "dots1", kDots1Architectures, kDots1Gguf);
   dots.norm_eps = 1e-6;
@@ -230,6 +244,19 @@ Family MiniMaxM2(const BaseRows& base) {
   return minimax;
 }
 
+Family HunYuan(const BaseRows& base) {
+  Family hunyuan = Named(base.llama, "hunyuan_v1_dense", kHunYuanArchitectures, kHunYuanGguf);
+  hunyuan.norm_eps = 1e-5;
+  hunyuan.max_context = 2048;
+  hunyuan.mlp_bias = Flag::Never();
+  hunyuan.qk_norm = QkNorm::kPerHead;
+  hunyuan.gguf_rope_layout = RopeLayout::kHalf;
+  hunyuan.names = &HunYuanNames();
+  hunyuan.refine = RefineHunYuan;
+  hunyuan.refine_gguf = RefineGgufHunYuan;
+  return hunyuan;
+}
+
 Family Ministral3(const BaseRows& base) {
   Family ministral = Named(base.mistral, "ministral3", kMinistral3Architectures, {});
   ministral.norm_eps = 1e-5;
@@ -246,23 +273,11 @@ Family Ministral3(const BaseRows& base) {
 }  // namespace
 
 std::vector<Family> RecentRows(const BaseRows& base) {
-  return {Gemma(base),
-          Olmo3(base),
-          SeedOss(base),
-          Ernie45(base),
-          Arcee(base),
-          Cohere(base),
-          Cohere2(base),
-          Exaone4(base),
-          Olmoe(base),
-          Glm4Moe(base),
-          Dots1(base),
-          Ernie45Moe(base),
-          GraniteMoe(base),
-          GraniteMoeShared(base),
-          GraniteMoeHybrid(base),
-          MiniMaxM2(base),
-          Ministral3(base)};
+  return {Gemma(base),      Olmo3(base),      SeedOss(base),          Ernie45(base),
+          Arcee(base),      Cohere(base),     Cohere2(base),          Exaone4(base),
+          Olmoe(base),      Glm4Moe(base),    Glm4MoeLite(base),      Dots1(base),
+          Ernie45Moe(base), GraniteMoe(base), GraniteMoeShared(base), GraniteMoeHybrid(base),
+          MiniMaxM2(base),  HunYuan(base),    Ministral3(base)};
 }
 
 }  // namespace heddle::engine

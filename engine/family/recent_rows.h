@@ -18,6 +18,7 @@ struct BaseRows {
   Family gemma2;
   Family granite;
   Family qwen3_moe;
+  Family deepseek_v3;
 };
 
 std::vector<Family> RecentRows(const BaseRows& base);

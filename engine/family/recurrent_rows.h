@@ -1,5 +1,5 @@
-// Rows of the family table for families with recurrent layers: gated delta nets, and what
-// others with layers of Mamba-2 read.
+// Rows of the family table for families with gated delta nets, and what rows of other recurrences
+// share with them.
 // Private to engine/family. Thread-safety: pure function.
 #pragma once
 
@@ -22,13 +22,6 @@ struct RecurrentBases {
   Family qwen2_moe;
 };
 std::vector<Family> RecurrentRows(const RecurrentBases& bases);
-
-// Turns the layers of `recurs` into Mamba-2, by the keys that Granite 4 has for it.
-absl::Status ReadMamba2(const JsonSource& config, const std::vector<bool>& recurs, ModelSpec* spec);
-void SetMamba2Names(LayerNames* layer);
-// The same of GGUF metadata, with the names.
-absl::Status ReadGgufMamba2(const GgufSource& source, const TensorFinder& find, ModelSpec* spec,
-                            NameMap* names);
 
 // Turns layer `index` into a recurrence.
 void Recur(const RecurrenceSpec& recurrence, size_t index, ModelSpec* spec);

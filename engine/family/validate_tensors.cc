@@ -194,6 +194,7 @@ class Demands {
     if (name.empty()) return;
     switch (model_.names.expert_layout) {
       case ExpertLayout::kTransposed:
+      case ExpertLayout::kTransposedHalves:
         return Add(name, {n_experts, in, out}, "experts, then of each its input, output");
       case ExpertLayout::kMxfp4:
         AddBytes(Mxfp4Blocks(name), {n_experts, out, in / 32, 16}, "experts, output, blocks, 16");
@@ -215,15 +216,14 @@ class Demands {
   std::vector<Demand> list_;
 };
 
-// A matrix with one row may be stored as a vector, a vector as a matrix with one row or column, and
-// weights of a convolution as a matrix.
+// A matrix with one row may be stored as a vector, a vector as a matrix (one row or column, or one
+// row for each group of a norm), and weights of a convolution as a matrix.
 bool SameShape(std::span<const int64_t> found, std::span<const int64_t> wanted) {
   if (wanted.size() == 3 && wanted[1] == 1 && found.size() == 2) {
     return found[0] == wanted[0] && found[1] == wanted[2];
   }
   if (wanted.size() == 2 && wanted[0] == 1 && found.size() == 1) wanted = wanted.subspan(1);
-  if (found.size() == 2 && found[0] == 1 && wanted.size() == 1) found = found.subspan(1);
-  if (found.size() == 2 && found[1] == 1 && wanted.size() == 1) found = found.first(1);
+  if (found.size() == 2 && wanted.size() == 1) return found[0] * found[1] == wanted[0];
   return std::ranges::equal(found, wanted);
 }
 

@@ -83,6 +83,8 @@ Decoder::BlockInput Decoder::InputOfAttention(int32_t layer, int32_t n_tokens) c
       return {Stream(n_tokens), std::nullopt};
     case AttentionInput::kPair:
       return {pair_, std::nullopt};
+    case AttentionInput::kShared:
+      return {View(*normed_, n_tokens, spec_.hidden), std::nullopt};
     case AttentionInput::kStream:
       break;
   }
@@ -155,7 +157,8 @@ void Decoder::Attention(kernels::Ops& ops, int32_t layer, int32_t n_tokens,
   const AttentionSpec& attention = spec_.layers[layer].attention;
   const LayerWeights& weights = weights_.layers[layer];
   if (attention.mla.kv_rank > 0) return LatentAttention(ops, layer, n_tokens, cache);
-  const BlockInput in = InputOfAttention(layer, n_tokens);
+  BlockInput in = InputOfAttention(layer, n_tokens);
+  if (NextSharesInput(layer)) in = {Normed(ops, in), std::nullopt};
   if (attention.linear) {
     return AddToStream(ops, layer, AdapterSite::kOut, Normed(ops, in));
   }
@@ -183,6 +186,7 @@ void Decoder::Attention(kernels::Ops& ops, int32_t layer, int32_t n_tokens,
                  .sinks = weights.sinks.data(),
                  .out = attended});
   if (attention.gated) ops.GateElements(Columns(product, attention.qkv_dim(), q_cols), attended);
+  Scale(ops, attention.out_scale, attended);
   AddToStream(ops, layer, AdapterSite::kOut, attended);
 }
 
@@ -204,6 +208,7 @@ Tensor Decoder::WriteHeads(kernels::Ops& ops, int32_t layer, Tensor qkv, const K
                    .k_norm = norm_heads ? weights.k_norm.data() : nullptr,
                    .norm_eps = spec_.norm_eps,
                    .norm_weight_offset = spec_.norm_weight_offset,
+                   .norms_last = attention.qk_norms_last,
                    .cos_sin = rotation < 0
                                   ? nullptr
                                   : static_cast<const float*>(rotations_[rotation].cos_sin->data()),
@@ -299,83 +304,6 @@ void Decoder::LatentAttention(kernels::Ops& ops, int32_t layer, int32_t n_tokens
                   .out_step = mla.v_dim,
                   .adapters = Adapters(layer, AdapterSite::kValueHeads)});
   AddToStream(ops, layer, AdapterSite::kOut, values);
-}
-
-void Decoder::MlpIn(kernels::Ops& ops, int32_t layer, int32_t n_tokens) {
-  const LayerSpec& spec = spec_.layers[layer];
-  const LayerWeights& weights = weights_.layers[layer];
-  if (spec.moe.n_experts == 0 && spec.mlp.inter == 0) return;
-  BlockInput in = InputOf(layer, weights.mlp_norm, AdapterSite::kMlpNorm, n_tokens);
-  const MlpSpec& mlp = spec.mlp;
-  const bool is_only_reader = spec.moe.n_experts == 0 && !mlp.row_gate;
-  if (!is_only_reader) in = {Normed(ops, in), std::nullopt};
-  if (spec.moe.n_experts > 0) Experts(ops, layer, in.x);
-  if (mlp.inter == 0) return;
-  const Tensor inner = View(*inner_, n_tokens, mlp.inter);
-  ops.Linear({.x = in.x,
-              .weight = weights.up.matrix.get(),
-              .bias = weights.up.bias.data(),
-              .epilogue = mlp.gated ? kernels::Epilogue::kGated : kernels::Epilogue::kNone,
-              .activation = mlp.activation,
-              .out = inner,
-              .adapters = Adapters(layer, AdapterSite::kUp),
-              .norm = in.norm,
-              .reader = mlp.row_gate ? nullptr : weights.down.matrix.get()});
-  if (!mlp.row_gate) return;
-  const Tensor gates = View(*row_gates_, n_tokens, 1);
-  ops.Linear({.x = in.x,
-              .weight = weights.row_gate.matrix.get(),
-              .out = gates,
-              .out_f32 = true,
-              .adapters = Adapters(layer, AdapterSite::kRowGate)});
-  ops.GateRows(gates, inner);
-}
-
-void Decoder::Experts(kernels::Ops& ops, int32_t layer, Tensor in) {
-  const MoeSpec& moe = spec_.layers[layer].moe;
-  const MoeWeights& weights = weights_.layers[layer].moe;
-  const auto n_tokens = static_cast<int32_t>(in.rows);
-  const int32_t n_choices = n_tokens * moe.rule.top_k;
-  const Tensor logits = View(*route_logits_, n_tokens, moe.n_experts);
-  auto* chosen = static_cast<int32_t*>(chosen_->data());
-  auto* chosen_weight = static_cast<float*>(chosen_weight_->data());
-  ops.Linear({.x = in,
-              .weight = weights.router.matrix.get(),
-              .bias = weights.router.bias.data(),
-              .out = logits,
-              .out_f32 = true,
-              .adapters = Adapters(layer, AdapterSite::kRouter)});
-  ops.Route({.logits = logits,
-             .choice_bias = weights.choice_bias.data(),
-             .rule = moe.rule,
-             .experts = chosen,
-             .weights = chosen_weight});
-  const bool is_part = spec_.layers[layer].mlp_is_part;
-  if (is_part) part_ = NextPart(n_tokens);
-  ops.ExpertMix({.x = in,
-                 .experts = chosen,
-                 .weights = chosen_weight,
-                 .top_k = moe.rule.top_k,
-                 .up = weights.up.get(),
-                 .down = weights.down.get(),
-                 .up_bias = weights.up_bias.data(),
-                 .down_bias = weights.down_bias.data(),
-                 .activation = moe.activation,
-                 .inner = View(*expert_inner_, n_choices, moe.inter),
-                 .rows = View(*expert_rows_, n_choices, spec_.hidden),
-                 .out = is_part ? part_ : View(*x_, n_tokens, spec_.hidden),
-                 .adds = !is_part,
-                 .up_adapters = Adapters(layer, AdapterSite::kExpertUp),
-                 .down_adapters = Adapters(layer, AdapterSite::kExpertDown)});
-}
-
-void Decoder::MlpOut(kernels::Ops& ops, int32_t layer, int32_t n_tokens) {
-  const LayerSpec& spec = spec_.layers[layer];
-  if (spec.mlp.inter > 0) {
-    AddToStream(ops, layer, AdapterSite::kDown, View(*inner_, n_tokens, spec.mlp.inter));
-  } else if (spec.mlp_is_part) {  // of experts alone, or without a share
-    AddToStream(ops, layer, AdapterSite::kDown, {nullptr, n_tokens, 0, 0});
-  }
 }
 
 Tensor Decoder::Stream(int32_t n_tokens) const { return View(*x_, n_tokens, spec_.hidden); }

@@ -114,6 +114,8 @@ class Decoder {
                 const KvStorage& cache);
   void Recur(kernels::Ops& ops, int32_t layer, const BlockInput& in, int32_t n_tokens,
              const KvStorage& cache);
+  // Multiplies the columns of a recurrence's input by their factors.
+  void ScaleSections(kernels::Ops& ops, const RecurrenceSpec& spec, kernels::Tensor rows) const;
   // Copies the stream that enters `layer` to the features that want it.
   void KeepStream(kernels::Ops& ops, int32_t layer, kernels::Tensor x);
   kernels::Tensor FeatureColumns(size_t feature, int32_t n_tokens) const;
@@ -144,6 +146,14 @@ class Decoder {
   BlockInput InputOf(int32_t layer, const NormWeights& norm, AdapterSite site,
                      int32_t n_tokens) const;
   BlockInput InputOfAttention(int32_t layer, int32_t n_tokens) const;
+  // Whether the next layer reads what this one has normed (AttentionInput::kShared).
+  bool NextSharesInput(int32_t layer) const {
+    return layer + 1 < spec_.n_layers() &&
+           spec_.layers[layer + 1].attention_input == AttentionInput::kShared;
+  }
+  static void Scale(kernels::Ops& ops, float factor, kernels::Tensor x) {
+    if (factor != 1.0f) ops.Scale(x, factor);
+  }
   static kernels::Tensor Normed(kernels::Ops& ops, const BlockInput& in);
   // Adds post_norm(linear(in)) to the stream, for the linear at kOut or kDown of the layer.
   void AddToStream(kernels::Ops& ops, int32_t layer, AdapterSite site, kernels::Tensor in);

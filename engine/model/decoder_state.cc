@@ -29,6 +29,16 @@ void Decoder::Convolve(kernels::Ops& ops, int32_t layer, const BlockInput& in, i
   AddToStream(ops, layer, AdapterSite::kOut, out);
 }
 
+void Decoder::ScaleSections(kernels::Ops& ops, const RecurrenceSpec& spec, Tensor rows) const {
+  const RecurrenceScales& scales = spec.scales;
+  const kernels::RecurrenceShape& shape = spec.shape;
+  Scale(ops, scales.query, Columns(rows, 0, shape.keys()));
+  Scale(ops, scales.key, Columns(rows, shape.keys(), shape.keys()));
+  Scale(ops, scales.value, Columns(rows, 2 * shape.keys(), shape.values()));
+  Scale(ops, scales.gate, Columns(rows, shape.gate_column(), shape.values()));
+  Scale(ops, scales.step, Columns(rows, shape.step_column(), shape.n_heads));
+}
+
 void Decoder::Recur(kernels::Ops& ops, int32_t layer, const BlockInput& in, int32_t n_tokens,
                     const KvStorage& cache) {
   const RecurrenceSpec& spec = spec_.layers[layer].attention.recurrence;
@@ -39,7 +49,9 @@ void Decoder::Recur(kernels::Ops& ops, int32_t layer, const BlockInput& in, int3
               .weight = weights.qkv.matrix.get(),
               .bias = weights.qkv.bias.data(),
               .out = rows,
+              .adapters = Adapters(layer, AdapterSite::kQkv),
               .norm = in.norm});
+  ScaleSections(ops, spec, rows);
   ops.Recurrence({.shape = spec.shape,
                   .in = rows,
                   .conv = weights.conv.data(),
@@ -57,6 +69,7 @@ void Decoder::Recur(kernels::Ops& ops, int32_t layer, const BlockInput& in, int3
                   .cache = cache.layer(first_kv_layer_ + layer),
                   .page_tokens = cache.page_tokens(),
                   .out = out});
+  Scale(ops, spec.scales.out, out);
   AddToStream(ops, layer, AdapterSite::kOut, out);
 }
 

@@ -39,11 +39,13 @@ absl::StatusOr<const CheckpointTensor*> FindTensor(const Checkpoint& checkpoint,
   return tensor;
 }
 
-// Gate lies over up or, in the two rearranged layouts, their rows alternate.
+// Gate lies over or before up or, in gpt-oss' two layouts, their rows alternate.
 std::vector<ExpertSources::Part> ExpertSources::Parts(int64_t outputs, bool fused) const {
   if (!fused) return {{0, 1, outputs}};
   const int64_t half = outputs / 2;
-  if (layout_ == ExpertLayout::kPlain) return {{0, 1, half}, {half, 1, half}};
+  if (layout_ == ExpertLayout::kPlain || layout_ == ExpertLayout::kTransposedHalves) {
+    return {{0, 1, half}, {half, 1, half}};
+  }
   return {{0, 2, half}, {1, 2, half}};
 }
 
@@ -113,7 +115,8 @@ absl::Status ExpertSources::AddMatrix(const std::string& name, int32_t expert, b
                           FindTensor(checkpoint_, ExpertName(name, expert)));
   if (expert == 0 || !IsStacked(name)) tensors_.push_back(tensor);
   const size_t dims = tensor->shape.size();
-  const bool transposed = layout_ == ExpertLayout::kTransposed;
+  const bool transposed =
+      layout_ == ExpertLayout::kTransposed || layout_ == ExpertLayout::kTransposedHalves;
   for (const Part& part : Parts(tensor->shape[transposed ? dims - 1 : dims - 2], fused)) {
     if (transposed && kernels::Info(*tensor->dtype).block_elements != 1) {
       return absl::UnimplementedError(absl::StrCat(
@@ -137,6 +140,7 @@ absl::Status ExpertSources::Add(const std::string& fused,
       continue;
     }
     for (const std::string* name : names) {
+      if (name->empty()) continue;
       HEDDLE_RETURN_IF_ERROR(AddMatrix(*name, e, /*fused=*/false));
     }
   }

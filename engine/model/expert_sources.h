@@ -30,7 +30,7 @@ class ExpertSources {
       : checkpoint_(checkpoint), layout_(layout), n_experts_(n_experts) {}
 
   // Fills sources(): for each expert the two parts of `fused` (gate and up) if it is not empty,
-  // else its matrices of all `names`, in order.
+  // else its matrices of all `names` that are not empty, in order.
   absl::Status Add(const std::string& fused, std::initializer_list<const std::string*> names);
 
   const std::vector<kernels::WeightSource>& sources() const { return sources_; }

@@ -117,10 +117,14 @@ absl::Status CheckOpsFor(const ModelSpec& spec, const kernels::Device* device) {
       std::any_of(spec.layers.begin(), spec.layers.end(), [](const LayerSpec& layer) {
         return layer.attention.recurrence.shape.taps > 0 || layer.attention.gated;
       });
+  const bool norms_last =
+      std::any_of(spec.layers.begin(), spec.layers.end(),
+                  [](const LayerSpec& layer) { return layer.attention.qk_norms_last; });
   const char* lacks = nullptr;
   if (device == nullptr) return absl::OkStatus();
   if (convolves && !device->has_short_conv()) lacks = "layers of short convolutions";
   if (recurs && !device->has_recurrence()) lacks = "recurrent layers";
+  if (norms_last && !device->has_norms_behind_rotation()) lacks = "norms behind the rotation";
   if (lacks == nullptr) return absl::OkStatus();
   return absl::UnimplementedError(absl::StrCat("family ", spec.family, " has ", lacks, ", which ",
                                                device->description(),

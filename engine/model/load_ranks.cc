@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <future>
 #include <numeric>
+#include <span>
 #include <string>
 #include <utility>
 
@@ -197,6 +198,21 @@ absl::Status CheckRecurrences(const ModelSpec& spec, const Layout& layout) {
   return absl::OkStatus();
 }
 
+// Refuses a stage that begins between layers that read one input.
+absl::Status CheckStageBorders(const ModelSpec& spec, std::span<const int32_t> counts) {
+  size_t first = 0;
+  for (const int32_t count : counts) {
+    if (count > 0 && spec.layers[first].attention_input == AttentionInput::kShared) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--pp-layers is ", absl::StrJoin(counts, ","),
+                       "; in this model attention and the recurrence beside it count as two "
+                       "layers, which have to be in one stage"));
+    }
+    first += static_cast<size_t>(count);
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckLayoutOf(const ModelSpec& spec, const Layout& layout) {
   HEDDLE_RETURN_IF_ERROR(CheckRecurrences(spec, layout));
   const std::vector<int32_t>& counts = layout.stage_layers;
@@ -205,7 +221,7 @@ absl::Status CheckLayoutOf(const ModelSpec& spec, const Layout& layout) {
       std::all_of(counts.begin(), counts.end(), [](int32_t n) { return n >= 0; });
   const int64_t sum = std::accumulate(counts.begin(), counts.end(), int64_t{0});
   if (all_count && sum == spec.n_layers() && static_cast<int32_t>(counts.size()) == layout.pp) {
-    return absl::OkStatus();
+    return CheckStageBorders(spec, counts);
   }
   return absl::InvalidArgumentError(
       absl::StrCat("--pp-layers is ", absl::StrJoin(counts, ","), "; it must be ", layout.pp,

@@ -81,6 +81,16 @@ enum class RecurrenceRows : uint8_t {
   kMamba2           // z, v, k, q, a; and v, k, q are the convolution's channels
 };
 
+// Factors of the columns of a recurrence's input, by what they are, and of its output.
+struct RecurrenceScales {
+  float query = 1.0f;
+  float key = 1.0f;
+  float value = 1.0f;
+  float gate = 1.0f;
+  float step = 1.0f;
+  float out = 1.0f;
+};
+
 // A recurrence in place of attention (kernels::RecurrenceArgs). One product of the layer's input
 // gives its rows, and another one leads back to the stream.
 struct RecurrenceSpec {
@@ -96,6 +106,7 @@ struct RecurrenceSpec {
   float max_step = 3.4e38f;
   RecurrenceRows rows = RecurrenceRows::kInOrder;
   bool decay_is_log = false;  // the checkpoint has the logarithm of minus the decay
+  RecurrenceScales scales;
 
   bool is_here() const { return shape.taps > 0 && shape.n_heads > 0; }
 };
@@ -107,18 +118,20 @@ struct AttentionSpec {
   bool qkv_bias = false;
   bool out_bias = false;
   QkNorm qk_norm = QkNorm::kNone;
-  int32_t window = 0;         // sliding window in positions; 0: all
-  bool in_order = false;      // kernels::AttentionArgs::in_order
-  float scale = 0.0f;         // scale of q k^T; usually 1 / sqrt(head_dim)
-  bool linear = false;        // one matrix in place of attention; then n_heads is 0
-  ConvSpec conv;              // likewise
-  RecurrenceSpec recurrence;  // likewise
+  bool qk_norms_last = false;  // kPerHead: behind the rotation
+  int32_t window = 0;          // sliding window in positions; 0: all
+  bool in_order = false;       // kernels::AttentionArgs::in_order
+  float scale = 0.0f;          // scale of q k^T; usually 1 / sqrt(head_dim)
+  bool linear = false;         // one matrix in place of attention; then n_heads is 0
+  ConvSpec conv;               // likewise
+  RecurrenceSpec recurrence;   // likewise
   // Heads' outputs are multiplied by the sigmoid of gates, one per element, which the product gives
   // beside the queries: the checkpoint has for each head its query's rows and then its gate's.
   bool gated = false;
   MlaSpec mla;
-  float softcap = 0.0f;  // 0: none
-  bool sinks = false;    // each head has a logit in the softmax that has no value
+  float out_scale = 1.0f;  // of what the output projection reads
+  float softcap = 0.0f;    // 0: none
+  bool sinks = false;      // each head has a logit in the softmax that has no value
   RopeSpec rope;
   // In a part of a model with QkNorm::kFullWidth: the first head of each rank, and how many heads
   // there are, [world + 1].
@@ -136,7 +149,9 @@ struct MlpSpec {
   Activation activation = Activation::kSilu;
   bool gated = true;
   bool bias = false;
-  bool row_gate = false;  // its output is multiplied by sigmoid(<w, input>)
+  bool row_gate = false;   // its output is multiplied by sigmoid(<w, input>)
+  float in_scale = 1.0f;   // of its input
+  float out_scale = 1.0f;  // of what the second product reads
 };
 
 // A mixture of experts, MLPs of the same shape; a router sends every row to top_k of them.
@@ -144,6 +159,7 @@ struct MoeSpec {
   int32_t n_experts = 0;  // 0: none
   int32_t inter = 0;      // width of one expert
   Activation activation = Activation::kSilu;
+  bool gated = true;
   bool bias = false;  // the experts' layers have biases
   bool router_bias = false;
   bool choice_bias = false;  // see kernels::RouteArgs
@@ -156,6 +172,8 @@ enum class AttentionInput : uint8_t {
   kRawStream,  // the stream as it is, though there is a norm before the MLP (EAGLE)
   kPair,       // an embedding and a hidden state side by side, which whoever runs the layers has
                // written, normed (EAGLE-3): the layer's attention norm is the embedding's
+  kShared,     // what the layer before has read, normed: the two are the attention and the
+               // recurrence of one layer of the checkpoint (Falcon-H1); no stage lies between them
 };
 
 // A layer adds two blocks to the residual stream x, attention and then the MLP:
@@ -205,6 +223,14 @@ struct ModelSpec {
   // while the first one draws and plans.
   int32_t steps_in_flight() const { return n_stages == 1 ? 1 : n_stages + 1; }
   int32_t n_layers() const { return static_cast<int32_t>(layers.size()); }
+  // The layers that the checkpoint counts (AttentionInput::kShared).
+  int32_t n_counted_layers() const {
+    int32_t count = 0;
+    for (const LayerSpec& layer : layers) {
+      count += layer.attention_input == AttentionInput::kShared ? 0 : 1;
+    }
+    return count;
+  }
   bool is_part() const { return !vocab_borders.empty(); }
   // The rows of embedding and head that are here.
   int32_t own_vocab() const {

@@ -162,13 +162,32 @@ double CostOfLayer(const LayerSpec& layer) {
   return heads + matrices * layer.mlp.inter + 3.0 * layer.moe.n_experts * layer.moe.inter;
 }
 
+// DivideLayers for layers that share an input with the one before them, which go with it.
+std::vector<int32_t> DivideUnits(const ModelSpec& spec, double first, int32_t stages) {
+  std::vector<double> costs;      // of units
+  std::vector<int32_t> n_layers;  // the same
+  for (const LayerSpec& layer : spec.layers) {
+    if (layer.attention_input != AttentionInput::kShared || costs.empty()) {
+      costs.push_back(0.0);
+      n_layers.push_back(0);
+    }
+    costs.back() += CostOfLayer(layer);
+    ++n_layers.back();
+  }
+  std::vector<int32_t> counts;
+  auto next = n_layers.begin();
+  for (const int32_t units : DivideLayers(costs, first, stages)) {
+    counts.push_back(std::accumulate(next, next + units, 0));
+    next += units;
+  }
+  return counts;
+}
+
 // The layers of each stage.
 std::vector<Range> DivideStages(const ModelSpec& spec, const Layout& layout) {
-  std::vector<double> costs;
-  for (const LayerSpec& layer : spec.layers) costs.push_back(CostOfLayer(layer));
   // The head reads all its weights for streams, and has one row of each prompt: half of it counts.
   const std::vector<int32_t> counts = layout.stage_layers.empty()
-                                          ? DivideLayers(costs, 0.5 * spec.vocab, layout.pp)
+                                          ? DivideUnits(spec, 0.5 * spec.vocab, layout.pp)
                                           : layout.stage_layers;
   HEDDLE_CHECK(static_cast<int32_t>(counts.size()) == layout.pp, "a number for each stage");
   std::vector<Range> stages;

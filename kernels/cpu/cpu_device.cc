@@ -204,6 +204,11 @@ class CpuOps final : public Ops {
     });
   }
 
+  void Scale(Tensor x, float factor) override {
+    EachRow(x.rows, kNsPerNormElement * static_cast<double>(x.cols),
+            [&](int64_t t, int32_t) { table_.rows->scale(x.row<float>(t), x.cols, factor, 0.0f); });
+  }
+
   void Route(const RouteArgs& args) override { cpu::Route(args, pool_); }
 
   void ExpertMix(const ExpertMixArgs& args) override {
@@ -385,6 +390,12 @@ class CpuOps final : public Ops {
     rotate.cos_sin = args.cos_sin ? args.cos_sin + t * args.rotary_dim : nullptr;
     rotate.rotary_dim = args.rotary_dim;
     rotate.interleaved = args.layout == RopeLayout::kInterleaved;
+    if (args.norms_last) {
+      rotate.norm = nullptr;
+      table_.rows->rotate(rotate);
+      rotate.norm = norm;
+      rotate.cos_sin = nullptr;
+    }
     table_.rows->rotate(rotate);
   }
 
@@ -450,6 +461,7 @@ class CpuDevice final : public Device {
   bool HasKvType(DType) const override { return true; }
   bool has_short_conv() const override { return true; }
   bool has_recurrence() const override { return true; }
+  bool has_norms_behind_rotation() const override { return true; }
   DType preferred_kv_type() const override {
     return isa_ == Isa::kAvx512Bf16 ? DType::kBF16 : DType::kF16;
   }

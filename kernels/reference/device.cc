@@ -51,6 +51,7 @@ class ReferenceOps final : public Ops {
     reference::Recurrence(batch_.OfGroup(args.cache.group), args);
   }
   void GateElements(Tensor gate, Tensor x) override { reference::GateElements(gate, x); }
+  void Scale(Tensor x, float factor) override { reference::ScaleLogits(x, factor, 0.0f); }
   void Route(const RouteArgs& args) override { reference::Route(args); }
   void ExpertMix(const ExpertMixArgs& args) override { reference::ExpertMix(batch_, args); }
   void HeadLinear(const HeadLinearArgs& args) override { reference::HeadLinear(batch_, args); }
@@ -100,6 +101,7 @@ class ReferenceDevice final : public Device {
   bool HasKvType(DType) const override { return true; }
   bool has_short_conv() const override { return true; }
   bool has_recurrence() const override { return true; }
+  bool has_norms_behind_rotation() const override { return true; }
 
   absl::StatusOr<std::unique_ptr<Buffer>> Allocate(int64_t bytes) override {
     return AllocateHost(bytes, "buffer");

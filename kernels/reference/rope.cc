@@ -36,10 +36,14 @@ void NormAndRotate(const RopeKvWriteArgs& args, const float* norm, int64_t t, in
   int32_t dim = args.cache.head_dim;
   for (int32_t h = 0; h < heads; ++h) {
     float* head = row + static_cast<int64_t>(h) * dim;
-    if (norm) NormHead(norm, args.norm_eps, args.norm_weight_offset, dim, head);
+    const auto norm_head = [&] {
+      if (norm) NormHead(norm, args.norm_eps, args.norm_weight_offset, dim, head);
+    };
+    if (!args.norms_last) norm_head();
     if (args.cos_sin) {
       Rotate(args.cos_sin + t * args.rotary_dim, args.rotary_dim, args.layout, head);
     }
+    if (args.norms_last) norm_head();
   }
 }
 

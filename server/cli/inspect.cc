@@ -85,7 +85,7 @@ std::string AttentionText(const ModelSpec& whole) {
 
 std::string LayersText(const ModelSpec& spec) {
   const std::string inter = Range(spec, [](const LayerSpec& l) { return l.mlp.inter; });
-  return absl::StrCat(spec.n_layers(), " of width ", spec.hidden,
+  return absl::StrCat(spec.n_counted_layers(), " of width ", spec.hidden,
                       inter == "0" ? "" : absl::StrCat(", MLP ", inter));
 }
 
@@ -185,7 +185,7 @@ std::string InspectJson(const std::string& path, const engine::ModelInfo& model,
       {"model", path},
       {"family", spec.family},
       {"parameters", engine::CountParameters(model.model)},
-      {"layers", spec.n_layers()},
+      {"layers", spec.n_counted_layers()},
       {"hidden", spec.hidden},
       {"vocab", spec.vocab},
       {"max_context", spec.max_context},

@@ -17,7 +17,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 TYPES = """llama mistral ministral mixtral qwen2 qwen2_moe qwen3 qwen3_moe gemma gemma2 gemma3_text phi3 olmo2 olmo3
 smollm3 granite gpt_oss deepseek_v2 deepseek_v3 nemotron gpt2 gpt_neox starcoder2 falcon glm glm4 seed_oss ernie4_5 arcee
-cohere cohere2 exaone4 olmoe glm4_moe minimax_m2 ministral3""".split()
+cohere cohere2 exaone4 olmoe glm4_moe minimax_m2 ministral3 mamba2 bamba nemotron_h falcon_h1""".split()
 
 
 def main():

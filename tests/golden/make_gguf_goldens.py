@@ -37,7 +37,41 @@ def delta_keys(config, interval):
             (KEYS.LLM.FULL_ATTENTION_INTERVAL, interval)]
 
 
+def mamba_keys(taps, state, groups, heads, head_dim):
+    return [(KEYS.SSM.CONV_KERNEL, taps), (KEYS.SSM.STATE_SIZE, state),
+            (KEYS.SSM.GROUP_COUNT, groups), (KEYS.SSM.TIME_STEP_RANK, heads),
+            (KEYS.SSM.INNER_SIZE, heads * head_dim), (KEYS.Attention.LAYERNORM_RMS_EPS, 1e-5)]
+
+
+def mamba2_keys(config):
+    """Of a model without attention: counts of heads and features are zero."""
+    return mamba_keys(config["conv_kernel"], config["state_size"], config["n_groups"],
+                      config["num_heads"], config["head_dim"]) + [
+        (KEYS.LLM.CONTEXT_LENGTH, 1 << 20), (KEYS.LLM.FEED_FORWARD_LENGTH, 0),
+        (KEYS.Attention.HEAD_COUNT, 0)]
+
+
+def nemotron_keys(config):
+    pattern = config["hybrid_override_pattern"]
+    is_moe = "n_routed_experts" in config
+    inter = config["moe_intermediate_size" if is_moe else "intermediate_size"]
+    keys = mamba_keys(4, 12, 3, 6, 12) + [
+        (KEYS.Attention.HEAD_COUNT_KV, [2 if block == "*" else 0 for block in pattern]),
+        (KEYS.LLM.FEED_FORWARD_LENGTH, [inter if block in "-E" else 0 for block in pattern]),
+        (KEYS.Rope.SCALING_FINETUNED, False)]
+    if not is_moe:
+        return keys
+    return keys + [(KEYS.LLM.EXPERT_WEIGHTS_NORM, True), (KEYS.LLM.EXPERT_WEIGHTS_SCALE, 2.5),
+                   (KEYS.LLM.EXPERT_SHARED_FEED_FORWARD_LENGTH, 64)]
+
+
+def falcon_h1_keys(config):
+    return mamba_keys(4, 20, config["mamba_n_groups"], 6, 12) + [(KEYS.Rope.FREQ_BASE, 100000.0)]
+
+
 SMALL = models.SMALL
+FALCON_H1_NORM = dict(models.CASES["falcon_h1_norm"]["config"], mamba_norm_before_gate=False,
+                      tie_word_embeddings=False)
 GRANITE_SCALES = [(KEYS.LLM.EMBEDDING_SCALE, 6.0), (KEYS.LLM.RESIDUAL_SCALE, 0.25),
                   (KEYS.Attention.SCALE, 0.125), (KEYS.LLM.LOGIT_SCALE, 2.0)]
 # name -> config, GGUF architecture, and further metadata: (key, value) with the key as in gguf.Keys.
@@ -123,6 +157,9 @@ CASES = {
         (KEYS.LLM.EXPERT_SHARED_FEED_FORWARD_LENGTH, 80)]),
     "minimax_m2": (models.MINIMAX_M2, ARCH.MINIMAXM2, [
         (KEYS.LLM.EXPERT_GATING_FUNC, 2), (KEYS.LLM.EXPERT_FEED_FORWARD_LENGTH, 96)]),
+    "hunyuan": (models.HUNYUAN, ARCH.HUNYUAN_DENSE, [
+        (KEYS.Rope.FREQ_BASE, 10000.0 * 50.0 ** (24 / 22)), (KEYS.Rope.SCALING_TYPE, "none"),
+        (KEYS.Rope.SCALING_FACTOR, 1.0)]),
     # A variant that reads images, for which the converter reorders q and k for pairs of halves.
     "glm4_sections": (dict(models.GLM, architectures=["Glm4ForCausalLM"], model_type="glm4"),
                       ARCH.GLM4, [(KEYS.Rope.DIMENSION_SECTIONS, [2, 3, 3, 0])]),
@@ -147,6 +184,15 @@ CASES = {
         (KEYS.SSM.CONV_KERNEL, 4), (KEYS.SSM.STATE_SIZE, 12), (KEYS.SSM.GROUP_COUNT, 1),
         (KEYS.SSM.TIME_STEP_RANK, 8), (KEYS.SSM.INNER_SIZE, 128),
         (KEYS.Rope.SCALING_FINETUNED, False)]),
+    "mamba2": (models.MAMBA2, ARCH.MAMBA2, mamba2_keys(models.MAMBA2)),
+    "mamba2_biases": ({k: v for k, v in models.CASES["mamba2_biases"]["config"].items()
+                       if k != "time_step_limit"}, ARCH.MAMBA2,
+                      mamba2_keys(models.CASES["mamba2_biases"]["config"])),
+    "nemotron_h": (models.NEMOTRON_H, ARCH.NEMOTRON_H, nemotron_keys(models.NEMOTRON_H)),
+    "nemotron_h_moe": (models.NEMOTRON_H_MOE, ARCH.NEMOTRON_H_MOE,
+                       nemotron_keys(models.NEMOTRON_H_MOE)),
+    "falcon_h1": (models.FALCON_H1, ARCH.FALCON_H1, falcon_h1_keys(models.FALCON_H1)),
+    "falcon_h1_norm": (FALCON_H1_NORM, ARCH.FALCON_H1, falcon_h1_keys(FALCON_H1_NORM)),
     "granite_no_experts": (models.GRANITE, ARCH.GRANITE, GRANITE_SCALES + [
         (KEYS.LLM.EXPERT_COUNT, 0)]),
     "gpt2": (models.GPT2, ARCH.GPT2, []),
@@ -166,7 +212,7 @@ def metadata(config, arch, extra):
     heads = first(config, "num_attention_heads", "n_head")
     kv_heads = first(config, "num_kv_heads", "num_key_value_heads") or (
         1 if config.get("multi_query") else heads)
-    head_dim = config.get("head_dim")
+    head_dim = config.get("head_dim") if heads else None
     inter = first(config, "intermediate_size") or 4 * hidden
     if "block_configs" in config:
         blocks = config["block_configs"]
@@ -276,8 +322,30 @@ def delta_parts(config, name):
     return [(name, [])]
 
 
-def mamba_parts(name):
-    """The tensor that the converter makes of one of Mamba-2: (name, operation)."""
+def falcon_h1_factors(config, name):
+    """What the converter multiplies a tensor by: [rows, factor], in order."""
+    inner, groups = config["mamba_d_ssm"], config["mamba_n_groups"] * config["mamba_d_state"]
+    state = [config["ssm_in_multiplier"] * factor for factor in config["ssm_multipliers"]]
+    attention_in = config["attention_in_multiplier"]
+    factors = {
+        "down_proj": config["mlp_multipliers"][1], "gate_proj": config["mlp_multipliers"][0],
+        "q_proj": attention_in, "k_proj": attention_in * config["key_multiplier"],
+        "v_proj": attention_in, "o_proj": config["attention_out_multiplier"],
+        "mamba.out_proj": config["ssm_out_multiplier"], "lm_head": config["lm_head_multiplier"],
+        "embed_tokens": config["embedding_multiplier"]}
+    if ".in_proj." in name:
+        return list(map(list, zip([inner, inner, groups, groups, config["mamba_n_heads"]], state)))
+    factor = next((f for part, f in factors.items() if f"{part}.weight" in name), None)
+    return [] if factor is None else [[0, factor]]
+
+
+def mamba_parts(name, groups=0):
+    """The tensor that the converter makes of one of Mamba-2: (name, operation).
+
+    groups: of its norm, whose weights become that many rows; 0: they stay a vector.
+    """
+    if groups and name.endswith("norm.weight"):
+        return [(name, ["rows", groups])]
     if name.endswith("A_log"):
         return [(name, ["column", "minus_exp"])]
     if name.endswith(".D"):
@@ -363,8 +431,17 @@ def make_case(name):
             made = delta_parts(config, source)
         elif source.endswith("shared_mlp.output_linear.weight") and not config["num_local_experts"]:
             made = [(source.replace("shared_mlp.output_linear", "mlp.down_proj"), [])]
-        elif ".mamba." in source:
+        elif arch == ARCH.FALCON_H1 and falcon_h1_factors(config, source):
+            made = [(source, ["scale", falcon_h1_factors(config, source)])]
+        elif ".mamba." in source and config["model_type"] != "falcon_h1":
             made = mamba_parts(source)
+        elif ".mamba." in source:
+            made = mamba_parts(source, config["mamba_n_groups"])
+        elif source.endswith(("mixer.A_log", "mixer.D", "mixer.dt_bias", "mixer.conv1d.weight",
+                              "mixer.norm.weight")):
+            made = mamba_parts(source, config["n_groups"])
+        elif ".mixer.experts." in source:
+            made = [(source.replace("backbone", "model").replace(".mixer.", ".mlp."), [])]
         elif source.endswith((".experts.gate_up_proj", ".experts.down_proj")):
             made = [(source + ".weight", [])]
         elif source.endswith("input_linear.weight"):

@@ -127,6 +127,38 @@ MISTRAL3_IMAGES = dict(
     | dict(vocab_size=288, head_dim=32, num_hidden_layers=2),
     vision_config=dict(model_type="pixtral", hidden_size=32, intermediate_size=48, head_dim=16,
                        num_hidden_layers=1, num_attention_heads=2, image_size=28, patch_size=14))
+QWEN_VISION = dict(depth=1, hidden_size=32, intermediate_size=48, num_heads=2, patch_size=14,
+                   spatial_merge_size=2, temporal_patch_size=2)
+QWEN2_5_VL = dict(
+    architectures=["Qwen2_5_VLForConditionalGeneration"], model_type="qwen2_5_vl",
+    image_token_id=280, video_token_id=281, vision_start_token_id=282, vision_end_token_id=283,
+    tie_word_embeddings=True, text_config={
+        **{k: v for k, v in QWEN2.items() if k not in (
+            "architectures", "rope_theta", "tie_word_embeddings")},
+        "model_type": "qwen2_5_vl_text", "num_hidden_layers": 2, "vocab_size": 288,
+        "rope_parameters": dict(rope_type="default", rope_theta=1000000.0,
+                                mrope_section=[2, 3, 3])},
+    vision_config=dict(QWEN_VISION, model_type="qwen2_5_vl", window_size=56, out_hidden_size=64,
+                       fullatt_block_indexes=[0]))
+QWEN3_VL = dict(
+    architectures=["Qwen3VLForConditionalGeneration"], model_type="qwen3_vl",
+    image_token_id=280, video_token_id=281, vision_start_token_id=282, vision_end_token_id=283,
+    tie_word_embeddings=False, text_config={
+        **{k: v for k, v in QWEN3.items() if k not in (
+            "architectures", "rope_theta", "tie_word_embeddings", "use_sliding_window",
+            "sliding_window", "max_window_layers")},
+        "model_type": "qwen3_vl_text", "num_hidden_layers": 2, "vocab_size": 288,
+        "rope_parameters": dict(rope_type="default", rope_theta=500000.0,
+                                mrope_section=[6, 5, 5], mrope_interleaved=True)},
+    vision_config=dict(QWEN_VISION, model_type="qwen3_vl", out_hidden_size=64,
+                       num_position_embeddings=16, deepstack_visual_indexes=[0]))
+QWEN3_VL_MOE = {
+    **QWEN3_VL, "architectures": ["Qwen3VLMoeForConditionalGeneration"],
+    "model_type": "qwen3_vl_moe", "text_config": {
+        **QWEN3_VL["text_config"], "model_type": "qwen3_vl_moe_text", "num_experts": 6,
+        "num_experts_per_tok": 3, "moe_intermediate_size": 40, "decoder_sparse_step": 1,
+        "mlp_only_layers": []},
+    "vision_config": dict(QWEN3_VL["vision_config"], model_type="qwen3_vl_moe")}
 PHI3 = dict(SMALL, architectures=["Phi3ForCausalLM"], model_type="phi3", sliding_window=None)
 PHI3_LONGROPE = dict(
     PHI3, original_max_position_embeddings=64, sliding_window=48, partial_rotary_factor=0.75,
@@ -190,6 +222,13 @@ GLM4_MOE = dict(
     n_routed_experts=8, num_experts_per_tok=3, n_shared_experts=1, routed_scaling_factor=2.5,
     n_group=1, topk_group=1, first_k_dense_replace=1, norm_topk_prob=True,
     num_nextn_predict_layers=1)
+# Keys and values of 3 heads are as wide as no product of their parts.
+GLM4_MOE_LITE = {
+    **{k: v for k, v in DEEPSEEK.items() if k not in ("rope_theta", "first_k_dense_replace")},
+    "architectures": ["Glm4MoeLiteForCausalLM"], "model_type": "glm4_moe_lite",
+    "num_attention_heads": 3, "num_key_value_heads": 3, "rms_norm_eps": 1e-5, "n_group": 1,
+    "topk_group": 1, "n_shared_experts": 1, "norm_topk_prob": True, "routed_scaling_factor": 1.8,
+    "rope_parameters": dict(rope_type="default", rope_theta=1000000.0)}
 DOTS1 = dict(
     SMALL, architectures=["Dots1ForCausalLM"], model_type="dots1", head_dim=32,
     moe_intermediate_size=64, n_routed_experts=8, num_experts_per_tok=3, n_shared_experts=2,
@@ -258,11 +297,57 @@ GRANITE_HYBRID_STATE = dict(
     {k: v for k, v in GRANITE_HYBRID.items() if k != "mamba_d_head"}, num_hidden_layers=3,
     layer_types=["linear_attention", "full_attention", "linear_attention"],
     position_embedding_type="nope", mamba_n_heads=8, mamba_d_state=12, mamba_n_groups=1)
+# Three groups of two heads, which nothing but recurrences reads.
+MAMBA2 = dict(
+    architectures=["Mamba2ForCausalLM"], model_type="mamba2", vocab_size=289, hidden_size=48,
+    num_hidden_layers=3, num_heads=6, head_dim=16, expand=2, n_groups=3, state_size=12,
+    conv_kernel=4, chunk_size=32, layer_norm_epsilon=1e-5, use_bias=False, use_conv_bias=True,
+    hidden_act="silu", tie_word_embeddings=False, bos_token_id=1, eos_token_id=2)
+BAMBA = dict(
+    architectures=["BambaForCausalLM"], model_type="bamba", vocab_size=289, hidden_size=60,
+    intermediate_size=88, num_hidden_layers=4, num_attention_heads=5, num_key_value_heads=1,
+    attn_layer_indices=[1], max_position_embeddings=1024, rms_norm_eps=1e-5,
+    rope_parameters=dict(rope_type="default", rope_theta=10000.0), mamba_n_heads=10,
+    mamba_d_head=12, mamba_expand=2, mamba_d_state=20, mamba_d_conv=4, mamba_n_groups=2,
+    mamba_chunk_size=32, mamba_conv_bias=True, mamba_proj_bias=False, tie_word_embeddings=False,
+    bos_token_id=1, eos_token_id=2)
+# Heads of recurrences are not as wide as the stream, and those of attention neither.
+NEMOTRON_H = dict(
+    architectures=["NemotronHForCausalLM"], model_type="nemotron_h", vocab_size=289,
+    hidden_size=56, intermediate_size=72, hybrid_override_pattern="M*-M-", num_hidden_layers=5,
+    num_attention_heads=6, num_key_value_heads=2, head_dim=20, max_position_embeddings=1024,
+    layer_norm_epsilon=1e-5, ssm_state_size=12, mamba_num_heads=6, mamba_head_dim=12, n_groups=3,
+    conv_kernel=4, chunk_size=32, expand=2, use_conv_bias=True, use_bias=False, mlp_bias=False,
+    mlp_hidden_act="relu2", mamba_hidden_act="silu", tie_word_embeddings=False, bos_token_id=1,
+    eos_token_id=2)
+NEMOTRON_H_MOE = {
+    **NEMOTRON_H, "hybrid_override_pattern": "MEM*E", "n_routed_experts": 6,
+    "num_experts_per_tok": 3, "moe_intermediate_size": 40, "n_shared_experts": 1,
+    "moe_shared_expert_intermediate_size": 64, "routed_scaling_factor": 2.5, "n_group": 1,
+    "topk_group": 1, "norm_topk_prob": True}
+FALCON_H1 = dict(
+    architectures=["FalconH1ForCausalLM"], model_type="falcon_h1", vocab_size=289, hidden_size=60,
+    intermediate_size=88, num_hidden_layers=3, num_attention_heads=5, num_key_value_heads=1,
+    head_dim=12, max_position_embeddings=1024, rms_norm_eps=1e-5,
+    rope_parameters=dict(rope_type="default", rope_theta=100000.0), mamba_d_ssm=72,
+    mamba_n_heads=6, mamba_d_head=12, mamba_expand=2, mamba_d_state=20, mamba_d_conv=4,
+    mamba_n_groups=1, mamba_chunk_size=32, mamba_conv_bias=True, mamba_proj_bias=False,
+    mamba_rms_norm=False, mamba_norm_before_gate=False, tie_word_embeddings=False,
+    attention_in_multiplier=0.75, attention_out_multiplier=1.25, key_multiplier=0.5,
+    ssm_in_multiplier=1.25, ssm_out_multiplier=0.75, embedding_multiplier=1.5,
+    lm_head_multiplier=0.625, mlp_multipliers=[0.75, 1.25],
+    ssm_multipliers=[0.75, 1.25, 0.875, 1.5, 0.5], bos_token_id=1, eos_token_id=2)
 MINIMAX_M2 = dict(
     SMALL, architectures=["MiniMaxM2ForCausalLM"], model_type="minimax_m2", head_dim=32,
     rotary_dim=16, num_local_experts=6, num_experts_per_tok=3, num_hidden_layers=2,
     rope_theta=5000000.0, scoring_func="sigmoid", use_qk_norm=True, use_routing_bias=True,
     qk_norm_type="per_layer", router_jitter_noise=0.0)
+HUNYUAN = {
+    **{k: v for k, v in SMALL.items() if k != "rope_theta"},
+    "architectures": ["HunYuanDenseV1ForCausalLM"], "model_type": "hunyuan_v1_dense",
+    "head_dim": 24, "attention_bias": False, "tie_word_embeddings": True,
+    "rope_parameters": dict(rope_type="dynamic", rope_theta=10000.0, alpha=50.0, factor=1.0,
+                            beta_fast=32, beta_slow=1, mscale=1.0, mscale_all_dim=1.0)}
 MINISTRAL3 = {
     **{k: v for k, v in SMALL.items() if k != "rope_theta"},
     "architectures": ["Ministral3ForCausalLM"], "model_type": "ministral3", "head_dim": 24,
@@ -288,6 +373,8 @@ GRANITE_RENAME = {".experts.gate_up_proj": ".input_linear.weight",
 MIXTRAL_EXPERTS = [["block_sparse_moe.experts.{e}.w1.weight",
                     "block_sparse_moe.experts.{e}.w3.weight"],
                    ["block_sparse_moe.experts.{e}.w2.weight"]]
+NEMOTRON_RENAME = {"model.": "backbone."}
+NEMOTRON_EXPERTS = [["mixer.experts.{e}.up_proj.weight"], ["mixer.experts.{e}.down_proj.weight"]]
 LFM2_EXPERTS = [["feed_forward.experts.{e}.w1.weight", "feed_forward.experts.{e}.w3.weight"],
                 ["feed_forward.experts.{e}.w2.weight"]]
 # Activations in 8 bits could choose other experts; here both are always chosen.
@@ -296,7 +383,7 @@ FP8 = dict(quant_method="fp8", activation_scheme="dynamic", weight_block_size=[3
 
 # name -> config and how the checkpoint is stored: "prefix" is left out of the names in the file,
 # "rename" gives parts of names that differ there, "experts" the names of experts' tensors where each
-# has its own,
+# has its own, "transposed" that stacked ones have inputs before outputs,
 # "dtype" and "shards" say how safetensors are written, "gguf" that the weights are those of this
 # GGUF type, dequantised.
 CASES = {
@@ -393,6 +480,10 @@ CASES = {
     "exaone4": dict(config=EXAONE4),
     "olmoe": dict(config=OLMOE, experts=SEPARATE_EXPERTS),
     "glm4_moe": dict(config=GLM4_MOE, experts=SEPARATE_EXPERTS),
+    "glm4_moe_lite": dict(config=GLM4_MOE_LITE, experts=SEPARATE_EXPERTS),
+    "qwen2_5_vl": dict(config=QWEN2_5_VL),
+    "qwen3_vl": dict(config=QWEN3_VL),
+    "qwen3_vl_moe": dict(config=QWEN3_VL_MOE, transposed=True),
     "dots1": dict(config=DOTS1, experts=SEPARATE_EXPERTS),
     "ernie4_5_moe": dict(config=ERNIE4_5_MOE, rename=ERNIE_RENAME, experts=SEPARATE_EXPERTS),
     "granitemoe": dict(config=GRANITE_MOE, rename=GRANITE_RENAME),
@@ -409,7 +500,21 @@ CASES = {
         layer_types=["linear_attention", "full_attention"], position_embedding_type="rope",
         mamba_n_groups=4, mamba_d_conv=3, mamba_conv_bias=False, mamba_proj_bias=True,
         time_step_limit=[0.1, 0.9]), rename=GRANITE_RENAME),
+    "mamba2": dict(config=MAMBA2),
+    "mamba2_biases": dict(config=dict(
+        MAMBA2, num_hidden_layers=2, n_groups=1, use_bias=True, use_conv_bias=False,
+        conv_kernel=3, tie_word_embeddings=True, time_step_limit=[0.1, 0.9])),
+    "bamba": dict(config=BAMBA),
+    "nemotron_h": dict(config=NEMOTRON_H, rename=NEMOTRON_RENAME),
+    "nemotron_h_moe": dict(config=NEMOTRON_H_MOE, rename=NEMOTRON_RENAME,
+                           experts=NEMOTRON_EXPERTS, experts_at="mixer.experts."),
+    "falcon_h1": dict(config=FALCON_H1),
+    "falcon_h1_norm": dict(config=dict(
+        FALCON_H1, num_hidden_layers=2, mamba_rms_norm=True, mamba_norm_before_gate=True,
+        mamba_n_groups=2, num_attention_heads=4, num_key_value_heads=2, head_dim=16,
+        tie_word_embeddings=True)),
     "minimax_m2": dict(config=MINIMAX_M2, rename=MINIMAX_RENAME, experts=MIXTRAL_EXPERTS),
+    "hunyuan": dict(config=HUNYUAN),
     "ministral3": dict(config=MINISTRAL3),
     "qwen3_moe_local": dict(config=dict(QWEN3_MOE_LOCAL, num_hidden_layers=2),
                             experts=SEPARATE_EXPERTS),
@@ -466,10 +571,12 @@ def file_tensors(name: str, parameter, case: dict):
     for before, after in case.get("rename", {}).items():
         name = name.replace(before, after)
     name = name.removeprefix(case.get("prefix", ""))
+    if case.get("transposed") and ".experts." in name:
+        return [(name, parameter.transpose(1, 2))]
     layer, dot, leaf = name.partition(case.get("experts_at", "mlp.experts."))
     if "experts" not in case or not dot:
         return [(name, parameter)]
-    parts = case["experts"][0 if leaf == "gate_up_proj" else 1]
+    parts = case["experts"][0 if leaf in ("gate_up_proj", "up_proj") else 1]
     return [(layer + part.replace("{e}", str(e)), half)
             for e in range(parameter.shape[0])
             for part, half in zip(parts, parameter[e].chunk(len(parts), dim=0))]
@@ -559,7 +666,7 @@ def build_model(case: dict):
 
 
 def reads_images(name: str) -> bool:
-    return "vision_tower." in name or "multi_modal_projector." in name
+    return any(part in name for part in ("vision_tower.", "multi_modal_projector.", ".visual."))
 
 
 def fill_model(model, case: dict):

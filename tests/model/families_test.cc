@@ -4,6 +4,7 @@
 
 #include "catch2/catch.hpp"
 #include "nlohmann/json.hpp"
+#include "tests/model/described_configs.h"
 #include "tests/support/gguf_model.h"
 #include "tests/support/gguf_writer.h"
 #include "tests/support/goldens.h"
@@ -18,24 +19,16 @@ namespace {
 using absl::StatusCode;
 using nlohmann::json;
 using test::CheckError;
+using test::DescribeJson;
 using test::GgufWriter;
 using test::TempDir;
+using test::With;
 
 json LlamaConfig() {
   return json::parse(R"({
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 1000,
     "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 4, "num_attention_heads": 8,
     "num_key_value_heads": 2, "max_position_embeddings": 512, "eos_token_id": 2})");
-}
-
-json With(json config, const std::string& key, const json& value) {
-  config[key] = value;
-  return config;
-}
-
-absl::StatusOr<ModelDescription> DescribeJson(const json& config,
-                                              const json& generation = json::object()) {
-  return DescribeConfig(config, generation, "m/config.json");
 }
 
 absl::Status ConfigError(const std::string& key, const json& value) {
@@ -312,43 +305,6 @@ TEST_CASE("Experts that cannot be are refused by key and value", "[model][unit]"
              StatusCode::kUnimplemented, {"\"use_sliding_window\" is true"});
 }
 
-TEST_CASE("Granite 4 runs with and without recurrent layers, but not without attention",
-          "[model][unit]") {
-  const json attends = *test::LoadGolden("granitemoehybrid").config;
-  REQUIRE(DescribeJson(attends).ok());
-  json absent = attends;
-  absent.erase("layer_types");  // then all of them are recurrent
-  CheckError(DescribeJson(absent).status(), StatusCode::kUnimplemented, {"layer_types", "absent"});
-  json old = absent;
-  old["layers_block_type"] = {"attention", "attention"};
-  CHECK(DescribeJson(old).ok());
-  const json config = *test::LoadGolden("granitemoehybrid_groups").config;
-  const ModelSpec spec = DescribeJson(config)->spec;
-  const RecurrenceSpec& recurrence = spec.layers[0].attention.recurrence;
-  CHECK(recurrence.shape == kernels::RecurrenceShape{.rule = kernels::RecurrenceRule::kMamba2,
-                                                     .n_heads = 8,
-                                                     .n_key_heads = 4,
-                                                     .key_dim = 12,
-                                                     .value_dim = 16,
-                                                     .taps = 3});
-  CHECK(recurrence.norm_width == 32);
-  CHECK(recurrence.max_step == 0.9f);
-  CHECK(spec.layers[1].attention.recurrence.shape.taps == 0);
-  const auto refused = [&](const char* key, const json& value, StatusCode code, const char* text) {
-    CheckError(DescribeJson(With(config, key, value)).status(), code, {key, text});
-  };
-  refused("layer_types", {"mamba", "mamba"}, StatusCode::kUnimplemented, "attention in some");
-  refused("layer_types", {"mamba", "conv"}, StatusCode::kUnimplemented, "conv");
-  refused("layer_types", {"attention"}, StatusCode::kInvalidArgument, "one per layer");
-  refused("layer_types", "attention", StatusCode::kInvalidArgument, "one per layer");
-  refused("mamba_n_heads", 7, StatusCode::kInvalidArgument, "divisor");
-  CheckError(DescribeJson(With(config, "mamba_n_groups", 3)).status(), StatusCode::kInvalidArgument,
-             {"mamba_n_heads", "multiple"});
-  refused("mamba_d_head", 17, StatusCode::kInvalidArgument, "mamba_expand");
-  refused("mamba_d_conv", 40, StatusCode::kUnimplemented, "16");
-  refused("time_step_limit", {1, "x"}, StatusCode::kInvalidArgument, "two numbers");
-}
-
 TEST_CASE("Layers of ERNIE 4.5 have experts at their interval", "[model][unit]") {
   const json config = *test::LoadGolden("ernie4_5_moe").config;
   const auto experts = [](const json& changed) {
@@ -484,93 +440,6 @@ TEST_CASE("Generation defaults are read and bounded", "[model][unit]") {
   CHECK_FALSE(defaults.max_new_tokens.has_value());
   CheckError(DescribeJson(LlamaConfig(), {{"top_p", 1.5}}).status(), StatusCode::kInvalidArgument,
              {"\"top_p\" is 1.5", "from 0 to 1"});
-}
-
-TEST_CASE("Qwen3-Next: layers of both kinds, heads of state and bad values", "[model][unit]") {
-  const json config = *test::LoadGolden("qwen3_next").config;
-  auto description = DescribeJson(config);
-  REQUIRE(description.ok());
-  const ModelSpec& spec = description->spec;
-  const RecurrenceSpec& recurrence = spec.layers[0].attention.recurrence;
-  CHECK(recurrence.shape ==
-        kernels::RecurrenceShape{
-            .n_heads = 4, .n_key_heads = 2, .key_dim = 12, .value_dim = 20, .taps = 4});
-  CHECK(recurrence.norm_width == 20);
-  CHECK(spec.layers[0].attention.n_heads == 0);
-  CHECK(spec.layers[2].attention.recurrence.shape.taps == 0);
-  CHECK(spec.layers[2].attention.gated);
-  CHECK(spec.layers[2].attention.rope.rotary_dim == 6);
-  CHECK(spec.norm_weight_offset == 1.0f);
-  CHECK(spec.layers[0].mlp.row_gate);
-  CHECK(spec.layers[1].moe.n_experts == 0);
-  json every = config;
-  every.erase("layer_types");
-  CHECK(DescribeJson(every)->spec.layers[3].attention.n_heads == 6);
-
-  const auto refused = [&](const char* key, const json& value, StatusCode code, const char* text) {
-    CheckError(DescribeJson(With(config, key, value)).status(), code, {key, text});
-  };
-  refused("layer_types", {"linear_attention"}, StatusCode::kInvalidArgument, "one per layer");
-  refused("layer_types", {"full_attention", "full_attention", "full_attention", "mamba"},
-          StatusCode::kUnimplemented, "mamba");
-  refused("linear_num_value_heads", 3, StatusCode::kInvalidArgument, "multiple");
-  refused("linear_num_value_heads", 0, StatusCode::kInvalidArgument, "");
-  refused("linear_num_key_heads", -1, StatusCode::kInvalidArgument, "");
-  refused("linear_key_head_dim", 1 << 20, StatusCode::kInvalidArgument, "");
-  refused("linear_conv_kernel_dim", 17, StatusCode::kUnimplemented, "16");
-  refused("attn_output_gate", false, StatusCode::kUnimplemented, "");
-  refused("hidden_act", "gelu", StatusCode::kUnimplemented, "silu");
-  json large = With(config, "linear_num_value_heads", 16384);
-  large = With(large, "linear_value_head_dim", 4096);
-  CheckError(DescribeJson(large).status(), StatusCode::kUnimplemented, {"a layer's state has"});
-}
-
-TEST_CASE("LFM2: layers of both kinds, widths and bad values", "[model][unit]") {
-  const json config = *test::LoadGolden("lfm2").config;
-  auto description = DescribeJson(config);
-  REQUIRE(description.ok());
-  const ModelSpec& spec = description->spec;
-  CHECK(spec.layers[0].attention.conv.taps == 5);
-  CHECK(spec.layers[0].attention.conv.channels == 80);
-  CHECK(spec.layers[0].attention.n_heads == 0);
-  CHECK(spec.layers[1].attention.conv.taps == 0);
-  CHECK(spec.layers[1].attention.n_heads == 5);
-  CHECK(spec.layers[0].mlp.inter == 144);  // int(1.1 * int(2 * 168 / 3)) = 123, in multiples of 24
-  CHECK(DescribeJson(With(config, "block_ffn_dim_multiplier", nullptr))->spec.layers[0].mlp.inter ==
-        112);
-  // The first releases say which layers attend.
-  auto first = DescribeJson(*test::LoadGolden("lfm2_first").config);
-  REQUIRE(first.ok());
-  CHECK(first->spec.layers[1].attention.n_heads == 4);
-  CHECK(first->spec.layers[2].attention.conv.bias);
-  CHECK(first->spec.tied_embeddings);
-
-  const auto refused = [&](const char* key, const json& value, StatusCode code, const char* text) {
-    CheckError(DescribeJson(With(config, key, value)).status(), code, {key, text});
-  };
-  refused("layer_types", {"conv"}, StatusCode::kInvalidArgument, "one per layer");
-  refused("layer_types", {"conv", "conv", "conv", "conv", "mamba"}, StatusCode::kUnimplemented,
-          "mamba");
-  refused("conv_L_cache", 0, StatusCode::kInvalidArgument, "");
-  refused("conv_L_cache", 1000, StatusCode::kInvalidArgument, "");
-  refused("conv_dim", 64, StatusCode::kUnimplemented, "hidden_size");
-  refused("block_ffn_dim_multiplier", 1e-5, StatusCode::kInvalidArgument, "1e-05");
-  refused("block_use_swiglu", false, StatusCode::kUnimplemented, "");
-  refused("num_key_value_heads", 3, StatusCode::kInvalidArgument, "divisor");
-  json indexed = config;
-  indexed.erase("layer_types");
-  CHECK(DescribeJson(With(indexed, "full_attn_idxs", {0, 4})).ok());
-  CheckError(DescribeJson(With(indexed, "full_attn_idxs", {5})).status(),
-             StatusCode::kInvalidArgument, {"full_attn_idxs"});
-  CheckError(DescribeJson(With(indexed, "full_attn_idxs", {-1})).status(),
-             StatusCode::kInvalidArgument, {"full_attn_idxs"});
-  const json moe = *test::LoadGolden("lfm2_moe").config;
-  CHECK(DescribeJson(moe)->spec.layers[0].moe.n_experts == 0);
-  CHECK(DescribeJson(moe)->spec.layers[1].moe.choice_bias);
-  CheckError(DescribeJson(With(moe, "num_dense_layers", 9)).status(), StatusCode::kInvalidArgument,
-             {"num_dense_layers"});
-  CheckError(DescribeJson(With(moe, "num_experts_per_tok", 7)).status(),
-             StatusCode::kInvalidArgument, {"num_experts_per_tok"});
 }
 
 }  // namespace

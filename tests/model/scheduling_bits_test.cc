@@ -1,6 +1,8 @@
 // A request's answer does not depend on how it was scheduled: with random chunk sizes, batch mates,
 // preemptions, prefix cache hits and pages swapped to the host's memory, the CPU backend gives the
 // tokens and log-probabilities of the request alone, bit for bit.
+#include <algorithm>
+#include <iterator>
 #include <map>
 #include <random>
 #include <string>
@@ -29,6 +31,9 @@ using test::Answers;
 using test::SteppedLoad;
 
 constexpr int32_t kMaxStepTokens = 64;
+// Of configurations with recurrent layers, whose pages have a state each.
+constexpr const char* kStateKeys[] = {"linear_num_key_heads", "mamba_d_state", "ssm_state_size",
+                                      "state_size"};
 
 std::unique_ptr<engine::LocalExecutor> Load(const std::string& golden_name,
                                             const std::filesystem::path& folder,
@@ -44,8 +49,8 @@ std::unique_ptr<engine::LocalExecutor> Load(const std::string& golden_name,
   options.capacity.max_batch_tokens = kMaxStepTokens;
   options.capacity.one_kv_group = one_kv_group;
   test::Golden golden = test::LoadGolden(golden_name);
-  const bool recurs =
-      golden.config->contains("linear_num_key_heads") || golden.config->contains("mamba_d_state");
+  const bool recurs = std::any_of(std::begin(kStateKeys), std::end(kStateKeys),
+                                  [&](const char* key) { return golden.config->contains(key); });
   if (recurs) options.capacity.page_tokens = 16;
   // Room for contexts of which windows give a part back.
   if (golden.config->contains("sliding_window")) {
@@ -103,21 +108,17 @@ std::vector<GenerationRequest> Requests(std::mt19937_64* random, int32_t vocab, 
 
 TEST_CASE("Output does not depend on scheduling, bit for bit", "[golden]") {
   using Case = std::tuple<std::string, int32_t, int32_t>;
-  const auto [name, tp, pp] = GENERATE(values<Case>({{"llama", 1, 1},
-                                                     {"mistral_window", 1, 1},
-                                                     {"gemma2", 1, 1},
-                                                     {"gemma3", 1, 1},
-                                                     {"gpt_oss", 1, 1},
-                                                     {"lfm2", 1, 1},
-                                                     {"lfm2", 2, 2},
-                                                     {"qwen3_next", 1, 1},
-                                                     {"qwen3_5", 2, 2},
-                                                     {"granitemoehybrid_groups", 1, 1},
-                                                     {"llama_q4_0", 1, 1},
-                                                     {"llama_q4_0", 2, 1},
-                                                     {"mistral_window", 3, 1},
-                                                     {"llama_q4_0", 1, 2},
-                                                     {"gemma3", 2, 2}}));
+  const auto [name, tp, pp] =
+      GENERATE(values<Case>({{"llama", 1, 1},          {"mistral_window", 1, 1},
+                             {"gemma2", 1, 1},         {"gemma3", 1, 1},
+                             {"gpt_oss", 1, 1},        {"lfm2", 1, 1},
+                             {"lfm2", 2, 2},           {"qwen3_next", 1, 1},
+                             {"qwen3_5", 2, 2},        {"granitemoehybrid_groups", 1, 1},
+                             {"mamba2", 1, 1},         {"mamba2", 2, 2},
+                             {"nemotron_h_moe", 1, 1}, {"falcon_h1", 1, 1},
+                             {"falcon_h1_norm", 2, 2}, {"llama_q4_0", 1, 1},
+                             {"llama_q4_0", 2, 1},     {"mistral_window", 3, 1},
+                             {"llama_q4_0", 1, 2},     {"gemma3", 2, 2}}));
   INFO(name << ", " << tp << " ranks in each of " << pp << " stages");
   test::TempDir dir;
   auto executor = Load(name, dir.path(), /*one_kv_group=*/false, tp, pp);

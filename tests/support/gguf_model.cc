@@ -178,6 +178,18 @@ Matrix TilesThen(Matrix matrix, const json& operation) {
   return matrix;
 }
 
+// Multiplies the first rows by a factor, then the next ones by another; 0 rows are all that are
+// left.
+Matrix Scale(Matrix matrix, const json& factors) {
+  auto at = matrix.values.begin();
+  for (const json& entry : factors) {
+    const auto rows = entry.at(0).get<int64_t>();
+    const auto end = rows == 0 ? matrix.values.end() : at + rows * matrix.row_size();
+    for (; at != end; ++at) *at *= entry.at(1).get<float>();
+  }
+  return matrix;
+}
+
 Matrix Apply(Matrix matrix, const json& operation) {
   if (operation.empty()) return matrix;
   const std::string name = operation.at(0);
@@ -198,6 +210,12 @@ Matrix Apply(Matrix matrix, const json& operation) {
     for (float& value : matrix.values) value = is_log ? -std::exp(value) : value;
     return matrix;
   }
+  if (name == "rows") {
+    const int64_t rows = operation.at(1);
+    matrix.shape = {rows, static_cast<int64_t>(matrix.values.size()) / rows};
+    return matrix;
+  }
+  if (name == "scale") return Scale(std::move(matrix), operation.at(1));
   if (name == "sections") {
     return Sections(matrix, operation.at(1), operation.at(2), operation.at(3), operation.at(4));
   }

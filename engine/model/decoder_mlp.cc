@@ -1,0 +1,93 @@
+// The decoder's MLPs and mixtures of experts.
+#include <optional>
+
+#include "engine/model/decoder.h"
+
+namespace heddle::engine {
+namespace {
+
+using kernels::Tensor;
+
+}  // namespace
+
+void Decoder::MlpIn(kernels::Ops& ops, int32_t layer, int32_t n_tokens) {
+  const LayerSpec& spec = spec_.layers[layer];
+  const LayerWeights& weights = weights_.layers[layer];
+  if (spec.moe.n_experts == 0 && spec.mlp.inter == 0) return;
+  BlockInput in = InputOf(layer, weights.mlp_norm, AdapterSite::kMlpNorm, n_tokens);
+  const MlpSpec& mlp = spec.mlp;
+  const bool is_only_reader = spec.moe.n_experts == 0 && !mlp.row_gate && mlp.in_scale == 1.0f;
+  if (!is_only_reader) in = {Normed(ops, in), std::nullopt};
+  Scale(ops, mlp.in_scale, in.x);
+  if (spec.moe.n_experts > 0) Experts(ops, layer, in.x);
+  if (mlp.inter == 0) return;
+  const Tensor inner = View(*inner_, n_tokens, mlp.inter);
+  ops.Linear({.x = in.x,
+              .weight = weights.up.matrix.get(),
+              .bias = weights.up.bias.data(),
+              .epilogue = mlp.gated ? kernels::Epilogue::kGated : kernels::Epilogue::kNone,
+              .activation = mlp.activation,
+              .out = inner,
+              .adapters = Adapters(layer, AdapterSite::kUp),
+              .norm = in.norm,
+              .reader = mlp.row_gate ? nullptr : weights.down.matrix.get()});
+  Scale(ops, mlp.out_scale, inner);
+  if (!mlp.row_gate) return;
+  const Tensor gates = View(*row_gates_, n_tokens, 1);
+  ops.Linear({.x = in.x,
+              .weight = weights.row_gate.matrix.get(),
+              .out = gates,
+              .out_f32 = true,
+              .adapters = Adapters(layer, AdapterSite::kRowGate)});
+  ops.GateRows(gates, inner);
+}
+
+void Decoder::Experts(kernels::Ops& ops, int32_t layer, Tensor in) {
+  const MoeSpec& moe = spec_.layers[layer].moe;
+  const MoeWeights& weights = weights_.layers[layer].moe;
+  const auto n_tokens = static_cast<int32_t>(in.rows);
+  const int32_t n_choices = n_tokens * moe.rule.top_k;
+  const Tensor logits = View(*route_logits_, n_tokens, moe.n_experts);
+  auto* chosen = static_cast<int32_t*>(chosen_->data());
+  auto* chosen_weight = static_cast<float*>(chosen_weight_->data());
+  ops.Linear({.x = in,
+              .weight = weights.router.matrix.get(),
+              .bias = weights.router.bias.data(),
+              .out = logits,
+              .out_f32 = true,
+              .adapters = Adapters(layer, AdapterSite::kRouter)});
+  ops.Route({.logits = logits,
+             .choice_bias = weights.choice_bias.data(),
+             .rule = moe.rule,
+             .experts = chosen,
+             .weights = chosen_weight});
+  const bool is_part = spec_.layers[layer].mlp_is_part;
+  if (is_part) part_ = NextPart(n_tokens);
+  ops.ExpertMix({.x = in,
+                 .experts = chosen,
+                 .weights = chosen_weight,
+                 .top_k = moe.rule.top_k,
+                 .up = weights.up.get(),
+                 .down = weights.down.get(),
+                 .up_bias = weights.up_bias.data(),
+                 .down_bias = weights.down_bias.data(),
+                 .gated = moe.gated,
+                 .activation = moe.activation,
+                 .inner = View(*expert_inner_, n_choices, moe.inter),
+                 .rows = View(*expert_rows_, n_choices, spec_.hidden),
+                 .out = is_part ? part_ : View(*x_, n_tokens, spec_.hidden),
+                 .adds = !is_part,
+                 .up_adapters = Adapters(layer, AdapterSite::kExpertUp),
+                 .down_adapters = Adapters(layer, AdapterSite::kExpertDown)});
+}
+
+void Decoder::MlpOut(kernels::Ops& ops, int32_t layer, int32_t n_tokens) {
+  const LayerSpec& spec = spec_.layers[layer];
+  if (spec.mlp.inter > 0) {
+    AddToStream(ops, layer, AdapterSite::kDown, View(*inner_, n_tokens, spec.mlp.inter));
+  } else if (spec.mlp_is_part) {  // of experts alone, or without a share
+    AddToStream(ops, layer, AdapterSite::kDown, {nullptr, n_tokens, 0, 0});
+  }
+}
+
+}  // namespace heddle::engine
