@@ -1,5 +1,6 @@
 #include "engine/adapter/adapter_places.h"
 
+#include <algorithm>
 #include <iterator>
 #include <numeric>
 #include <set>
@@ -7,6 +8,7 @@
 
 #include "base/message.h"
 #include "engine/family/module_names.h"
+#include "engine/model/row_order.h"
 
 namespace heddle::engine {
 namespace {
@@ -20,8 +22,8 @@ std::string_view ModuleOf(std::string_view tensor) {
 }
 
 // Prefixes of tensor names before a decoder's layers: names of wrappers, and of the decoder itself.
-constexpr std::string_view kWrappers[] = {"base_model.", "model.", "language_model.",
-                                          "transformer.", "gpt_neox."};
+constexpr std::string_view kWrappers[] = {"base_model.",  "model.",    "language_model.",
+                                          "transformer.", "gpt_neox.", "backbone."};
 
 // A module's name within the decoder. Checkpoints that were saved from the bare decoder have no
 // prefix, and those with more around it have others.
@@ -88,7 +90,14 @@ void AdapterPlaces::AddModel(const NameMap& names) {
 
 void AdapterPlaces::AddLayer(const NameMap& pattern, int32_t layer) {
   const LayerSpec& spec = model_.spec.layers[static_cast<size_t>(layer)];
-  const LayerNames names = pattern.Layer(layer, spec);
+  LayerNames names = pattern.Layer(layer, spec);
+  // Falcon-H1's converter multiplies its matrices by factors that the model's class applies.
+  if (pattern.layers_of_index > 1 && gguf_names_ != base_is_gguf_) {
+    names.ForEach([this](const std::string* name) {
+      Refuse(*name, "has factors that only one of base and adapter knows");
+    });
+    return;
+  }
   AddAttention(names, spec, layer);
   AddMlp(names, spec, layer);
   if (spec.moe.n_experts > 0) AddExperts(pattern, names, spec.moe, layer);
@@ -109,7 +118,7 @@ void AdapterPlaces::AddAttention(const LayerNames& names, const LayerSpec& spec,
     Add(names.kv_b, heads);
     Refuse(names.k_b, "is folded into latent attention");
     Refuse(names.v_b, "is folded into latent attention");
-  } else {
+  } else if (spec.attention.recurrence.shape.taps == 0) {
     if (spec.attention.gated) {
       Refuse(names.q, "has gates beside its queries");
     } else {
@@ -120,11 +129,7 @@ void AdapterPlaces::AddAttention(const LayerNames& names, const LayerSpec& spec,
     add(names.qkv, AdapterSite::kQkv, kWhole, names.qkv_bias);
   }
   if (spec.attention.recurrence.shape.taps > 0) {
-    for (const std::string* name :
-         {&names.qkv, &names.recur_gate, &names.recur_beta_step, &names.recur_beta,
-          &names.recur_step, &names.conv, &names.recur_norm, &names.o}) {
-      Refuse(*name, "is in a recurrence");
-    }
+    AddRecurrence(names, spec.attention.recurrence, layer);
     add(names.attn_norm, AdapterSite::kAttentionNorm, 0, names.attn_norm_bias);
     return;
   }
@@ -140,6 +145,49 @@ void AdapterPlaces::AddAttention(const LayerNames& names, const LayerSpec& spec,
   } else {
     Refuse(names.q_norm, "is a norm of single heads");
     Refuse(names.k_norm, "is a norm of single heads");
+  }
+}
+
+// The product's modules are stacked in this order (engine/model/row_order.h).
+void AdapterPlaces::AddRecurrence(const LayerNames& names, const RecurrenceSpec& recurrence,
+                                  int32_t layer) {
+  Refuse(names.conv, "is a convolution");
+  Refuse(names.recur_norm, "is a norm within a recurrence");
+  const kernels::RecurrenceShape& shape = recurrence.shape;
+  struct Module {
+    const std::string& name;
+    int64_t rows;
+  };
+  const Module modules[] = {{names.recur_gate, shape.values()},
+                            {names.recur_beta_step, 2 * int64_t{shape.n_heads}},
+                            {names.recur_beta, shape.n_heads},
+                            {names.recur_step, shape.n_heads}};
+  int64_t first = shape.cols();
+  for (const Module& module : modules) first -= module.name.empty() ? 0 : module.rows;
+  const bool same_rows = gguf_names_ == base_is_gguf_;
+  const auto add = [&](const std::string& name, int64_t first_row, int64_t rows,
+                       const std::string& bias) {
+    if (!same_rows) {
+      Refuse(name, "is in a recurrence, whose rows the base's file has in another order");
+      return;
+    }
+    Add(name, {.layer = layer,
+               .site = AdapterSite::kQkv,
+               .part = kWhole,
+               .bias = bias,
+               .first_row = first_row,
+               .n_rows = rows});
+  };
+  add(names.qkv, 0, first, names.qkv_bias);
+  for (const Module& module : modules) {
+    if (module.name.empty()) continue;
+    add(module.name, first, module.rows, "");
+    first += module.rows;
+  }
+  if (same_rows) {
+    Add(names.o, {.layer = layer, .site = AdapterSite::kOut, .bias = names.o_bias});
+  } else {
+    Refuse(names.o, "is in a recurrence, whose rows the base's file has in another order");
   }
 }
 
@@ -235,6 +283,8 @@ absl::StatusOr<BasePart> AdapterPlaces::FindBase(int32_t layer, AdapterSite site
         return absl::UnimplementedError("the base's experts are stored transposed or in blocks");
       }
       const ModulePlace place = PlaceOf(entry);
+      const auto is_part = [part](const ModulePart& own) { return own.part == part; };
+      if (entry.n_rows > 0 && std::ranges::none_of(place.parts, is_part)) continue;
       BasePart found{.tensor = entry.tensor, .bias = entry.bias, .rows = {}};
       for (const ModulePart& own : place.parts) {
         if (own.part == part) found.rows = own.rows;
@@ -271,8 +321,34 @@ ModulePlace AdapterPlaces::PlaceOfHeads(const Entry& entry, const SiteShape& sha
   return place;
 }
 
+// Parts lie in one module each, whose rows may be in another order.
+ModulePlace AdapterPlaces::PlaceOfRecurrence(const Entry& entry, const SiteShape& shape) const {
+  const RecurrenceSpec& recurrence =
+      model_.spec.layers[static_cast<size_t>(entry.layer)].attention.recurrence;
+  ModulePlace place{.layer = entry.layer, .site = entry.site};
+  place.inputs = shape.inputs;
+  place.outputs = entry.n_rows;
+  std::vector<int64_t> order;  // of the linear's rows, those of the stacked modules
+  const Cut all = RecurrenceRowsOf(recurrence, {0, recurrence.shape.n_key_heads});
+  for (const Range& range : *all.rows) {
+    for (int64_t row = range.first; row < range.end(); ++row) order.push_back(row);
+  }
+  auto row = order.begin();
+  for (int32_t part = 0; part < static_cast<int32_t>(shape.parts.size()); ++part) {
+    const auto end = row + shape.parts[static_cast<size_t>(part)];
+    ModulePart own{.part = part, .rows = {}};
+    for (; row != end; ++row) {
+      const int64_t within = *row - entry.first_row;
+      if (within >= 0 && within < entry.n_rows) own.rows.push_back(static_cast<int32_t>(within));
+    }
+    if (!own.rows.empty()) place.parts.push_back(std::move(own));
+  }
+  return place;
+}
+
 ModulePlace AdapterPlaces::PlaceOf(const Entry& entry) const {
   const SiteShape shape = ShapeOf(model_.spec, entry.layer, entry.site);
+  if (entry.n_rows > 0) return PlaceOfRecurrence(entry, shape);
   if (entry.site == AdapterSite::kKeyHeads || entry.site == AdapterSite::kValueHeads) {
     return PlaceOfHeads(entry, shape);
   }

@@ -72,11 +72,15 @@ class AdapterPlaces {
     std::string tensor;
     std::string bias;
     bool in_turns = false;  // rows of gate and up take turns
+    // Of a recurrence's product, whose modules are stacked: the module's rows.
+    int64_t first_row = 0;
+    int64_t n_rows = 0;  // 0: it is of another one
   };
 
   void AddModel(const NameMap& names);
   void AddLayer(const NameMap& pattern, int32_t layer);
   void AddAttention(const LayerNames& names, const LayerSpec& spec, int32_t layer);
+  void AddRecurrence(const LayerNames& names, const RecurrenceSpec& recurrence, int32_t layer);
   void AddMlp(const LayerNames& names, const LayerSpec& spec, int32_t layer);
   void AddExperts(const NameMap& pattern, const LayerNames& names, const MoeSpec& moe,
                   int32_t layer);
@@ -84,6 +88,7 @@ class AdapterPlaces {
   void Add(const std::string& name, Entry entry);
   void Refuse(std::string_view tensor, std::string_view why);
   ModulePlace PlaceOf(const Entry& entry) const;
+  ModulePlace PlaceOfRecurrence(const Entry& entry, const SiteShape& shape) const;
   ModulePlace PlaceOfHeads(const Entry& entry, const SiteShape& shape) const;
   std::vector<int32_t> RowsOfPart(const Entry& entry, int32_t part, int64_t first,
                                   int64_t count) const;

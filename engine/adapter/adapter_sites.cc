@@ -79,12 +79,24 @@ SiteShape ShapeOfHeadsNorm(const AttentionSpec& attention, AdapterSite site) {
   return {1, 1, {int64_t{borders.empty() ? own : borders.back()} * attention.head_dim}};
 }
 
+// Parts of a recurrence's product: the convolution's channels, gates, and what each head has.
+std::vector<int64_t> RecurrenceParts(const kernels::RecurrenceShape& shape) {
+  std::vector<int64_t> parts = {shape.channels(), shape.values()};
+  for (int64_t at = shape.beta_column(); at < shape.cols(); at += shape.n_heads) {
+    parts.push_back(shape.n_heads);
+  }
+  return parts;
+}
+
 SiteShape ShapeInAttention(const ModelSpec& spec, const AttentionSpec& attention,
                            AdapterSite site) {
   const bool latent = attention.mla.kv_rank > 0;
   if (site == AdapterSite::kOut) {
     if (attention.linear) return {1, spec.hidden, {spec.hidden}};
     if (attention.conv.channels > 0) return {1, attention.conv.channels, {spec.hidden}};
+    if (attention.recurrence.is_here()) {
+      return {1, attention.recurrence.shape.values(), {spec.hidden}};
+    }
     const int64_t head = latent ? attention.mla.v_dim : attention.head_dim;
     return {attention.n_heads > 0 ? 1 : 0, attention.n_heads * head, {spec.hidden}};
   }
@@ -95,6 +107,9 @@ SiteShape ShapeInAttention(const ModelSpec& spec, const AttentionSpec& attention
   if (site == AdapterSite::kQkv && attention.conv.channels > 0) {
     const int64_t channels = attention.conv.channels;
     return {1, spec.hidden, {channels, channels, channels}};
+  }
+  if (site == AdapterSite::kQkv && attention.recurrence.is_here()) {
+    return {1, spec.hidden, RecurrenceParts(attention.recurrence.shape)};
   }
   if (site != AdapterSite::kQkv || attention.n_heads == 0) return {};
   const int64_t kv_rows = int64_t{attention.n_kv_heads} * attention.head_dim;

@@ -12,11 +12,10 @@
 #include "base/message.h"
 #include "base/status.h"
 #include "engine/adapter/adapter_sites.h"
+#include "engine/model/row_order.h"
 
 namespace heddle::engine {
 namespace {
-
-Range Times(Range range, int64_t width) { return {range.first * width, range.count * width}; }
 
 // Makes one rank's sources.
 class RankCut {
@@ -61,6 +60,11 @@ class RankCut {
     switch (source.factors.site) {
       case AdapterSite::kQkv:
         if (layer.attention.conv.taps > 0) return WithRows(source, {share.attention.channels});
+        if (layer.attention.recurrence.is_here()) {
+          return WithRows(source,
+                          RecurrencePartRows(layer.attention.recurrence, share.attention.channels,
+                                             source.factors.part));
+        }
         return WithRows(source, QkvRows(layer.attention, share.attention, source.factors.part));
       case AdapterSite::kQueryB:
         return WithRows(source, {Times(heads, mla.q_dim())});
@@ -70,6 +74,11 @@ class RankCut {
       case AdapterSite::kOut:
         if (layer.attention.linear) return source;
         if (layer.attention.conv.taps > 0) return WithColumns(source, share.attention.channels);
+        if (layer.attention.recurrence.is_here()) {
+          const RecurrenceSpec& recurrence = layer.attention.recurrence;
+          return WithColumns(source, Times(RecurrenceHeads(recurrence, share.attention.channels),
+                                           recurrence.shape.value_dim));
+        }
         return WithColumns(source,
                            Times(heads, mla.kv_rank > 0 ? mla.v_dim : layer.attention.head_dim));
       case AdapterSite::kUp:
@@ -92,6 +101,21 @@ class RankCut {
     std::vector<Range> rows;
     for (const int32_t kv : share.kv_heads) rows.push_back(Times({kv, 1}, attention.head_dim));
     return rows;
+  }
+
+  // The rows of a rank's heads within a part of a recurrence's product: of q, k and v, or of what
+  // else heads have.
+  static std::vector<Range> RecurrencePartRows(const RecurrenceSpec& recurrence, Range key_heads,
+                                               int32_t part) {
+    const kernels::RecurrenceShape& shape = recurrence.shape;
+    const Range heads = RecurrenceHeads(recurrence, key_heads);
+    const Range values = Times(heads, shape.value_dim);
+    if (part == 1) return {values};
+    if (part > 1) return {heads};
+    const Range queries = Times(key_heads, shape.key_dim);
+    return {queries,
+            {shape.keys() + queries.first, queries.count},
+            {2 * shape.keys() + values.first, values.count}};
   }
 
   template <typename T>

@@ -32,6 +32,8 @@ EXCLUDED = r".*(kv_b_proj|vision_tower|multi_modal_projector).*"
 PLAIN = dict(r=4, lora_alpha=8)
 ATTENTION = ["q_proj", "k_proj", "v_proj", "o_proj"]
 LATENT = ["q_proj", "q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "o_proj"]
+DELTA = ["in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a", "in_proj_qkvz", "in_proj_ba",
+         "out_proj"]
 ROUTER = r"mlp\.gate$"
 DEEPSEEK = ROUTER + r"|(layers\.0\.mlp|shared_experts)\.\w+_proj$"
 
@@ -66,6 +68,16 @@ CASES = {
     "nemotron": dict(base="nemotron", config=PLAIN),
     "decilm": dict(base="decilm", config=PLAIN),
     "lfm2": dict(base="lfm2", config=PLAIN),
+    # PEFT adapts no out_proj of models that it knows as Mamba's.
+    "mamba2": dict(base="mamba2", config=dict(PLAIN, target_modules=["in_proj"])),
+    "nemotron_h": dict(base="nemotron_h", config=dict(
+        PLAIN, target_modules=["in_proj", "q_proj", "up_proj", "down_proj"])),
+    "falcon_h1": dict(base="falcon_h1", config=dict(
+        PLAIN, target_modules=ATTENTION + ["in_proj", "gate_proj", "down_proj"])),
+    "granitemoehybrid_groups": dict(base="granitemoehybrid_groups",
+                                    config=dict(PLAIN, target_modules=["in_proj", "out_proj"])),
+    "qwen3_5": dict(base="qwen3_5", config=dict(PLAIN, target_modules=DELTA + ["down_proj"])),
+    "qwen3_next": dict(base="qwen3_next", config=dict(PLAIN, target_modules=DELTA)),
     "mixtral": dict(base="mixtral", config=dict(PLAIN, target_modules=ATTENTION),
                     merged=ROUTER),
     "qwen2_moe": dict(base="qwen2_moe", config=PLAIN, merged=ROUTER),
