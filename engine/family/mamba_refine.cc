@@ -187,8 +187,9 @@ absl::Status RefineGgufMambaLayers(const GgufSource& source, const TensorFinder&
   HEDDLE_ASSIGN_OR_RETURN(
       const std::vector<int64_t> kv_heads,
       ReadGgufKvHeads(source, spec->layers.front().attention.n_kv_heads, *spec));
-  std::vector<bool> recurs;
-  for (const int64_t count : kv_heads) recurs.push_back(count == 0);
+  std::vector<bool> recurs(kv_heads.size());
+  std::transform(kv_heads.begin(), kv_heads.end(), recurs.begin(),
+                 [](int64_t count) { return count == 0; });
   const auto first = std::find(recurs.begin(), recurs.end(), true) - recurs.begin();
   HEDDLE_ASSIGN_OR_RETURN(const RecurrenceSpec recurrence, ReadGgufMamba2(source, find, first));
   SetGgufMamba2Names(&names->layer);
