@@ -72,7 +72,7 @@ class AdapterPlaces {
     std::string tensor;
     std::string bias;
     bool in_turns = false;  // rows of gate and up take turns
-    // Of a recurrence's product, whose modules are stacked: the module's rows.
+    // The module's rows in a recurrence's product, whose modules are stacked.
     int64_t first_row = 0;
     int64_t n_rows = 0;  // 0: it is of another one
   };

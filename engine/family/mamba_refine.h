@@ -36,7 +36,7 @@ struct Mamba2Keys {
 // A recurrence of Mamba-2 without heads; the gate comes before its norm, which is over each group.
 RecurrenceSpec Mamba2(double norm_eps);
 
-// What all its layers have.
+// The recurrence that all such layers have.
 absl::StatusOr<RecurrenceSpec> ReadMamba2(const JsonSource& config, const Mamba2Keys& keys,
                                           const ModelSpec& spec);
 // Takes note of keys that are about training, or about how the reference implementation computes.

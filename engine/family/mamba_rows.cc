@@ -96,7 +96,7 @@ absl::Status RefineBamba(const JsonSource& config, ModelSpec* spec, NameMap*) {
   return absl::OkStatus();
 }
 
-// What a block of Nemotron-H is.
+// The kinds of blocks in Nemotron-H.
 enum class Block : uint8_t { kRecurrence, kAttention, kMlp, kExperts };
 
 // Blocks are letters of a pattern, or words of a list.

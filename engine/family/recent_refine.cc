@@ -385,7 +385,7 @@ absl::Status RefineHunYuan(const JsonSource& config, ModelSpec* spec, NameMap*) 
     HEDDLE_ASSIGN_OR_RETURN(const bool used, config.BoolOr(key, false));
     if (used) return config.Unsupported(key, "true", "expected false");
   }
-  // Of other members of the family, and of heads that classify.
+  // Keys of other members of the family, and of heads that classify.
   for (const std::string_view key :
        {"add_classification_head", "attention_head_dim", "cla_share_factor", "class_num",
         "dense_list", "eod_token_id", "org_vocab_size", "pool_type", "use_rotary_pos_emb"}) {

@@ -19,7 +19,7 @@ namespace {
 using engine::TokenId;
 using nlohmann::json;
 
-// What the issue of these families asks for, in F32.
+// The bound for folders in F32.
 constexpr float kTolerance = 2e-4f;
 
 struct LengthCase {

@@ -31,7 +31,7 @@ using test::Answers;
 using test::SteppedLoad;
 
 constexpr int32_t kMaxStepTokens = 64;
-// Of configurations with recurrent layers, whose pages have a state each.
+// Keys of configurations with recurrent layers, whose pages have a state each.
 constexpr const char* kStateKeys[] = {"linear_num_key_heads", "mamba_d_state", "ssm_state_size",
                                       "state_size"};
 
