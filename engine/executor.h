@@ -44,6 +44,9 @@ struct ExecutorLimits {
   // Rows that it runs for a sequence beside one for each of these tokens (DraftAhead::num_slots).
   int32_t rows_beyond_guesses = 0;
   bool drafter_reads_features = false;  // StepPlan::feeds_drafter matters to it
+  // The hidden states that the drafter reads (DraftTraits::features), which ranks that have them
+  // give the head.
+  std::vector<int32_t> drafter_features;
   // Stages of a pipeline. With more than one, plans in flight have no undrawn rows, and steps that
   // share out the sequences let all stages work at a time.
   int32_t pipeline_stages = 1;

@@ -132,7 +132,7 @@ void AdapterPool::GiveBack(Adapter* adapter) {
   for (Page& page : adapter->pages) {
     const PageId id = page.id;
     if (page.state != PageState::kLoaded) page = {};
-    pool_.Release(id);
+    pool_.ReleaseOfSequence(id);
   }
   if (adapter->num_loaded < adapter->num_pages()) Unbind(adapter);
   if (adapter->num_loaded == 0) Forget(adapter);

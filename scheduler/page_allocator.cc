@@ -1,5 +1,6 @@
 #include "scheduler/page_allocator.h"
 
+#include <algorithm>
 #include <bit>
 #include <utility>
 
@@ -68,8 +69,20 @@ void PageAllocator::Release(PageId page) {
 }
 
 void PageAllocator::FlushReleases() {
-  for (PageId page : release_later_) Release(page);
+  for (PageId page : release_later_) ReleaseOfSequence(page);
   release_later_.clear();
+}
+
+void PageAllocator::FreeHeld(uint64_t step) {
+  const auto end = std::find_if(held_.begin(), held_.end(),
+                                [step](const Held& held) { return held.step >= step; });
+  std::for_each(held_.begin(), end, [this](const Held& held) { Release(held.page); });
+  held_.erase(held_.begin(), end);
+  if (held_for_ < step) held_for_ = 0;
+}
+
+void PageAllocator::AddHeld(std::span<int32_t> references) const {
+  for (const Held& held : held_) ++references[static_cast<size_t>(Index(held.page))];
 }
 
 void PageAllocator::SetOwner(PageId page, PageOwner* owner) {

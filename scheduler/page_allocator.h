@@ -67,6 +67,20 @@ class PageAllocator {
   void ReleaseLater(PageId page) { release_later_.push_back(page); }
   void FlushReleases();
 
+  // Release by a sequence, or of its adapter, whose steps in flight may still read and write the
+  // page. Where a step is done on one device later than the next ones begin on another, its pages
+  // must not get other content meanwhile: with HoldReleases(step) they stay held until FreeHeld of
+  // a later step.
+  void ReleaseOfSequence(PageId page) {
+    if (held_for_ == 0) return Release(page);
+    held_.push_back({held_for_, page});
+  }
+  void HoldReleases(uint64_t step) { held_for_ = step; }
+  // Steps before `step` are done; with it, and none later, ends what HoldReleases began.
+  void FreeHeld(uint64_t step);
+  // Adds the pages that are held in this way to the counts of references, [num_pages].
+  void AddHeld(std::span<int32_t> references) const;
+
   // Keeps the page's content for `owner`, which must outlive the pool's use, when nobody holds the
   // page any more. REQUIRES: the page is live.
   void SetOwner(PageId page, PageOwner* owner);
@@ -122,6 +136,12 @@ class PageAllocator {
   uint64_t num_released_ = 0;
   double evicted_last_ = 0;
   std::vector<PageId> release_later_;
+  struct Held {
+    uint64_t step;
+    PageId page;
+  };
+  std::vector<Held> held_;  // the oldest first
+  uint64_t held_for_ = 0;   // 0: nothing is held
   int32_t page_tokens_;
 };
 

@@ -59,7 +59,7 @@ void PageTable::AppendShared(PageId page, int32_t num_tokens, PageAllocator* poo
 void PageTable::ReplacePage(int32_t index, PageId page, PageAllocator* pool) {
   index -= num_dropped_ / pool->page_tokens();
   pool->Share(page);
-  pool->Release(spans_[index].page);
+  pool->ReleaseOfSequence(spans_[index].page);
   spans_[index].page = page;
 }
 
@@ -88,7 +88,7 @@ void PageTable::Truncate(int32_t num_tokens, PageAllocator* pool) {
       return;
     }
     num_tokens_ -= last.num_tokens;
-    pool->Release(last.page);
+    pool->ReleaseOfSequence(last.page);
     spans_.pop_back();
   }
   if (num_tokens == 0) num_tokens_ = num_dropped_ = 0;
@@ -97,7 +97,7 @@ void PageTable::Truncate(int32_t num_tokens, PageAllocator* pool) {
 void PageTable::DropFront(int32_t position, PageAllocator* pool) {
   size_t count = 0;
   while (count < spans_.size() && num_dropped_ + pool->page_tokens() <= position) {
-    pool->Release(spans_[count++].page);
+    pool->ReleaseOfSequence(spans_[count++].page);
     num_dropped_ += pool->page_tokens();
   }
   if (count > 0) spans_.erase(spans_.begin(), spans_.begin() + static_cast<ptrdiff_t>(count));

@@ -274,11 +274,16 @@ void Scheduler::MakePlan(int64_t now_us, bool is_ahead, StepPlan* plan) {
   Flight& flight = flights_.next();
   flight.Clear();
   flight.step = step_;
+  if (limits_.options.holds_pages && flights_.empty()) pool_.FreeHeld(step_);
   planner_.Plan(now_us, is_ahead, plan, &flight);
   if (std::exchange(has_drafts_, false)) {
     for (Sequence* sequence : running_) sequence->draft.clear();
   }
-  if (!plan->empty()) flights_.Push();
+  if (!plan->empty()) {
+    flights_.Push();
+  } else if (flights_.empty()) {
+    pool_.FreeHeld(step_ + 1);
+  }
 }
 
 // Whether a step may be planned behind those in flight: none of them pools, and their samples are
@@ -351,6 +356,8 @@ void Scheduler::Commit(const StepResult& result, int64_t now_us,
   budget_.CountStep(flight, static_cast<double>(beside_ns) * 1e-3, now_us);
   adapters_.CountDone(flight.step);
   flights_.Pop();
+  if (limits_.options.holds_pages)
+    pool_.FreeHeld(flights_.empty() ? step_ + 1 : flights_.oldest().step);
   Sweep();
 }
 
@@ -451,48 +458,6 @@ AdapterLists Scheduler::adapter_lists(size_t limit) const {
   admission_.ListAdapters(limit, &lists);
   for (auto* list : {&lists.resident, &lists.waiting}) std::sort(list->begin(), list->end());
   return lists;
-}
-
-absl::Status Scheduler::CheckIntegrity() const {
-  if (absl::Status pages = CheckPages(); !pages.ok()) return pages;
-  if (absl::Status cache = prefixes_.CheckIntegrity(); !cache.ok()) return cache;
-  if (absl::Status kept = contexts_.CheckIntegrity(); !kept.ok()) return kept;
-  if (absl::Status own = adapters_.CheckIntegrity(running_); !own.ok()) return own;
-  if (!running_.IsInOrder()) {
-    return absl::InternalError("the running sequences are not in the order of service");
-  }
-  for (const Sequence* sequence = admission_.oldest(); sequence;
-       sequence = sequence->waits_before) {
-    if (sequence->phase != Phase::kWaiting || !sequence->tables.empty()) {
-      return absl::InternalError(absl::StrCat("sequence ", static_cast<uint64_t>(sequence->id),
-                                              " waits and holds pages, or is not waiting"));
-    }
-  }
-  return admission_.CheckParked();
-}
-
-absl::Status Scheduler::CheckPages() const {
-  if (absl::Status pool = pool_.CheckIntegrity(); !pool.ok()) return pool;
-  std::vector<int32_t> references(pool_.num_pages(), 0);
-  for (const Sequence* sequence : running_) {
-    for (int32_t group = 0; group < limits_.num_groups; ++group) {
-      const PageTable& table = sequence->tables[group];
-      if (table.num_tokens() != sequence->num_computed()) {
-        return absl::InternalError(absl::StrCat("group ", group, " has ", table.num_tokens(),
-                                                " positions of ", sequence->num_computed()));
-      }
-      for (const KvSpan& span : table.spans()) ++references[engine::Index(span.page)];
-    }
-  }
-  adapters_.AddReferences(references);
-  for (int32_t page = 0; page < pool_.num_pages(); ++page) {
-    if (references[page] != pool_.references(PageId{page})) {
-      return absl::InternalError(absl::StrCat("page ", page, " is held ", references[page],
-                                              " times and counts ", pool_.references(PageId{page}),
-                                              " references"));
-    }
-  }
-  return absl::OkStatus();
 }
 
 }  // namespace heddle::scheduler

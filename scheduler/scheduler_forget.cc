@@ -7,7 +7,6 @@
 namespace heddle::scheduler {
 
 void Scheduler::ForgetPages(int64_t now_us, std::vector<StepNote>* notes) {
-  HEDDLE_CHECK(limits_.options.adapter_slots == 0, "adapters' pages cannot be forgotten");
   TakeBackFlights();
   prefixes_.BeginStep();  // ends the holds of the last plan's swaps
   PlannedStep step;
@@ -23,6 +22,8 @@ void Scheduler::ForgetPages(int64_t now_us, std::vector<StepNote>* notes) {
     admission_.Preempt(sequence, &step);
   }
   prefixes_.Clear();
+  pool_.FreeHeld(step_ + 1);
+  adapters_.CountDone(step_);  // no step has rows of any slot
   pool_.ForgetContents();
   Sweep();
   notes->assign(step.notes.begin(), step.notes.end());

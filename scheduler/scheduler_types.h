@@ -33,6 +33,8 @@ struct SchedulerOptions {
   int32_t max_step_seqs = 0;           // sequences per plan, and running at a time
   int32_t pipeline_stages = 1;         // ExecutorLimits::pipeline_stages
   int32_t max_in_flight = 2;           // Executor::max_in_flight
+  // Pages that sequences give back while steps are in flight stay as they are until these are done.
+  bool holds_pages = false;
   // While streams run, a step gets only so many prompt rows that its predicted time stays within
   // this (but at least kMinChunkTokens, so that prompts progress). 0: always max_step_tokens;
   // kAutomaticTarget: chosen by StepBudget.

@@ -266,6 +266,7 @@ void StepPlanner::FitAhead(int32_t pages) {
 
 // Takes the pages of guesses and writes their slots. They are taken before pages that leave the
 // prefix cache are written to the host's tier, and given back when nothing takes pages any more.
+// From then on pages that are given back may be those of this step.
 void StepPlanner::TakeAhead(StepPlan* plan) {
   PageAllocator& pool = parts_.pool;
   for (Sequence* sequence : parts_.running) {
@@ -275,7 +276,8 @@ void StepPlanner::TakeAhead(StepPlan* plan) {
   }
 }
 
-void StepPlanner::GiveBackAhead() {
+void StepPlanner::GiveBackAhead(uint64_t step) {
+  if (parts_.limits.options.holds_pages) parts_.pool.HoldReleases(step);
   for (Sequence* sequence : parts_.running) {
     if (sequence->num_ahead == 0) continue;
     sequence->tables.Truncate(sequence->num_computed() - sequence->num_ahead, &parts_.pool);
@@ -317,7 +319,7 @@ void StepPlanner::Write(StepPlan* plan, Flight* flight) {
   flight->num_adapter_loads = static_cast<int32_t>(plan->adapter_loads.size());
   parts_.pool.FlushReleases();
   parts_.prefixes.EndStep(plan);
-  GiveBackAhead();
+  GiveBackAhead(plan->step);
   flight->num_swaps = static_cast<int32_t>(plan->swaps_out.size() + plan->swaps_in.size());
   parts_.totals.pages_swapped_out += static_cast<int64_t>(plan->swaps_out.size());
   parts_.totals.pages_swapped_in += static_cast<int64_t>(plan->swaps_in.size());

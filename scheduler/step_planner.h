@@ -49,7 +49,7 @@ class StepPlanner {
   int32_t MaxAhead(const Sequence& sequence) const;
   void FitAhead(int32_t pages);
   void TakeAhead(engine::StepPlan* plan);
-  void GiveBackAhead();
+  void GiveBackAhead(uint64_t step);
   int32_t FitPages(Sequence* sequence, size_t index, int32_t reserved);
   void Write(engine::StepPlan* plan, Flight* flight);
   void WriteAdapters(engine::StepPlan* plan);

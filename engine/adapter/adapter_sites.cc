@@ -35,7 +35,7 @@ SiteShape ShapeInModel(const ModelSpec& spec, AdapterSite site) {
       return shape;
     }
     case AdapterSite::kFinalNorm:
-      return {1, 1, {spec.hidden}};
+      return {spec.stage == 0 ? 1 : 0, 1, {spec.hidden}};
     default:
       return {};
   }

@@ -28,7 +28,7 @@ std::span<const PageId> PagesOf(const StepPlan& plan, const AdapterBind& bind) {
 
 absl::StatusOr<std::unique_ptr<AdapterResidency>> AdapterResidency::Create(
     kernels::Device& device, const ModelSpec& spec, const ExecutorLimits& limits) {
-  std::unique_ptr<AdapterResidency> residency(new AdapterResidency(spec.rank));
+  std::unique_ptr<AdapterResidency> residency(new AdapterResidency(spec.index()));
   HEDDLE_ASSIGN_OR_RETURN(residency->tables_,
                           AdapterTables::Create(device, spec, limits.adapter_slots,
                                                 limits.adapter_max_rank, limits.adapter_dtype));

@@ -103,6 +103,11 @@ std::span<const ModelSpec> PartsOf(const ModelSpec& spec, const CapacityOptions&
   return options.rank_specs;
 }
 
+// Those of all machines.
+std::span<const ModelSpec> GroupOf(const ModelSpec& spec, const CapacityOptions& options) {
+  return options.group_specs.empty() ? PartsOf(spec, options) : options.group_specs;
+}
+
 bool HasGroups(const Capacity& capacity) { return capacity.kv_layout.n_kv_groups() > 1; }
 
 // Tells what the longest context takes of the pool, and what it would take without windows.
@@ -155,6 +160,13 @@ void MakeRoomForAdapters(int64_t least, std::vector<int64_t>* pages) {
   }
 }
 
+// Whether the first layers, those of the model alone, are in the same groups in both.
+bool HasSameGroups(const KvLayout& alone, const KvLayout& with_drafter) {
+  return alone.windows == with_drafter.windows &&
+         std::equal(alone.layers.begin(), alone.layers.end(), with_drafter.layers.begin(),
+                    [](const auto& a, const auto& b) { return a.group == b.group; });
+}
+
 // Sets the layout of keys and values, and what a token and a page of them take on all ranks.
 void PlanKv(const ModelSpec& spec, const PageRule& rule, int32_t context,
             const CapacityOptions& options, Capacity* capacity) {
@@ -164,23 +176,28 @@ void PlanKv(const ModelSpec& spec, const PageRule& rule, int32_t context,
     layers.push_back(layer);
   }
   capacity->kv_layout = PlanKvLayout(layers, rule, context, options.kv_dtype, options.one_kv_group);
+  if (!options.draft_kv_layers.empty()) {
+    capacity->drafter_keeps_groups = HasSameGroups(
+        PlanKvLayout(KvLayers(spec), rule, context, options.kv_dtype, options.one_kv_group),
+        capacity->kv_layout);
+  }
   std::vector<int64_t>& pages = capacity->rank_page_bytes;
   int64_t largest = 0;  // page without the drafter's layers
-  for (const ModelSpec& part : PartsOf(spec, options)) {
-    const bool is_head = pages.empty();
+  for (const ModelSpec& part : GroupOf(spec, options)) {
     const auto bytes = [&](bool with_drafter) {
       return KvLayoutOfRank(capacity->kv_layout, part, with_drafter)
           .PageBytes(options.kv_dtype, options.page_tokens);
     };
-    capacity->kv_bytes_per_token += KvBytesPerToken(KvLayers(part), options.kv_dtype);
-    if (is_head) {
-      capacity->kv_bytes_per_token += KvBytesPerToken(options.draft_kv_layers, options.kv_dtype);
-    }
-    pages.push_back(bytes(is_head));
+    pages.push_back(bytes(/*with_drafter=*/pages.empty()));
     largest = std::max(largest, bytes(false));
   }
   if (pages.size() > 1 && options.adapter_max_rank > 0) MakeRoomForAdapters(largest / 2, &pages);
-  capacity->page_bytes = std::accumulate(pages.begin(), pages.end(), int64_t{0});
+  for (const ModelSpec& part : PartsOf(spec, options)) {
+    capacity->page_bytes += pages[static_cast<size_t>(part.index())];
+    capacity->kv_bytes_per_token += KvBytesPerToken(KvLayers(part), options.kv_dtype);
+    if (part.index() > 0) continue;
+    capacity->kv_bytes_per_token += KvBytesPerToken(options.draft_kv_layers, options.kv_dtype);
+  }
 }
 
 }  // namespace
@@ -300,6 +317,7 @@ absl::StatusOr<Capacity> PlanCapacity(const ModelSpec& spec, int64_t weight_byte
                      .max_ahead_tokens = options.max_ahead_tokens,
                      .rows_beyond_guesses = options.rows_beyond_guesses,
                      .drafter_reads_features = options.drafter_reads_features,
+                     .drafter_features = options.drafter_features,
                      .pipeline_stages = PartsOf(spec, options).front().n_stages,
                      .page_bytes = page_bytes,
                      .adapter_slots = adapter_slots,

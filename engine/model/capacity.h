@@ -51,21 +51,28 @@ struct CapacityOptions {
   int32_t max_ahead_tokens = 0;     // ExecutorLimits::max_ahead_tokens; 0: no drafter
   int32_t rows_beyond_guesses = 0;  // ExecutorLimits::rows_beyond_guesses
   bool drafter_reads_features = false;
+  std::vector<int32_t> drafter_features;  // ExecutorLimits::drafter_features
   // The parts of ranks of this machine that share the model, the head's first; empty: one has all.
   // All of them hold each page.
   std::vector<ModelSpec> rank_specs;
+  // The parts of all ranks, where some are on other machines; empty: those of this machine are all.
+  std::vector<ModelSpec> group_specs;
 };
 
 struct Capacity {
   ExecutorLimits limits;
-  KvLayout kv_layout;      // which layers share a page
+  KvLayout kv_layout;  // which layers share a page
+  // The drafter's layers leave the groups of the model's as they are without it, so that ranks need
+  // not know it.
+  bool drafter_keeps_groups = true;
   int32_t logit_rows = 0;  // held at a time: one per sequence, up to the limit
   int64_t weight_bytes = 0;
   int64_t workspace_bytes = 0;     // activations and logits
   int64_t kv_bytes_per_token = 0;  // all layers, K and V
   int64_t page_bytes = 0;          // for the layers of one group, on all ranks
-  // The same of each rank, [ranks]. Where ranks share the model and run adapters, a page has room
-  // for adapters also on a rank with few heads or none: at least half of the largest one's.
+  // The same of each rank, [ranks], those of other machines included. Where ranks share the model
+  // and run adapters, a page has room for adapters also on a rank with few heads or none: at least
+  // half of the largest one's.
   std::vector<int64_t> rank_page_bytes;
   int64_t kv_bytes = 0;          // the whole pool
   int64_t available_bytes = 0;   // free memory before loading

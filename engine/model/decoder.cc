@@ -5,7 +5,6 @@
 
 #include "base/check.h"
 #include "base/status.h"
-#include "engine/model/draft_network.h"
 
 namespace heddle::engine {
 namespace {
@@ -337,15 +336,20 @@ void Decoder::BeginStream(kernels::Ops& ops, Tensor x) {
 
 void Decoder::RunStage(kernels::Ops& ops, int32_t n_tokens, int32_t n_logit_rows,
                        const KvStorage& cache) {
+  if (!kept_here_.empty()) kept_place_ = (kept_place_ + 1) % kept_here_.size();
   const Tensor x = View(*x_, n_tokens, spec_.hidden);
   BeginStream(ops, x);
   RunLayers(ops, n_tokens, cache, {});
-  if (spec_.stage + 1 < spec_.n_stages) return PostRows(ops, n_tokens, spec_.stage + 1, &x_);
-  KeepStream(ops, spec_.n_layers(), x);
-  for (size_t i = 0; i < features_.size(); ++i) {
-    if (features_[i] != DraftTraits::kFinalNormed || !keeps_features_) continue;
-    ops.Norm(NormOf(weights_.final_norm, x, FeatureColumns(i, n_tokens)));
+  if (spec_.stage + 1 < spec_.n_stages) {
+    PostRows(ops, n_tokens, spec_.stage + 1, &x_);
+  } else {
+    KeepFinal(ops, x);
+    LeaveStage(ops, x, n_logit_rows);
   }
+  if (spec_.n_stages > 1) PostFeatures(ops, n_tokens);
+}
+
+void Decoder::LeaveStage(kernels::Ops& ops, Tensor x, int32_t n_logit_rows) {
   if (n_logit_rows == 0) return;
   const Tensor rows = View(*normed_, n_logit_rows, spec_.hidden);
   ops.GatherLogitRows(x, rows);
@@ -374,23 +378,6 @@ void Decoder::Forward(kernels::Ops& ops, int32_t n_tokens, int32_t n_logit_rows,
                       const KvStorage& cache) {
   RunStage(ops, n_tokens, n_logit_rows, cache);
   if (spec_.stage == 0) NormLogitRows(ops, n_logit_rows);
-}
-
-Tensor Decoder::Features(int32_t n_tokens) const {
-  if (kept_ == nullptr) return {};
-  return View(*kept_, n_tokens, static_cast<int32_t>(features_.size()) * spec_.hidden);
-}
-
-Tensor Decoder::FeatureColumns(size_t feature, int32_t n_tokens) const {
-  return Columns(Features(n_tokens), static_cast<int64_t>(feature) * spec_.hidden, spec_.hidden);
-}
-
-void Decoder::KeepStream(kernels::Ops& ops, int32_t layer, Tensor x) {
-  for (size_t i = 0; i < features_.size(); ++i) {
-    if (features_[i] == layer && keeps_features_) {
-      ops.CopyRows(x, FeatureColumns(i, static_cast<int32_t>(x.rows)));
-    }
-  }
 }
 
 const void* Decoder::HiddenRow(int32_t row) const {

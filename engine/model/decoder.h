@@ -54,15 +54,22 @@ class Decoder {
   void WriteKeys(kernels::Ops& ops, kernels::Tensor states, const KvStorage& cache);
 
   // Keeps, from the next Forward on, hidden states of all rows side by side
-  // (DraftTraits::features). RESOURCE_EXHAUSTED if the device lacks the memory.
+  // (DraftTraits::features). In a pipeline each stage sends those that it has to stage 0; of a
+  // stage's ranks, which all have them, the first one does. RESOURCE_EXHAUSTED if the device lacks
+  // the memory.
   absl::Status KeepFeatures(kernels::Device& device, std::span<const int32_t> features,
                             int32_t max_batch_tokens);
   // Whether the next Forward keeps them; true unless set.
   void set_keeps_features(bool keeps) { keeps_features_ = keeps; }
+  // In a pipeline, on stage 0 and behind NormLogitRows, for a step that keeps them: puts those of
+  // all stages side by side. `place`: kept_place() behind the step's RunStage.
+  void CollectFeatures(kernels::Ops& ops, int32_t n_tokens, size_t place);
+  size_t kept_place() const { return kept_place_; }
   // Those of the last Forward's rows, [n_tokens, features * hidden].
   kernels::Tensor Features(int32_t n_tokens) const;
-  static int64_t FeatureBytes(const ModelSpec& spec, size_t features, int32_t max_batch_tokens,
-                              kernels::DType dtype);
+  // Bytes that they take on all `n_stages` stages.
+  static int64_t FeatureBytes(const ModelSpec& spec, size_t features, int32_t n_stages,
+                              int32_t max_batch_tokens, kernels::DType dtype);
 
   // Its layers are those of the cache from this one on; 0 unless set.
   void SetFirstKvLayer(int32_t layer) { first_kv_layer_ = layer; }
@@ -70,6 +77,12 @@ class Decoder {
   // The adapters of rows that have one; nullptr: rows have none. They must outlive the decoder.
   void SetAdapters(const AdapterTables* adapters) { adapters_ = adapters; }
 
+  // Whether adapters that are loaded change NormLogitRows or Logits, which then read the device's
+  // batch: it must be that of the rows.
+  bool AdaptsLogits() const {
+    return Adapters(kModelLayer, AdapterSite::kFinalNorm) != nullptr ||
+           Adapters(kModelLayer, AdapterSite::kHead) != nullptr;
+  }
   // Logits of hidden rows [first, first + logits.rows) into `logits` [n, vocab] F32. In a part of a
   // model, all ranks call it, and those that do not want the logits leave data == nullptr.
   void Logits(kernels::Ops& ops, int32_t first, kernels::Tensor logits);
@@ -118,6 +131,12 @@ class Decoder {
   void ScaleSections(kernels::Ops& ops, const RecurrenceSpec& spec, kernels::Tensor rows) const;
   // Copies the stream that enters `layer` to the features that want it.
   void KeepStream(kernels::Ops& ops, int32_t layer, kernels::Tensor x);
+  // The same for what leaves the last layer.
+  void KeepFinal(kernels::Ops& ops, kernels::Tensor x);
+  void PostFeatures(kernels::Ops& ops, int32_t n_tokens);
+  bool IsHere(size_t feature) const { return spec_.StageOf(features_[feature]) == spec_.stage; }
+  // The rows of a feature that this stage of a pipeline has, [n_tokens, hidden].
+  kernels::Tensor KeptHere(size_t feature, size_t place, int32_t n_tokens) const;
   kernels::Tensor FeatureColumns(size_t feature, int32_t n_tokens) const;
   // Writes to qkv_ the rotated queries, with the keys' projection absorbed, and the row for the
   // cache.
@@ -138,6 +157,8 @@ class Decoder {
   // Posts rows of a buffer to another stage, and puts another one in its place.
   void PostRows(kernels::Ops& ops, int32_t rows, int32_t to,
                 std::unique_ptr<kernels::Buffer>* from);
+  // Gathers the rows that need logits, and sends them to stage 0 if that is another one.
+  void LeaveStage(kernels::Ops& ops, kernels::Tensor x, int32_t n_logit_rows);
   // Writes the stream: embeddings, or what the stage before has sent.
   void BeginStream(kernels::Ops& ops, kernels::Tensor x);
   void Embed(kernels::Ops& ops, kernels::Tensor x);
@@ -184,6 +205,7 @@ class Decoder {
   kernels::Tensor pair_;           // of RunLayers
   std::vector<int32_t> features_;  // kept of all rows
   bool keeps_features_ = true;
+  size_t kept_place_ = 0;                        // of the last step, index into kept_here_
   kernels::DType dtype_ = kernels::DType::kF32;  // of activations
   std::unique_ptr<kernels::Buffer> x_;           // [max_batch_tokens, hidden]
   std::unique_ptr<kernels::Buffer> normed_;      // [max_batch_tokens, hidden]
@@ -192,6 +214,10 @@ class Decoder {
   std::unique_ptr<kernels::Buffer> q_latent_;    // [max_batch_tokens, widest q_rank]
   std::unique_ptr<kernels::Buffer> heads_;  // [max_batch_tokens, n_heads * widest (q_dim, v_dim)]
   std::unique_ptr<kernels::Buffer> kept_;   // [max_batch_tokens, features * hidden], or null
+  // In a pipeline those of this stage, in turn [steps in flight], each [features here *
+  // max_batch_tokens, hidden].
+  std::vector<std::unique_ptr<kernels::Buffer>> kept_here_;
+  int64_t kept_rows_ = 0;                   // max_batch_tokens
   std::unique_ptr<kernels::Buffer> inner_;  // [max_batch_tokens, widest inter]
   // The following belong to mixtures of experts; they have one row per token and choice.
   std::unique_ptr<kernels::Buffer> route_logits_;   // [max_batch_tokens, most experts] F32

@@ -112,20 +112,6 @@ absl::Status Decoder::AllocateBuffers(kernels::Device& device, int32_t max_batch
   return absl::OkStatus();
 }
 
-absl::Status Decoder::KeepFeatures(kernels::Device& device, std::span<const int32_t> features,
-                                   int32_t max_batch_tokens) {
-  features_.assign(features.begin(), features.end());
-  if (features.empty()) return absl::OkStatus();
-  HEDDLE_ASSIGN_OR_RETURN(
-      kept_, device.Allocate(FeatureBytes(spec_, features.size(), max_batch_tokens, dtype_)));
-  return absl::OkStatus();
-}
-
-int64_t Decoder::FeatureBytes(const ModelSpec& spec, size_t features, int32_t max_batch_tokens,
-                              kernels::DType dtype) {
-  return max_batch_tokens * kernels::RowBytes(dtype, static_cast<int64_t>(features) * spec.hidden);
-}
-
 absl::Status Decoder::ReserveLogits(kernels::Device& device, int32_t rows) {
   const int64_t bytes = int64_t{rows} * spec_.own_vocab() * int64_t{sizeof(float)};
   if (!spec_.is_part() || bytes == 0) return absl::OkStatus();

@@ -61,7 +61,6 @@ void DraftRunner::ReplacePool(const ExecutorLimits& limits) {
 void DraftRunner::Run(kernels::Device& device, const Step& step, StepResult* result) {
   for (SequenceId id : step.plan.ended) shares_.Forget(id);
   if (has_failed_) return;
-  pages_.TakeStep(step.plan);
   chains_.clear();
   absl::Status status = RunPasses(device, step, result);
   if (status.ok() && passes_without_draw_ >= kMostPassesWithoutDraw) {

@@ -47,6 +47,10 @@ class DraftRunner {
   // The executor's pool has been replaced; what was known of its pages is void.
   void ReplacePool(const ExecutorLimits& limits);
 
+  // The pages that a step moves and the rows that it writes. Call it for every plan, in order, when
+  // the model begins it; in a pipeline earlier plans may not have come to Run yet.
+  void TakeStep(const StepPlan& plan) { pages_.TakeStep(plan); }
+
   // Results of a step that its drafter reads.
   struct Step {
     const StepPlan& plan;

@@ -167,7 +167,8 @@ absl::Status PlanMemory(kernels::DType weights, const LoadOptions& options,
   capacity.rank_specs = SpecsOfRanks(loaded->model.spec, loaded->shares);
   if (options.meeting != nullptr) {
     const auto own = static_cast<size_t>(options.meeting->rank());
-    capacity.rank_specs = {capacity.rank_specs[own]};
+    capacity.group_specs = std::move(capacity.rank_specs);
+    capacity.rank_specs = {capacity.group_specs[own]};
   }
   const HostMemory memory = MemoryOf(device, options);
   absl::StatusOr<Capacity> planned =
@@ -203,10 +204,13 @@ absl::Status PlanWithDrafter(const Checkpoint& checkpoint, const WeightPolicy& p
                              OpenedDrafter* drafter, ModelInfo* loaded) {
   const kernels::DType weights = MainType(checkpoint, loaded->model, policy);
   const CapacityOptions without = options->capacity;
-  CountDrafter(*drafter, checkpoint, loaded->model, policy, device, &options->capacity);
+  CountDrafter(*drafter, checkpoint, loaded->model, policy, device, options->layout.pp,
+               &options->capacity);
   absl::Status planned = PlanMemory(weights, *options, device, loaded);
+  if (planned.ok()) planned = CheckGroups(*options, loaded->capacity);
+  const bool is_too_much = absl::IsResourceExhausted(planned) || absl::IsUnimplemented(planned);
   const bool yields = drafter->source != nullptr && options->drafter_yields;
-  if (!yields || !absl::IsResourceExhausted(planned)) return planned;
+  if (!yields || !is_too_much) return planned;
   options->capacity = without;
   HEDDLE_RETURN_IF_ERROR(PlanMemory(weights, *options, device, loaded));
   LeaveOut(absl::StrCat("with it, ", std::string(planned.message())), drafter);
@@ -260,6 +264,7 @@ absl::StatusOr<ModelInfo> DescribeRandom(const ModelSpec& spec, kernels::DType w
   loaded.shares = DivideModel(spec, options.layout, {block, block, block});
   const int64_t bytes = WeightBytes(loaded.model.spec, weights, device);
   for (int32_t rank = 0; rank < options.layout.world(); ++rank) {
+    if (options.meeting != nullptr && options.meeting->rank() != rank) continue;
     const ModelSpec part = SpecOfShare(spec, loaded.shares, rank);
     loaded.ranks.push_back({.weight_bytes = WeightBytes(part, weights, device)});
   }

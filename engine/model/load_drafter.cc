@@ -16,7 +16,7 @@ namespace {
 std::vector<std::string> VocabularyOf(const DraftTraits& traits, const ModelDescription& model,
                                       const Layout& layout) {
   std::vector<std::string> tensors;
-  if (layout.world() == 1) return tensors;
+  if (layout.tp == 1) return tensors;
   const NameMap& names = model.names;
   const bool is_tied = names.lm_head.empty();
   if (traits.shares_embedding || (traits.shares_head && is_tied)) tensors.push_back(names.embed);
@@ -40,13 +40,6 @@ absl::StatusOr<OpenedDrafter> OpenDrafter(const Checkpoint& checkpoint,
              &drafter);
     return drafter;
   }
-  if (options.layout.pp > 1) {
-    const std::string why = absl::StrCat("drafters with weights do not work with --pp ",
-                                         options.layout.pp, " yet; --speculate ngram,suffix does");
-    if (!options.drafter_yields) return absl::UnimplementedError(why);
-    LeaveOut(why, &drafter);
-    return drafter;
-  }
   drafter.vocabulary = VocabularyOf(drafter.source->traits(), model, options.layout);
   return drafter;
 }
@@ -56,9 +49,16 @@ void LeaveOut(const std::string& why, OpenedDrafter* drafter) {
   drafter->source.reset();
 }
 
+absl::Status CheckGroups(const LoadOptions& options, const Capacity& capacity) {
+  if (options.meeting == nullptr || capacity.drafter_keeps_groups) return absl::OkStatus();
+  return absl::UnimplementedError(
+      "a drafter whose layers see fewer or more positions than the model's does not work with "
+      "ranks in other processes yet");
+}
+
 void CountDrafter(const OpenedDrafter& drafter, const Checkpoint& checkpoint,
                   const ModelDescription& model, const WeightPolicy& policy,
-                  const kernels::Device* device, CapacityOptions* capacity) {
+                  const kernels::Device* device, int32_t n_stages, CapacityOptions* capacity) {
   if (drafter.source == nullptr) return;
   const DraftTraits& traits = drafter.source->traits();
   const kernels::DType activations =
@@ -71,13 +71,14 @@ void CountDrafter(const OpenedDrafter& drafter, const Checkpoint& checkpoint,
   capacity->draft_workspace_bytes =
       drafter.source->WorkspaceBytes(capacity->max_batch_tokens, activations) +
       DraftRunner::WorkspaceBytes(traits) +
-      Decoder::FeatureBytes(model.spec, traits.features.size(), capacity->max_batch_tokens,
-                            activations);
+      Decoder::FeatureBytes(model.spec, traits.features.size(), n_stages,
+                            capacity->max_batch_tokens, activations);
   capacity->max_ahead_tokens = DraftRunner::kMaxGuesses;
   if (traits.guesses_per_pass > 1 || traits.is_block()) {
     capacity->max_ahead_tokens = std::min(capacity->max_ahead_tokens, traits.guesses_per_pass);
   }
   capacity->rows_beyond_guesses = traits.is_block() ? 1 : 0;
+  capacity->drafter_features = traits.features;
   capacity->drafter_reads_features = !traits.features.empty() && !traits.kv_layers.empty();
 }
 

@@ -39,10 +39,14 @@ absl::StatusOr<OpenedDrafter> OpenDrafter(const Checkpoint& checkpoint,
 // Lets the model run without the drafter. REQUIRES: there is one.
 void LeaveOut(const std::string& why, OpenedDrafter* drafter);
 
-// Adds what the drafter, if there is one, takes to what the model's memory is planned with.
+// UNIMPLEMENTED if ranks that are processes of their own would have to know the drafter's layers.
+absl::Status CheckGroups(const LoadOptions& options, const Capacity& capacity);
+
+// Adds what the drafter, if there is one, takes to what the model's memory is planned with. The
+// model runs in so many stages.
 void CountDrafter(const OpenedDrafter& drafter, const Checkpoint& checkpoint,
                   const ModelDescription& model, const WeightPolicy& policy,
-                  const kernels::Device* device, CapacityOptions* capacity);
+                  const kernels::Device* device, int32_t n_stages, CapacityOptions* capacity);
 
 // Loads it, if there is one, onto the head's device into the executor's parts, which have the
 // model's weights. RESOURCE_EXHAUSTED if the device lacks the memory.

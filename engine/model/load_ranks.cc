@@ -109,9 +109,7 @@ absl::StatusOr<std::unique_ptr<RankWorker>> MakeWorker(const LoadOptions& option
   HEDDLE_ASSIGN_OR_RETURN(parts.weights, make_weights(*parts.device, rank));
   parts.kv_dtype = info.kv_dtype;
   parts.kv_layout = KvLayoutOfRank(info.capacity.kv_layout, parts.spec, /*is_head=*/false);
-  // A process with one rank has planned for this one only.
-  const size_t at = options.meeting == nullptr ? static_cast<size_t>(rank) : 0;
-  parts.least_page_bytes = info.capacity.rank_page_bytes[at];
+  parts.least_page_bytes = info.capacity.rank_page_bytes[static_cast<size_t>(rank)];
   parts.logit_rows = info.capacity.logit_rows;
   parts.host_kv_directory = options.host_kv_directory;
   return RankWorker::Create(std::move(parts), info.capacity.limits);
@@ -172,11 +170,6 @@ absl::Status CheckLayout(const LoadOptions& options) {
   if (options.make_device) {
     return absl::UnimplementedError(
         absl::StrCat(layout, " is for --device cpu: GPUs cannot share a model yet"));
-  }
-  if (options.layout.pp > 1 && options.capacity.adapter_max_rank > 0) {
-    return absl::UnimplementedError(absl::StrCat("--lora and --lora-dir do not work with --pp ",
-                                                 options.layout.pp,
-                                                 " yet; --lora-merge does, with one adapter"));
   }
   return absl::OkStatus();
 }

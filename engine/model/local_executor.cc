@@ -144,6 +144,7 @@ bool LocalExecutor::Abandon() {
   }
   flights_.Clear();
   pool_sums_.clear();
+  if (drafts_ != nullptr) drafts_->ReplacePool(limits_);
   return true;
 }
 
@@ -153,10 +154,17 @@ absl::Status LocalExecutor::RunLogits(Flight* flight) {
   const int64_t start_ns = NowNs();
   int64_t arrived_ns = start_ns;
   BuildSampleRows(flight);
+  if (decoder_->AdaptsLogits()) {
+    HEDDLE_RETURN_IF_ERROR(
+        parts_.device->Plan(batch_.Build(*flight->plan, limits_.page_tokens, flight->logit_rows)));
+  }
   HEDDLE_RETURN_IF_ERROR(parts_.device->Run([&](kernels::Ops& ops) {
     decoder_->NormLogitRows(ops, static_cast<int32_t>(flight->logit_rows.size()));
     arrived_ns = NowNs();
     Draw(ops, flight);
+    if (!KeepsFeatures(*flight->plan)) return;
+    decoder_->CollectFeatures(ops, static_cast<int32_t>(flight->plan->token_ids.size()),
+                              flight->kept_place);
   }));
   flight->timing.forward_ns += arrived_ns - start_ns;
   flight->timing.sample_ns = NowNs() - arrived_ns;
@@ -181,6 +189,7 @@ absl::Status LocalExecutor::Launch(Flight* flight) {
   flight->left_out.clear();
   flight->failed.clear();
   BeginSequences(flight);
+  if (drafts_ != nullptr) drafts_->TakeStep(plan);
   HEDDLE_RETURN_IF_ERROR(MovePages(*flight, &flight->timing));
   flight->locals.adapters.clear();
   for (const PageCopy& copy : plan.page_copies) cache_->Copy(*parts_.device, copy);
@@ -291,9 +300,10 @@ absl::Status LocalExecutor::Forward(Flight* flight) {
   batch.draw_of_row = DrawsOfRows(plan);
   HEDDLE_RETURN_IF_ERROR(parts_.device->Plan(batch));
   const auto n_logit_rows = static_cast<int32_t>(flight->logit_rows.size());
-  decoder_->set_keeps_features(plan.feeds_drafter || !plan.drafts_ahead.empty());
+  decoder_->set_keeps_features(KeepsFeatures(plan));
   HEDDLE_RETURN_IF_ERROR(parts_.device->Launch([&](kernels::Ops& ops) {
     decoder_->RunStage(ops, batch.n_tokens(), n_logit_rows, *cache_);
+    flight->kept_place = decoder_->kept_place();
     if (!is_pipeline()) decoder_->NormLogitRows(ops, n_logit_rows);
     forward_end_ns = NowNs();
     if (is_pipeline()) return;

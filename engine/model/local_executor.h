@@ -127,6 +127,7 @@ class LocalExecutor final : public Executor {
     bool is_launched = false;
     bool draws_wait = false;  // for the tokens of the step before
     bool has_logits = false;  // all rows' logits are computed before the draws are launched
+    size_t kept_place = 0;    // of the step's hidden states (Decoder::kept_place)
     // One entry per draw, and the device's results of the step.
     std::vector<kernels::SampleRowParams> sample_rows;
     int32_t max_top = 0;
@@ -164,6 +165,10 @@ class LocalExecutor final : public Executor {
   kernels::Tensor LogitBlock(const Flight& flight, int32_t first_row) const;
   absl::Status Finish(Flight* flight, StepResult* result);
   absl::Status CreateDrafter();
+  // Whether the drafter reads hidden states of the step.
+  static bool KeepsFeatures(const StepPlan& plan) {
+    return !plan.token_ids.empty() && (plan.feeds_drafter || !plan.drafts_ahead.empty());
+  }
   void Report(const Flight& flight, StepResult* result);
   static void Fill(const Flight& flight, size_t i, SampledToken* out);
   static bool HasDraw(const Flight& flight, size_t i, int32_t sample);

@@ -218,10 +218,20 @@ struct ModelSpec {
   // features and experts; embedding, final norm and head are those of stage 0.
   int32_t stage = 0;
   int32_t n_stages = 1;
+  // [n_stages + 1]: stage s has layers [stage_borders[s], stage_borders[s + 1]). Empty: this is not
+  // a stage.
+  std::vector<int32_t> stage_borders;
 
   // Steps that a pipeline has in flight at most: one more than stages, so that none of them waits
   // while the first one draws and plans.
   int32_t steps_in_flight() const { return n_stages == 1 ? 1 : n_stages + 1; }
+  // The stage that has the layer; the last one for those that are no layer's number.
+  int32_t StageOf(int32_t layer) const {
+    if (layer < 0 || layer >= n_layers()) return n_stages - 1;
+    int32_t at = 0;
+    while (at + 1 < n_stages && layer >= stage_borders[static_cast<size_t>(at) + 1]) ++at;
+    return at;
+  }
   int32_t n_layers() const { return static_cast<int32_t>(layers.size()); }
   // The layers that the checkpoint counts (AttentionInput::kShared).
   int32_t n_counted_layers() const {
@@ -232,6 +242,10 @@ struct ModelSpec {
     return count;
   }
   bool is_part() const { return !vocab_borders.empty(); }
+  // The place of this part among all ranks of all stages.
+  int32_t index() const {
+    return stage * (is_part() ? static_cast<int32_t>(vocab_borders.size()) - 1 : 1) + rank;
+  }
   // The rows of embedding and head that are here.
   int32_t own_vocab() const {
     if (stage > 0) return 0;

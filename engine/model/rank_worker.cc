@@ -14,6 +14,8 @@ absl::StatusOr<std::unique_ptr<RankWorker>> RankWorker::Create(Parts parts,
   HEDDLE_ASSIGN_OR_RETURN(worker->decoder_, Decoder::Create(*own.device, own.spec, own.weights,
                                                             limits.max_batch_tokens));
   HEDDLE_RETURN_IF_ERROR(worker->decoder_->ReserveLogits(*own.device, own.logit_rows));
+  HEDDLE_RETURN_IF_ERROR(worker->decoder_->KeepFeatures(*own.device, limits.drafter_features,
+                                                        limits.max_batch_tokens));
   HEDDLE_ASSIGN_OR_RETURN(
       KvStorage cache, KvStorage::Create(*own.device, own.kv_layout, own.kv_dtype, limits.num_pages,
                                          limits.page_tokens, own.least_page_bytes));
@@ -71,6 +73,7 @@ absl::Status RankWorker::RunStage(const StepPlan& plan, Adapters adapters) {
   FindLogitRows(plan);
   const kernels::HostBatch batch = batch_.Build(plan, limits_.page_tokens, logit_rows_);
   HEDDLE_RETURN_IF_ERROR(parts_.device->Plan(batch));
+  decoder_->set_keeps_features(plan.feeds_drafter || !plan.drafts_ahead.empty());
   return parts_.device->Run([&](kernels::Ops& ops) {
     decoder_->RunStage(ops, batch.n_tokens(), static_cast<int32_t>(logit_rows_.size()), *cache_);
   });
@@ -79,6 +82,10 @@ absl::Status RankWorker::RunStage(const StepPlan& plan, Adapters adapters) {
 absl::Status RankWorker::RunLogits(const StepPlan& plan) {
   if (parts_.spec.stage > 0 || plan.token_ids.empty()) return absl::OkStatus();
   const int32_t n_drawn = FindLogitRows(plan);
+  if (parts_.spec.n_stages > 1 && decoder_->AdaptsLogits()) {
+    HEDDLE_RETURN_IF_ERROR(
+        parts_.device->Plan(batch_.Build(plan, limits_.page_tokens, logit_rows_)));
+  }
   return parts_.device->Run([&](kernels::Ops& ops) {
     decoder_->NormLogitRows(ops, static_cast<int32_t>(logit_rows_.size()));
     const int32_t vocab = parts_.spec.vocab;

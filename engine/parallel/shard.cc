@@ -301,6 +301,10 @@ ModelSpec SpecOfShare(const ModelSpec& model, std::span<const Share> shares, int
   own.stage = share.stage;
   own.n_stages = share.n_stages;
   own.rank = share.rank;
+  for (size_t first = 0; share.n_stages > 1 && first < shares.size(); first += share.world) {
+    own.stage_borders.push_back(static_cast<int32_t>(shares[first].stage_layers.first));
+  }
+  if (share.n_stages > 1) own.stage_borders.push_back(model.n_layers());
   const auto group = shares.subspan(static_cast<size_t>(share.stage) * share.world, share.world);
   if (share.world > 1) {
     own.vocab_borders = BordersOf(group, [](const Share& one) { return one.vocab; });

@@ -221,9 +221,11 @@ void EngineLoop::TellDrafters() {
   }
 }
 
-// Submits steps behind those in flight, as long as their plans need not wait for tokens.
+// Submits steps behind those in flight, as long as their plans need not wait for tokens. Those of a
+// pipeline never do: the tokens of the sequences that they run are known.
 absl::Status EngineLoop::BeginStepsAhead() {
-  while (!flights_.full() && !(speculation_ != nullptr && speculation_->WantsTokens())) {
+  const bool may_wait = speculation_ != nullptr && scheduler_options_.pipeline_stages == 1;
+  while (!flights_.full() && !(may_wait && speculation_->WantsTokens())) {
     Flight& next = flights_.next();
     next.planned_us = NowUs();
     Draft();

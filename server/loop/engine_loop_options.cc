@@ -32,6 +32,8 @@ scheduler::SchedulerOptions SchedulerOptionsFor(const engine::ExecutorLimits& li
           .max_step_tokens = step_tokens,
           .max_step_seqs = limits.max_batch_seqs,
           .pipeline_stages = limits.pipeline_stages,
+          .holds_pages = limits.pipeline_stages > 1 &&
+                         (limits.max_ahead_tokens > 0 || limits.adapter_slots > 0),
           .target_step_us = options.target_inter_token_us,
           .max_queue_us = options.max_queue_us,
           .max_draft_tokens = limits.max_draft_tokens,

@@ -195,7 +195,9 @@ void Speculation::CountAhead(const engine::StepPlan& plan, const engine::StepRes
                     .drafted = verdict.drafted,
                     .accepted = verdict.accepted,
                     .booked = booked});
-  guesses_.clear();
+  // Guesses of sequences that other steps draw for stay as they are.
+  for (const engine::SampleRow& sample : plan.samples) guesses_.erase(sample.id);
+  for (const engine::SequenceId id : plan.ended) guesses_.erase(id);
   for (const engine::GuessedTokens& guessed : result.guessed) {
     Guesses& kept = guesses_[guessed.id];
     const auto begin = result.guesses.begin() + guessed.guess_begin;

@@ -25,22 +25,28 @@ using nlohmann::json;
 using test::Golden;
 using test::MaxError;
 
-LoadOptions OptionsFor(int32_t tp, const std::string& ops) {
+LoadOptions OptionsFor(int32_t tp, const std::string& ops, int32_t pp = 1) {
   LoadOptions options = test::AdapterBaseOptions();
-  options.layout.tp = tp;
+  options.layout = {.tp = tp, .pp = pp};
   options.reference_ops = ops == "reference";
   if (!options.reference_ops) options.cpu.isa = ops;
   return options;
 }
 
+struct RanksCase {
+  int32_t tp;
+  std::string ops;
+  int32_t pp = 1;
+};
+
 void CheckCase(const json& golden, int bits, const Golden& base,
                const std::filesystem::path& model_path, const std::filesystem::path& dir,
-               std::vector<std::pair<int32_t, std::string>> layouts) {
-  for (const auto& [tp, ops] : layouts) {
-    INFO(tp << " ranks with " << ops << " ops");
-    LocalModel model = test::LoadAdapterBase(model_path, OptionsFor(tp, ops));
+               const std::vector<RanksCase>& layouts) {
+  for (const auto& [tp, ops, pp] : layouts) {
+    INFO(tp << " ranks in each of " << pp << " stages with " << ops << " ops");
+    LocalModel model = test::LoadAdapterBase(model_path, OptionsFor(tp, ops, pp));
     const test::RunAdapter adapter = test::LoadCase(golden, bits, model, model_path, dir);
-    REQUIRE(adapter.image->num_ranks() == tp);
+    REQUIRE(adapter.image->num_ranks() == tp * pp);
     CHECK(MaxError(golden, test::AllLogits(*model.executor, base.prompt, 7, adapter)) < 2e-3f);
     CHECK(MaxError(golden, test::AllLogits(*model.executor, base.prompt, 64)) > 0.02f);
     // A scale of 0 leaves the base as it is, bit for bit.
@@ -49,8 +55,9 @@ void CheckCase(const json& golden, int bits, const Golden& base,
   }
 }
 
-const std::vector<std::pair<int32_t, std::string>> kLayouts = {
-    {2, "reference"}, {2, "portable"}, {3, "portable"}, {5, "portable"}, {7, "portable"}};
+const std::vector<RanksCase> kLayouts = {{2, "reference"},  {2, "portable"}, {3, "portable"},
+                                         {5, "portable"},   {7, "portable"}, {1, "portable", 2},
+                                         {2, "portable", 2}};
 
 TEST_CASE("Adapters of every family and kind give PEFT's logits on several ranks", "[golden]") {
   const std::string file = GENERATE("adapters.json", "adapter_kinds.json");
@@ -77,7 +84,7 @@ TEST_CASE("Adapters give PEFT's logits on several ranks beside bases in GGUF fil
   test::TempDir dir;
   CheckCase(golden, goldens["bits"], test::LoadGolden(base),
             test::WriteGgufBase(base, dir / "model.gguf"), dir.path(),
-            {{2, "portable"}, {3, "portable"}});
+            {{2, "portable"}, {3, "portable"}, {2, "portable", 2}});
 }
 
 TEST_CASE("An adapter that is merged while ranks load the model gives PEFT's logits", "[golden]") {
@@ -153,13 +160,13 @@ TEST_CASE(
     "On several ranks a request gets the same bits alone as in a mixed batch whose adapters "
     "come and go",
     "[golden]") {
-  const int32_t tp = GENERATE(2, 3);
-  INFO(tp << " ranks");
+  const auto [tp, pp] = GENERATE(table<int32_t, int32_t>({{2, 1}, {3, 1}, {1, 2}, {2, 2}}));
+  INFO(tp << " ranks in each of " << pp << " stages");
   const json goldens = test::LoadGoldenJson("adapter_kinds.json");
   test::TempDir dir;
   const auto path = test::WriteSyntheticModel(test::LoadGolden("llama"), dir / "model");
   LoadOptions options = test::AdapterBaseOptions();
-  options.layout.tp = tp;
+  options.layout = {.tp = tp, .pp = pp};
   options.capacity.page_tokens = 8;
   LocalModel model = test::LoadAdapterBase(path, options);
   std::vector<std::shared_ptr<AdapterImage>> images;
@@ -183,6 +190,9 @@ TEST_CASE(
                                    .state_is_snapshot = limits.state_is_snapshot,
                                    .max_step_tokens = limits.max_batch_tokens,
                                    .max_step_seqs = 16,
+                                   .pipeline_stages = pp,
+                                   .max_in_flight = model.executor->max_in_flight(),
+                                   .holds_pages = pp > 1,
                                    .prefix_cache = false,
                                    .adapter_slots = limits.adapter_slots};
   std::mt19937_64 random(11);
@@ -193,7 +203,7 @@ TEST_CASE(
     load.Run({request}, 0);
     alone.insert(load.answers().begin(), load.answers().end());
   }
-  int64_t evicted = 0, preempted = 0;
+  int64_t evicted = 0, preempted = 0, ahead = 0;
   for (int round = 0; round < 8; ++round) {
     plan.num_pages = most + 8 + 6 * (round % 4);
     plan.max_context = std::min(limits.max_context, 60);
@@ -205,7 +215,9 @@ TEST_CASE(
     CHECK(load.answers() == alone);
     evicted += load.stats().adapter_pages_evicted;
     preempted += load.stats().preemptions;
+    ahead += load.num_ahead();
   }
+  CHECK((ahead > 50) == (pp > 1));
   INFO("evicted " << evicted << ", preempted " << preempted);
   CHECK(evicted > 20);
 }

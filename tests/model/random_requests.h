@@ -77,9 +77,9 @@ inline void LoadExecutor(const std::filesystem::path& path, const engine::LoadOp
 }
 
 inline void LoadSpeculated(const std::string& name, SpeculatedModel* model,
-                           OwnDraft own_draft = OwnDraft::kNo, int32_t tp = 1) {
+                           OwnDraft own_draft = OwnDraft::kNo, engine::Layout layout = {}) {
   engine::LoadOptions options = SmallOptions();
-  options.layout.tp = tp;
+  options.layout = std::move(layout);
   const bool has_adapter = name == "llama";
   if (has_adapter) options.capacity.adapter_max_rank = 4;
   const Golden golden = LoadGolden(name);

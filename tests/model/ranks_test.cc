@@ -49,11 +49,7 @@ TEST_CASE("A layout that cannot work is refused by the name of its option", "[un
   options.layout.pp = 2;
   CHECK(Refusal(options).empty());
   CHECK(LayoutText(options.layout) == "--tp 2 --pp 2");
-  options.capacity.adapter_max_rank = 8;
-  CHECK(Refusal(options).find("--lora and --lora-dir do not work with --pp 2") == 0);
   options.layout.pp = 1;
-  CHECK(Refusal(options).empty());
-  options.capacity.adapter_max_rank = 0;
   options.make_device = [] { return kernels::CreateCpuDevice({}); };
   CHECK(Refusal(options).find("--tp 2 is for --device cpu") == 0);
 }

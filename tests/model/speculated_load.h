@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/in_flight.h"
 #include "catch2/catch.hpp"
 #include "engine/model/load.h"
 #include "scheduler/scheduler.h"
@@ -45,7 +46,11 @@ class SpeculatedLoad {
  public:
   SpeculatedLoad(engine::LocalExecutor* executor, const scheduler::SchedulerOptions& options,
                  const Outcomes* known, uint64_t seed)
-      : executor_(*executor), scheduler_(options), known_(known), random_(seed) {}
+      : executor_(*executor),
+        scheduler_(options),
+        known_(known),
+        random_(seed),
+        plans_(options.max_in_flight) {}
 
   void Run(const std::vector<scheduler::GenerationRequest>& requests, int gap,
            int32_t cancels_per_100_steps) {
@@ -62,6 +67,7 @@ class SpeculatedLoad {
   // Its guesses from the first `token` on get no rows.
   void GiveNoRowsFrom(engine::TokenId token) { without_rows_ = token; }
   int64_t num_guesses() const { return num_guesses_; }
+  int64_t num_ahead() const { return num_ahead_; }  // steps planned behind others in flight
   const std::set<engine::TokenId>& tokens_guessed() const { return tokens_guessed_; }
   const Outcomes& outcomes() const { return outcomes_; }
   scheduler::SchedulerStats stats() const { return scheduler_.stats(); }
@@ -76,10 +82,14 @@ class SpeculatedLoad {
     for (const scheduler::DraftCandidate& candidate : candidates_) {
       const auto found = guessed_.find(candidate.id);
       if (found == guessed_.end()) continue;
-      if (found->second.num_generated != candidate.generated.size()) continue;
-      scheduler_.Offer(candidate.id, found->second.tokens);
+      if (found->second.num_generated == candidate.generated.size()) {
+        scheduler_.Offer(candidate.id, found->second.tokens);
+      } else {
+        guessed_.erase(found);
+      }
     }
-    guessed_.clear();
+    // In a pipeline a sequence may have to wait for its turn.
+    if (executor_.limits().pipeline_stages == 1) guessed_.clear();
     if (Below(5) == 0) return;
     scheduler_.SetAhead({.tokens = 1 + Below(8), .feeds_drafter = true});
   }
@@ -89,6 +99,7 @@ class SpeculatedLoad {
     REQUIRE(result_.draft_failure.empty());
     for (const engine::GuessedTokens& guessed : result_.guessed) {
       Guessed& kept = guessed_[guessed.id];
+      kept = {};
       for (int32_t i = 0; i < guessed.num_guesses; ++i) {
         const engine::GuessedToken& guess = result_.guesses.at(guessed.guess_begin + i);
         if (guess.token == without_rows_) break;
@@ -100,7 +111,8 @@ class SpeculatedLoad {
     scheduler_.ListDraftable(&candidates_);
     for (const scheduler::DraftCandidate& candidate : candidates_) {
       const auto found = guessed_.find(candidate.id);
-      if (found != guessed_.end()) found->second.num_generated = candidate.generated.size();
+      if (found == guessed_.end() || found->second.num_generated > 0) continue;
+      found->second.num_generated = candidate.generated.size();
     }
   }
 
@@ -128,10 +140,18 @@ class SpeculatedLoad {
 
   bool Step() {
     ++now_us_;
-    Draft();
-    scheduler_.Plan(now_us_, &plan_);
-    if (plan_.empty()) return false;
-    REQUIRE(executor_.Submit(plan_, scheduler_.locals()).ok());
+    if (plans_.empty()) {
+      Draft();
+      scheduler_.Plan(now_us_, &plans_.next());
+      if (plans_.next().empty()) return false;
+      Submit();
+    }
+    while (!plans_.full()) {
+      Draft();
+      if (!scheduler_.PlanAhead(now_us_, &plans_.next())) break;
+      ++num_ahead_;
+      Submit();
+    }
     REQUIRE(executor_.Wait(&result_).ok());
     result_.timing.swap_ns = 0;  // steps take no time here: swaps must not seem to
     std::vector<scheduler::SequenceEvent> events;
@@ -140,10 +160,16 @@ class SpeculatedLoad {
                         scheduler::FinishReason::kCancelled, &events);
     }
     scheduler_.Commit(result_, now_us_, &events);
+    plans_.Pop();
     REQUIRE(scheduler_.CheckIntegrity().ok());
     for (const scheduler::SequenceEvent& event : events) Book(event);
     if (drafts_ahead_) TakeGuesses();
     return true;
+  }
+
+  void Submit() {
+    REQUIRE(executor_.Submit(plans_.next(), scheduler_.locals()).ok());
+    plans_.Push();
   }
 
   void Book(const scheduler::SequenceEvent& event) {
@@ -163,7 +189,7 @@ class SpeculatedLoad {
   const Outcomes* known_;
   std::mt19937_64 random_;
   std::vector<scheduler::DraftCandidate> candidates_;
-  engine::StepPlan plan_;
+  base::InFlight<engine::StepPlan> plans_;
   engine::StepResult result_;
   Outcomes outcomes_;
   int64_t now_us_ = 0;
@@ -176,6 +202,7 @@ class SpeculatedLoad {
   engine::TokenId without_rows_ = engine::kNoToken;
   std::map<engine::SequenceId, Guessed> guessed_;
   int64_t num_guesses_ = 0;
+  int64_t num_ahead_ = 0;
   std::set<engine::TokenId> tokens_guessed_;  // by the network
 };
 
@@ -189,6 +216,9 @@ inline scheduler::SchedulerOptions PlainOptions(const engine::ExecutorLimits& li
           .state_is_snapshot = limits.state_is_snapshot,
           .max_step_tokens = limits.max_batch_tokens,
           .max_step_seqs = 16,
+          .pipeline_stages = limits.pipeline_stages,
+          .max_in_flight = limits.pipeline_stages == 1 ? 1 : limits.pipeline_stages + 1,
+          .holds_pages = limits.pipeline_stages > 1,
           .max_draft_tokens = limits.max_draft_tokens,
           .rows_beyond_guesses = limits.rows_beyond_guesses,
           .prefix_cache = false,

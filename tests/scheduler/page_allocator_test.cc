@@ -56,6 +56,31 @@ TEST_CASE("A page returns to the pool with its last reference", "[scheduler][uni
   CHECK(pool.CheckIntegrity().ok());
 }
 
+TEST_CASE("What sequences release stays as it is until the steps in flight are done",
+          "[scheduler][unit]") {
+  PageAllocator pool(/*num_pages=*/3, /*page_tokens=*/16);
+  const std::vector<PageId> pages = Take(pool, 3);
+  pool.HoldReleases(5);
+  pool.ReleaseOfSequence(pages[0]);
+  pool.HoldReleases(6);
+  pool.ReleaseOfSequence(pages[1]);
+  pool.FreeHeld(5);  // steps before 5 are done
+  CHECK(pool.num_free() == 0);
+  std::vector<int32_t> references(3);
+  pool.AddHeld(references);
+  CHECK(references == std::vector<int32_t>{1, 1, 0});
+  pool.FreeHeld(6);
+  CHECK(pool.num_free() == 1);
+  CHECK(pool.references(pages[1]) == 1);
+  pool.ReleaseOfSequence(pages[2]);  // step 6 is still in flight
+  pool.FreeHeld(7);
+  CHECK(pool.num_free() == 3);
+  const std::vector<PageId> again = Take(pool, 1);
+  pool.ReleaseOfSequence(again[0]);
+  CHECK(pool.num_free() == 3);
+  CHECK(pool.CheckIntegrity().ok());
+}
+
 TEST_CASE("All pages can be held at once and are distinct", "[scheduler][unit]") {
   PageAllocator pool(/*num_pages=*/5, /*page_tokens=*/1);
   std::vector<PageId> held;

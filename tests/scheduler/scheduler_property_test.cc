@@ -37,14 +37,12 @@ class RandomLoad {
       rig_.draft = [this](const DraftCandidate& candidate) { return Propose(candidate); };
     }
     rig_.on_plan = [this] { CheckPaused(); };
-    if (options_.adapter_slots == 0) {
-      losses_per_1000_steps_ = Between(0, 1) * Between(1, 60);
-      rig_.loses = [this] {
-        const bool loses = Between(0, 999) < losses_per_1000_steps_;
-        losses_ += loses ? 1 : 0;
-        return loses;
-      };
-    }
+    losses_per_1000_steps_ = Between(0, 1) * Between(1, 60);
+    rig_.loses = [this] {
+      const bool loses = Between(0, 999) < losses_per_1000_steps_;
+      losses_ += loses ? 1 : 0;
+      return loses;
+    };
     forks_per_100_steps_ = Between(0, 1) * Between(0, 60);
     rig_.between = [this] {
       // Steps take time in proportion to their rows, for the targets' sake.
@@ -137,6 +135,7 @@ class RandomLoad {
     options.starvation_us = Between(0, 1) * Between(1, 300);
     options.max_lead_us = Between(0, 1) * Between(1, 60);
     if (Between(0, 2) == 0) options.pipeline_stages = Between(2, 4);
+    options.holds_pages = options.pipeline_stages > 1 && Between(0, 1) == 1;
     // In half of the pools requests have adapters: a few popular ones, or as many as there are.
     if (Between(0, 1) == 0) {
       options.adapter_slots = std::min(options.max_step_tokens, options.max_step_seqs);
