@@ -111,6 +111,8 @@ struct RopeKvWriteArgs {
   int32_t n_heads = 0;
   const float* q_norm = nullptr;  // [head_dim] RMS weights or nullptr
   const float* k_norm = nullptr;
+  const AdapterMatrix* q_norm_adapters = nullptr;  // of the batch's rows: gains to these weights
+  const AdapterMatrix* k_norm_adapters = nullptr;
   float norm_eps = 1e-6f;
   float norm_weight_offset = 0.0f;
   bool norms_last = false;

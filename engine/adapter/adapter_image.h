@@ -45,7 +45,7 @@ enum class AdapterSite : uint8_t {
   kMlpNorm,
   kMlpPostNorm,
   // Norms within attention: of all heads as one vector (QkNorm::kFullWidth), which every rank has
-  // whole, or of the latent vectors. Those of single heads are not here.
+  // whole, of single heads, or of the latent vectors.
   kQueryNorm,
   kKeyNorm,
   // Those of the whole model; their layer is kModelLayer.

@@ -119,11 +119,10 @@ void AdapterPlaces::AddAttention(const LayerNames& names, const LayerSpec& spec,
     Refuse(names.k_b, "is folded into latent attention");
     Refuse(names.v_b, "is folded into latent attention");
   } else if (spec.attention.recurrence.shape.taps == 0) {
-    if (spec.attention.gated) {
-      Refuse(names.q, "has gates beside its queries");
-    } else {
-      add(names.q, AdapterSite::kQkv, 0, names.q_bias);
-    }
+    Add(names.q, {.layer = layer,
+                  .site = AdapterSite::kQkv,
+                  .bias = names.q_bias,
+                  .with_gates = spec.attention.gated});
     add(names.k, AdapterSite::kQkv, 1, names.k_bias);
     add(names.v, AdapterSite::kQkv, 2, names.v_bias);
     add(names.qkv, AdapterSite::kQkv, kWhole, names.qkv_bias);
@@ -139,13 +138,8 @@ void AdapterPlaces::AddAttention(const LayerNames& names, const LayerSpec& spec,
   add(names.attn_post_norm, AdapterSite::kAttentionPostNorm, 0);
   add(names.q_a_norm, AdapterSite::kQueryNorm, 0);
   add(names.kv_a_norm, AdapterSite::kKeyNorm, 0);
-  if (spec.attention.qk_norm == QkNorm::kFullWidth) {
-    add(names.q_norm, AdapterSite::kQueryNorm, 0);
-    add(names.k_norm, AdapterSite::kKeyNorm, 0);
-  } else {
-    Refuse(names.q_norm, "is a norm of single heads");
-    Refuse(names.k_norm, "is a norm of single heads");
-  }
+  add(names.q_norm, AdapterSite::kQueryNorm, 0);
+  add(names.k_norm, AdapterSite::kKeyNorm, 0);
 }
 
 // The product's modules are stacked in this order (engine/model/row_order.h).
@@ -276,7 +270,8 @@ absl::StatusOr<BasePart> AdapterPlaces::FindBase(int32_t layer, AdapterSite site
                                                  int32_t part) const {
   for (const auto& [name, entries] : entries_) {
     for (const Entry& entry : entries) {
-      const bool has_part = entry.part == part || entry.part == kWhole;
+      const bool has_part =
+          entry.part == part || entry.part == kWhole || (entry.with_gates && part == kGatePart);
       const bool has_member = entry.member == member || entry.member == kAllMembers;
       if (entry.layer != layer || entry.site != site || !has_part || !has_member) continue;
       if (entry.in_turns) {
@@ -359,7 +354,8 @@ ModulePlace AdapterPlaces::PlaceOf(const Entry& entry) const {
   place.inputs = shape.inputs;
   const bool whole = entry.part == kWhole || entry.layer == kModelLayer;
   for (int32_t part = 0; part < static_cast<int32_t>(shape.parts.size()); ++part) {
-    if (!whole && entry.part != part) continue;
+    const bool is_gate = entry.with_gates && part == kGatePart;
+    if (!whole && entry.part != part && !is_gate) continue;
     const int64_t count = shape.parts[static_cast<size_t>(part)];
     place.parts.push_back({part, RowsOfPart(entry, part, place.outputs, count)});
     place.outputs += count;
@@ -382,6 +378,12 @@ std::vector<int32_t> AdapterPlaces::RowsOfPart(const Entry& entry, int32_t part,
   }
   const AttentionSpec& attention = model_.spec.layers[static_cast<size_t>(entry.layer)].attention;
   const int32_t dim = attention.head_dim;
+  if (entry.with_gates) {
+    for (int32_t i = 0; i < static_cast<int32_t>(count); ++i) {
+      rows[static_cast<size_t>(i)] = (i / dim * 2 + (part == kGatePart ? 1 : 0)) * dim + i % dim;
+    }
+    return rows;
+  }
   if (entry.site == AdapterSite::kQkv && entry.part == kWhole && qkv_by_kv_head_) {
     const int32_t group = attention.n_heads / attention.n_kv_heads;
     for (int32_t i = 0; i < static_cast<int32_t>(count); ++i) {

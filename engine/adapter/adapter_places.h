@@ -71,7 +71,8 @@ class AdapterPlaces {
     int32_t member = 0;
     std::string tensor;
     std::string bias;
-    bool in_turns = false;  // rows of gate and up take turns
+    bool in_turns = false;    // rows of gate and up take turns
+    bool with_gates = false;  // of queries, each of which has its gate behind it
     // The module's rows in a recurrence's product, whose modules are stacked.
     int64_t first_row = 0;
     int64_t n_rows = 0;  // 0: it is of another one

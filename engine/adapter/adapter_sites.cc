@@ -69,9 +69,10 @@ SiteShape ShapeInMla(const ModelSpec& spec, const AttentionSpec& attention, Adap
   }
 }
 
-// The norm over the heads of all ranks.
+// The norm of each head, or the one over the heads of all ranks.
 SiteShape ShapeOfHeadsNorm(const AttentionSpec& attention, AdapterSite site) {
-  if (attention.n_heads == 0 || attention.qk_norm != QkNorm::kFullWidth) return {};
+  if (attention.n_heads == 0 || attention.qk_norm == QkNorm::kNone) return {};
+  if (attention.qk_norm == QkNorm::kPerHead) return {1, 1, {attention.head_dim}};
   const bool is_query = site == AdapterSite::kQueryNorm;
   const std::vector<int32_t>& borders =
       is_query ? attention.head_borders : attention.kv_head_borders;
@@ -113,7 +114,9 @@ SiteShape ShapeInAttention(const ModelSpec& spec, const AttentionSpec& attention
   }
   if (site != AdapterSite::kQkv || attention.n_heads == 0) return {};
   const int64_t kv_rows = int64_t{attention.n_kv_heads} * attention.head_dim;
-  return {1, spec.hidden, {int64_t{attention.n_heads} * attention.head_dim, kv_rows, kv_rows}};
+  const int64_t q_rows = int64_t{attention.n_heads} * attention.head_dim;
+  if (attention.gated) return {1, spec.hidden, {q_rows, kv_rows, kv_rows, q_rows}};
+  return {1, spec.hidden, {q_rows, kv_rows, kv_rows}};
 }
 
 SiteShape ShapeInLayer(const ModelSpec& spec, const LayerSpec& layer, AdapterSite site) {

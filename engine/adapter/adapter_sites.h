@@ -15,6 +15,9 @@ struct SiteShape {
   std::vector<int64_t> parts;  // rows of each part
 };
 
+// The part of AdapterSite::kQkv that holds the gates of queries (AttentionSpec::gated).
+inline constexpr int32_t kGatePart = 3;
+
 // `layer`: kModelLayer for the sites of the whole model, which a layer lacks, and the other way
 // round.
 SiteShape ShapeOf(const ModelSpec& spec, int32_t layer, AdapterSite site);

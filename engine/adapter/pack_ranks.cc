@@ -97,7 +97,7 @@ class RankCut {
   // The rows of a rank's heads within q, k or v.
   static std::vector<Range> QkvRows(const AttentionSpec& attention, const HeadShare& share,
                                     int32_t part) {
-    if (part == 0) return {Times(share.heads, attention.head_dim)};
+    if (part == 0 || part == kGatePart) return {Times(share.heads, attention.head_dim)};
     std::vector<Range> rows;
     for (const int32_t kv : share.kv_heads) rows.push_back(Times({kv, 1}, attention.head_dim));
     return rows;

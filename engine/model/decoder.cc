@@ -199,21 +199,22 @@ Tensor Decoder::WriteHeads(kernels::Ops& ops, int32_t layer, Tensor qkv, const K
   const int32_t rotation = rotation_of_layer_[layer];
   const bool norm_heads = attention.qk_norm == QkNorm::kPerHead;
   if (attention.qk_norm == QkNorm::kFullWidth) NormQk(ops, layer, q, k);
-  ops.RopeKvWrite({.q = q,
-                   .k = k,
-                   .v = Columns(qkv, q_cols + kv_cols, kv_cols),
-                   .n_heads = attention.n_heads,
-                   .q_norm = norm_heads ? weights.q_norm.data() : nullptr,
-                   .k_norm = norm_heads ? weights.k_norm.data() : nullptr,
-                   .norm_eps = spec_.norm_eps,
-                   .norm_weight_offset = spec_.norm_weight_offset,
-                   .norms_last = attention.qk_norms_last,
-                   .cos_sin = rotation < 0
-                                  ? nullptr
-                                  : static_cast<const float*>(rotations_[rotation].cos_sin->data()),
-                   .rotary_dim = attention.rope.rotary_dim,
-                   .layout = attention.rope.layout,
-                   .cache = cache.layer(first_kv_layer_ + layer)});
+  ops.RopeKvWrite(
+      {.q = q,
+       .k = k,
+       .v = Columns(qkv, q_cols + kv_cols, kv_cols),
+       .n_heads = attention.n_heads,
+       .q_norm = norm_heads ? weights.q_norm.data() : nullptr,
+       .k_norm = norm_heads ? weights.k_norm.data() : nullptr,
+       .q_norm_adapters = norm_heads ? Adapters(layer, AdapterSite::kQueryNorm) : nullptr,
+       .k_norm_adapters = norm_heads ? Adapters(layer, AdapterSite::kKeyNorm) : nullptr,
+       .norm_eps = spec_.norm_eps,
+       .norm_weight_offset = spec_.norm_weight_offset,
+       .cos_sin =
+           rotation < 0 ? nullptr : static_cast<const float*>(rotations_[rotation].cos_sin->data()),
+       .rotary_dim = attention.rope.rotary_dim,
+       .layout = attention.rope.layout,
+       .cache = cache.layer(first_kv_layer_ + layer)});
   return q;
 }
 

@@ -195,6 +195,19 @@ void AdapterCall::Add(const Window& window) const {
   }
 }
 
+void AddGains(const AdapterFactors& added, const float* weight, float weight_offset, int64_t dim,
+              float* out) {
+  for (int64_t i = 0; i < dim; ++i) {
+    out[i] = (weight ? weight[i] + weight_offset : 1.0f) + added.vector_scale * added.gain[i];
+  }
+}
+
+void AddBiases(const AdapterFactors& added, const float* bias, int64_t dim, float* out) {
+  for (int64_t i = 0; i < dim; ++i) {
+    out[i] = (bias ? bias[i] : 0.0f) + added.vector_scale * added.bias[i];
+  }
+}
+
 void AdaptEmbeddingRow(const AdapterMatrix& adapters, int32_t slot, int64_t token,
                        const RowKernels& kernels, Tensor x, int64_t row) {
   const AdapterFactors& factors = adapters.factors[int64_t{slot} * adapters.slot_stride];

@@ -104,6 +104,12 @@ class AdapterCall {
 };
 
 // Ops::AdaptEmbedding for one row of the residual stream, of the token in column `token` of A.
+// The weights [dim] of a norm with an adapter's gains, and its biases with the adapter's; `weight`
+// and `bias` may be nullptr. REQUIRES: `added` has gains, or biases.
+void AddGains(const AdapterFactors& added, const float* weight, float weight_offset, int64_t dim,
+              float* out);
+void AddBiases(const AdapterFactors& added, const float* bias, int64_t dim, float* out);
+
 void AdaptEmbeddingRow(const AdapterMatrix& adapters, int32_t slot, int64_t token,
                        const RowKernels& kernels, Tensor x, int64_t row);
 

@@ -178,9 +178,13 @@ class CpuOps final : public Ops {
   void RopeKvWrite(const RopeKvWriteArgs& args) override {
     const HostBatch own = batch().OfGroup(args.cache.group);
     double elements = static_cast<double>(args.q.cols + 2 * args.k.cols);
-    EachRow(own.n_tokens(), kNsPerRotatedElement * elements, [&](int64_t t, int32_t) {
-      Rotate(args, args.q_norm, t, args.n_heads, args.q.row<float>(t));
-      Rotate(args, args.k_norm, t, args.cache.n_kv_heads, args.k.row<float>(t));
+    float* const vectors = HeadNormVectors(args);
+    EachRow(own.n_tokens(), kNsPerRotatedElement * elements, [&](int64_t t, int32_t thread) {
+      float* const weights = vectors + int64_t{thread} * args.cache.head_dim;
+      Rotate(args, {args.q_norm, args.q_norm_adapters, weights}, t, args.n_heads,
+             args.q.row<float>(t));
+      Rotate(args, {args.k_norm, args.k_norm_adapters, weights}, t, args.cache.n_kv_heads,
+             args.k.row<float>(t));
       WriteKv(args, t, own.kv_slot[static_cast<size_t>(t)]);
     });
   }
@@ -349,17 +353,12 @@ class CpuOps final : public Ops {
         args.adapters->factors[int64_t{slot} * args.adapters->slot_stride];
     const int64_t dim = args.x.cols;
     if (added.gain != nullptr) {
-      for (int64_t i = 0; i < dim; ++i) {
-        own[i] = (args.weight ? args.weight[i] + args.weight_offset : 1.0f) +
-                 added.vector_scale * added.gain[i];
-      }
+      cpu::AddGains(added, args.weight, args.weight_offset, dim, own);
       row->weight = own;
       row->weight_offset = 0;
     }
     if (added.bias == nullptr) return;
-    for (int64_t i = 0; i < dim; ++i) {
-      own[dim + i] = (args.bias ? args.bias[i] : 0.0f) + added.vector_scale * added.bias[i];
-    }
+    cpu::AddBiases(added, args.bias, dim, own + dim);
     row->bias = own + dim;
   }
 
@@ -378,22 +377,43 @@ class CpuOps final : public Ops {
     LinearWithAdapters(args, other_groups_);
   }
 
-  void Rotate(const RopeKvWriteArgs& args, const float* norm, int64_t t, int32_t heads,
+  // Per thread, room for the weights of the heads' norms of a row with an adapter.
+  float* HeadNormVectors(const RopeKvWriteArgs& args) {
+    const bool is_adapted = args.q_norm_adapters != nullptr || args.k_norm_adapters != nullptr;
+    const int64_t floats = is_adapted ? int64_t{pool_.num_threads()} * args.cache.head_dim : 0;
+    return static_cast<float*>(norm_vectors_.Get(floats * int64_t{sizeof(float)}));
+  }
+
+  struct HeadNorm {
+    const float* weight;  // nullptr: none
+    const AdapterMatrix* adapters;
+    float* own;  // [head_dim] room for a row's weights
+  };
+  void Rotate(const RopeKvWriteArgs& args, const HeadNorm& norm, int64_t t, int32_t heads,
               float* row) const {
     cpu::RotateArgs rotate{};
     rotate.heads = row;
     rotate.n_heads = heads;
     rotate.head_dim = args.cache.head_dim;
-    rotate.norm = norm;
+    rotate.norm = norm.weight;
     rotate.norm_eps = args.norm_eps;
     rotate.norm_weight_offset = args.norm_weight_offset;
+    if (const int32_t slot = norm.adapters == nullptr ? -1 : SlotOf({}, t); slot >= 0) {
+      const AdapterFactors& added =
+          norm.adapters->factors[int64_t{slot} * norm.adapters->slot_stride];
+      if (added.gain != nullptr) {
+        cpu::AddGains(added, norm.weight, args.norm_weight_offset, args.cache.head_dim, norm.own);
+        rotate.norm = norm.own;
+        rotate.norm_weight_offset = 0;
+      }
+    }
     rotate.cos_sin = args.cos_sin ? args.cos_sin + t * args.rotary_dim : nullptr;
     rotate.rotary_dim = args.rotary_dim;
     rotate.interleaved = args.layout == RopeLayout::kInterleaved;
     if (args.norms_last) {
-      rotate.norm = nullptr;
-      table_.rows->rotate(rotate);
-      rotate.norm = norm;
+      cpu::RotateArgs rotation = rotate;
+      rotation.norm = nullptr;
+      table_.rows->rotate(rotation);
       rotate.cos_sin = nullptr;
     }
     table_.rows->rotate(rotate);

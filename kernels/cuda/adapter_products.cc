@@ -22,11 +22,15 @@ const DeviceAdapters& AdaptersOf(const DeviceStep& step, const AdapterRows& rows
 }
 
 NormAdapters NormAdaptersOf(const DeviceStep& step, const NormArgs& args) {
-  const DeviceAdapters& batch = AdaptersOf(step, args.adapter_rows);
-  if (args.adapters == nullptr || batch.n_segments == 0) return {};
-  const int64_t first =
-      args.adapter_rows.first + (args.adapter_rows.of_logits ? 0 : step.first_row);
-  return {args.adapters->factors, args.adapters->slot_stride, batch.slots + first};
+  return NormAdaptersOf(step, args.adapters, args.adapter_rows);
+}
+
+NormAdapters NormAdaptersOf(const DeviceStep& step, const AdapterMatrix* adapters,
+                            const AdapterRows& rows) {
+  const DeviceAdapters& batch = AdaptersOf(step, rows);
+  if (adapters == nullptr || batch.n_segments == 0) return {};
+  const int64_t first = rows.first + (rows.of_logits ? 0 : step.first_row);
+  return {adapters->factors, adapters->slot_stride, batch.slots + first};
 }
 
 AdapterParams AdapterParamsOf(const DeviceStep& step, const AdapterMatrix& adapters,

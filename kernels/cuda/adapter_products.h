@@ -18,6 +18,8 @@ const DeviceAdapters& AdaptersOf(const DeviceStep& step, const AdapterRows& rows
 
 // Those of the rows of a norm; none if no row of the step has an adapter.
 NormAdapters NormAdaptersOf(const DeviceStep& step, const NormArgs& args);
+NormAdapters NormAdaptersOf(const DeviceStep& step, const AdapterMatrix* adapters,
+                            const AdapterRows& rows);
 
 // Parameters that all parts of the rows share. `rows` of the weight, its cols are `cols`.
 AdapterParams AdapterParamsOf(const DeviceStep& step, const AdapterMatrix& adapters,

@@ -103,7 +103,9 @@ void CudaOps::RopeAngles(const RopeAnglesArgs& args) {
 
 void CudaOps::RopeKvWrite(const RopeKvWriteArgs& args) {
   if (!step_.status.ok()) return;
-  Note(LaunchRopeKvWrite(Rows(args.cache.group), args, step_.activations, step_.stream),
+  const HeadNormAdapters adapters = {NormAdaptersOf(step_, args.q_norm_adapters, {}),
+                                     NormAdaptersOf(step_, args.k_norm_adapters, {})};
+  Note(LaunchRopeKvWrite(Rows(args.cache.group), args, adapters, step_.activations, step_.stream),
        "rope and KV write");
 }
 

@@ -6,13 +6,28 @@
 namespace heddle::kernels::reference {
 namespace {
 
-void NormHead(const float* weight, float eps, float weight_offset, int32_t n, float* head) {
+// The norm of a row's heads, with what its adapter adds to the weights.
+struct HeadNorm {
+  const float* weight = nullptr;  // nullptr: none
+  AdapterFactors added;
+};
+
+HeadNorm HeadNormOf(const HostBatch& batch, const float* weight, const AdapterMatrix* adapters,
+                    int64_t t) {
+  HeadNorm norm{weight, {}};
+  const int32_t slot = adapters == nullptr ? -1 : SlotOf(batch, {}, t);
+  if (slot >= 0) norm.added = adapters->factors[int64_t{slot} * adapters->slot_stride];
+  return norm;
+}
+
+void NormHead(const HeadNorm& norm, float eps, float weight_offset, int32_t n, float* head) {
   double squares = 0;
   for (int32_t i = 0; i < n; ++i) squares += static_cast<double>(head[i]) * head[i];
   double scale = 1.0 / std::sqrt(squares / n + eps);
   for (int32_t i = 0; i < n; ++i) {
-    head[i] =
-        static_cast<float>(head[i] * scale * (static_cast<double>(weight[i]) + weight_offset));
+    double weight = static_cast<double>(norm.weight[i]) + weight_offset;
+    if (norm.added.gain != nullptr) weight += double{norm.added.vector_scale} * norm.added.gain[i];
+    head[i] = static_cast<float>(head[i] * scale * weight);
   }
 }
 
@@ -31,13 +46,14 @@ void Rotate(const float* cos_sin, int32_t rotary_dim, RopeLayout layout, float* 
   }
 }
 
-void NormAndRotate(const RopeKvWriteArgs& args, const float* norm, int64_t t, int32_t heads,
+void NormAndRotate(const RopeKvWriteArgs& args, const HeadNorm& norm, int64_t t, int32_t heads,
                    float* row) {
   int32_t dim = args.cache.head_dim;
   for (int32_t h = 0; h < heads; ++h) {
     float* head = row + static_cast<int64_t>(h) * dim;
     const auto norm_head = [&] {
-      if (norm) NormHead(norm, args.norm_eps, args.norm_weight_offset, dim, head);
+      if (norm.weight == nullptr) return;
+      NormHead(norm, args.norm_eps, args.norm_weight_offset, dim, head);
     };
     if (!args.norms_last) norm_head();
     if (args.cos_sin) {
@@ -66,8 +82,10 @@ void RopeKvWrite(const HostBatch& batch, const RopeKvWriteArgs& args) {
   for (int64_t t = 0; t < batch.n_tokens(); ++t) {
     float* k = args.k.row<float>(t);
     const float* v = args.v.data ? args.v.row<float>(t) : nullptr;
-    NormAndRotate(args, args.q_norm, t, args.n_heads, args.q.row<float>(t));
-    NormAndRotate(args, args.k_norm, t, cache.n_kv_heads, k);
+    NormAndRotate(args, HeadNormOf(batch, args.q_norm, args.q_norm_adapters, t), t, args.n_heads,
+                  args.q.row<float>(t));
+    NormAndRotate(args, HeadNormOf(batch, args.k_norm, args.k_norm_adapters, t), t,
+                  cache.n_kv_heads, k);
     for (int32_t h = 0; h < cache.n_kv_heads; ++h) {
       const int64_t slot = batch.kv_slot[t];
       StoreKvRow(cache, cache.keys, slot, h, k + h * cache.head_dim);

@@ -78,6 +78,7 @@ CASES = {
                                     config=dict(PLAIN, target_modules=["in_proj", "out_proj"])),
     "qwen3_5": dict(base="qwen3_5", config=dict(PLAIN, target_modules=DELTA + ["down_proj"])),
     "qwen3_next": dict(base="qwen3_next", config=dict(PLAIN, target_modules=DELTA)),
+    "qwen3_next_gates": dict(base="qwen3_next", config=dict(PLAIN, target_modules=ATTENTION)),
     "mixtral": dict(base="mixtral", config=dict(PLAIN, target_modules=ATTENTION),
                     merged=ROUTER),
     "qwen2_moe": dict(base="qwen2_moe", config=PLAIN, merged=ROUTER),

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/device_batch.h"
+#include "kernels/cuda/rows/row_params.h"
 #include "kernels/cuda/runtime/stream.h"
 #include "kernels/dtype.h"
 #include "kernels/kv_cache.h"
@@ -21,8 +22,12 @@ struct RopeAnglesParams {
   float inv_freq[kMaxFrequencies];
 };
 Error LaunchRopeAngles(const RopeAnglesParams& params, Stream stream);
-Error LaunchRopeKvWrite(const DeviceBatch& batch, const RopeKvWriteArgs& args, DType act,
-                        Stream stream);
+// The gains of the rows' adapters to the norms of single heads.
+struct HeadNormAdapters {
+  NormAdapters q_norm, k_norm;
+};
+Error LaunchRopeKvWrite(const DeviceBatch& batch, const RopeKvWriteArgs& args,
+                        const HeadNormAdapters& adapters, DType act, Stream stream);
 
 // A piece of attention: packed rows of a sequence against a range of its keys, for each KV head.
 // Packed row p of a sequence is query row p / group, query head kv_head * group + p % group.

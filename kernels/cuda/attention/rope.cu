@@ -29,6 +29,7 @@ constexpr int kLanePairs = kMaxFrequencies / 32;
 
 struct RopeParams {
   RopeKvWriteArgs args;
+  HeadNormAdapters adapters;
   const int64_t* kv_slot;
 };
 
@@ -68,13 +69,27 @@ HEDDLE_DEVICE void LoadHead(const T* from, int dim, Shared<float> head) {
   SyncWarp();
 }
 
-HEDDLE_DEVICE void NormHead(const RopeKvWriteArgs& a, const float* weight, Shared<float> head) {
+// The row's gains to a norm's weights, and their scale; nullptr: none.
+struct Gains {
+  const float* gain;
+  float scale;
+};
+HEDDLE_DEVICE Gains GainsOf(const NormAdapters& adapters, int64_t t) {
+  const int32_t slot = adapters.factors == nullptr ? -1 : adapters.slots[t];
+  if (slot < 0) return {nullptr, 0.0f};
+  const AdapterFactors& factors = adapters.factors[int64_t{slot} * adapters.slot_stride];
+  return {factors.gain, factors.vector_scale};
+}
+
+HEDDLE_DEVICE void NormHead(const RopeKvWriteArgs& a, const float* weight, const Gains& added,
+                            Shared<float> head) {
   const int dim = a.cache.head_dim;
   float squares = 0;
   for (int i = Lane(); i < dim; i += 32) squares += head.Get(i) * head.Get(i);
   float scale = Rsqrt(WarpSum(squares) / static_cast<float>(dim) + a.norm_eps);
   for (int i = Lane(); i < dim; i += 32) {
-    head.Set(i, head.Get(i) * scale * (weight[i] + a.norm_weight_offset));
+    const float more = added.gain == nullptr ? 0.0f : added.scale * added.gain[i];
+    head.Set(i, head.Get(i) * scale * (weight[i] + a.norm_weight_offset + more));
   }
   SyncWarp();
 }
@@ -165,7 +180,9 @@ HEDDLE_KERNEL RopeKvWriteKernel(HEDDLE_PARAMS(RopeParams, p)) {
                              : a.k.row<T>(t) + static_cast<int64_t>(kv_head) * dim;
   LoadHead<kWidth>(from, dim, head);
   const float* norm = is_value ? nullptr : is_query ? a.q_norm : a.k_norm;
-  if (norm != nullptr) NormHead(a, norm, head);
+  if (norm != nullptr) {
+    NormHead(a, norm, GainsOf(is_query ? p.adapters.q_norm : p.adapters.k_norm, t), head);
+  }
   if (rotates) RotateHead(a, angles, head);
   if (is_query) return StoreHead<kWidth>(head, dim, query);
   const KeyPlace place =
@@ -193,9 +210,10 @@ Error LaunchRopeAngles(const RopeAnglesParams& params, Stream stream) {
   return Launch(RopeAnglesKernel, shape, stream, params);
 }
 
-Error LaunchRopeKvWrite(const DeviceBatch& batch, const RopeKvWriteArgs& args, DType act,
-                        Stream stream) {
-  const RopeParams params = {args, batch.kv_slot};
+Error LaunchRopeKvWrite(const DeviceBatch& batch, const RopeKvWriteArgs& args,
+                        const HeadNormAdapters& adapters, DType act, Stream stream) {
+  RopeParams params = {args, adapters, batch.kv_slot};
+  params.args.q_norm_adapters = params.args.k_norm_adapters = nullptr;  // the host's
   const int heads = args.n_heads + ArraysOf(args) * args.cache.n_kv_heads;
   const LaunchShape shape = {.grid_x = batch.n_tokens,
                              .grid_y = CeilDiv(heads, kWarps),

@@ -273,6 +273,45 @@ TEST_CASE("Norms have the weights and biases of their rows' adapters", "[cuda]")
   });
 }
 
+TEST_CASE("Norms of single heads have the weights of their rows' adapters", "[cuda]") {
+  constexpr int32_t kHeads = 3, kKvHeads = 2, kDim = 16;
+  const bool of_keys = GENERATE(false, true);
+  Random random(8);
+  const Rows rows;
+  const Factors factors(random, DType::kBF16, {.cols = 1, .parts = {{0, kDim}}});
+  const int64_t count = rows.count();
+  Matrix q = Matrix::RandomOf(random, count, kHeads * kDim);
+  Matrix k = Matrix::RandomOf(random, count, kKvHeads * kDim);
+  { Activations rounded_q(DType::kBF16, q), rounded_k(DType::kBF16, k); }
+  const std::vector<float> q_norm = random.Normals(kDim), k_norm = random.Normals(kDim);
+  CompareDevices([&](Device& device, DType act) {
+    const AdapterMatrix adapters = factors.view();
+    Activations own_q(act, q), own_k(act, k);
+    TestCache cache(DType::kF32, rows.batch.num_pages, 16, kKvHeads, kDim, 1);
+    REQUIRE(device.Plan(rows.view()).ok());
+    MustRun(device, [&](Ops& ops) {
+      ops.RopeKvWrite({.q = own_q.tensor(),
+                       .k = own_k.tensor(),
+                       .n_heads = kHeads,
+                       .q_norm = q_norm.data(),
+                       .k_norm = k_norm.data(),
+                       .q_norm_adapters = of_keys ? nullptr : &adapters,
+                       .k_norm_adapters = of_keys ? &adapters : nullptr,
+                       .norm_weight_offset = 1.0f,
+                       .cache = cache.view});
+    });
+    if (!of_keys) return Result(own_q, count, kHeads * kDim);
+    Matrix keys(count, kKvHeads * kDim);
+    for (int64_t t = 0; t < count; ++t) {
+      for (int32_t h = 0; h < kKvHeads; ++h) {
+        LoadKvRow(cache.view, cache.keys.data(), rows.batch.kv_slot[static_cast<size_t>(t)], h,
+                  keys.at(t, int64_t{h} * kDim));
+      }
+    }
+    return keys;
+  });
+}
+
 TEST_CASE("Rows of an embedding get their tokens' part of their adapters", "[cuda]") {
   const DType dtype = GENERATE(from_range(std::begin(kFactorTypes), std::end(kFactorTypes)));
   Random random(4);
