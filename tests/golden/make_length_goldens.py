@@ -3,9 +3,10 @@
 tests/model/prompt_lengths_test.cc.
 
 For each case the model of make_model_goldens.py with room for long texts, and for prompts of 1, 17,
-100 and 700 tokens the 40 tokens that follow greedily, each with its log-probability, and with that
-of a model in float64, which says how exact the first one is. Every step reads the whole text anew,
-in float32 with eager attention.
+100 and 700 tokens the 40 tokens that follow greedily, each with its log-probability, and with how
+far rounding moves that: the largest change among models in float64 whose weights are off by about
+half a unit of float32's last place, and what float32 itself has changed. Every step reads the whole
+text anew, in float32 with eager attention.
 
 Run with the versions in requirements.txt: ./make_length_goldens.py
 """
@@ -23,6 +24,8 @@ CASES = ["bamba", "falcon_h1", "falcon_h1_norm", "granitemoehybrid_groups",
          "nemotron_h_moe", "qwen3_5", "qwen3_5_moe", "qwen3_next"]
 LENGTHS = [1, 17, 100, 700]
 GREEDY_TOKENS = 40
+NOISY_MODELS = 8
+HALF_ULP = 2.0 ** -24
 
 
 def prompt_of(length: int, vocab: int) -> list[int]:
@@ -48,6 +51,27 @@ def in_float64(model, text: list[int], tokens: list[int]) -> list[float]:
     return [models.rounded(row[token]) for row, token in zip(rows, tokens)]
 
 
+def noisy(model, seed: int):
+    generator = torch.Generator().manual_seed(seed)
+    copied = copy.deepcopy(model)
+    with torch.no_grad():
+        for weight in copied.parameters():
+            noise = torch.randn(weight.shape, generator=generator, dtype=weight.dtype)
+            weight.mul_(1 + HALF_ULP * noise)
+    return copied
+
+
+def add_spreads(model, vocab: int, texts: list) -> None:
+    """Turns each log-probability into a pair with its spread; `model` is in float64."""
+    models64 = [model] + [noisy(model, seed) for seed in range(NOISY_MODELS)]
+    for length, tokens, logprobs in texts:
+        exact, *others = [in_float64(m, prompt_of(length, vocab), tokens) for m in models64]
+        for i, found in enumerate(logprobs):
+            values = [found] + [other[i] for other in others]
+            spread = max(abs(value - exact[i]) for value in values)
+            logprobs[i] = [found, float(f"{spread:.2g}")]
+
+
 def make_case(name: str) -> dict:
     case = copy.deepcopy(models.CASES[name])
     if "max_position_embeddings" in case["config"]:
@@ -55,9 +79,7 @@ def make_case(name: str) -> dict:
     model, tensors, bits = models.build_model(case)
     vocab = case["config"]["vocab_size"]
     texts = [[length, *greedy(model, prompt_of(length, vocab))] for length in LENGTHS]
-    model = model.double()
-    for length, tokens, logprobs in texts:
-        logprobs[:] = zip(logprobs, in_float64(model, prompt_of(length, vocab), tokens))
+    add_spreads(model.double(), vocab, texts)
     print(name)
     return dict(name=name, config=case["config"], bits=bits, tensors=tensors, texts=texts)
 

@@ -24,7 +24,7 @@ constexpr float kTolerance = 2e-4f;
 
 struct LengthCase {
   test::Golden model;
-  json texts;  // [prompt's length, tokens, log-probabilities in float32 and in float64] each
+  json texts;  // [prompt's length, tokens, log-probabilities their spreads] each
 };
 
 LengthCase LoadCase(size_t index) {
@@ -93,9 +93,9 @@ TEST_CASE("Greedy texts behind prompts of 1 to 700 tokens are transformers'", "[
       const auto [token, logprob] = Best(&logits[row * static_cast<size_t>(vocab)], vocab);
       INFO(golden.model.name << " on " << isa << ", " << length << " tokens, step " << i);
       CHECK(token == tokens[i]);
-      // Where float32 does not determine transformers' own result, it bounds ours neither.
-      const auto [expected, exact] = logprobs[i];
-      error = std::max(error, std::abs(logprob - expected) - std::abs(expected - exact));
+      // What rounding moves in transformers, it may move here: some rows are ill-conditioned.
+      const auto [expected, spread] = logprobs[i];
+      error = std::max(error, std::abs(logprob - expected) - spread);
     }
     INFO(golden.model.name << " on " << isa << ", " << length << " tokens");
     CHECK(error < kTolerance);
