@@ -210,6 +210,7 @@ Tensor Decoder::WriteHeads(kernels::Ops& ops, int32_t layer, Tensor qkv, const K
        .k_norm_adapters = norm_heads ? Adapters(layer, AdapterSite::kKeyNorm) : nullptr,
        .norm_eps = spec_.norm_eps,
        .norm_weight_offset = spec_.norm_weight_offset,
+       .norms_last = attention.qk_norms_last,
        .cos_sin =
            rotation < 0 ? nullptr : static_cast<const float*>(rotations_[rotation].cos_sin->data()),
        .rotary_dim = attention.rope.rotary_dim,

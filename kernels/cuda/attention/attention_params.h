@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/device_batch.h"
-#include "kernels/cuda/rows/row_params.h"
+#include "kernels/cuda/norm_adapters.h"
 #include "kernels/cuda/runtime/stream.h"
 #include "kernels/dtype.h"
 #include "kernels/kv_cache.h"

@@ -7,6 +7,7 @@
 #include "kernels/cuda/device_batch.h"
 #include "kernels/cuda/linear/code_rows.h"
 #include "kernels/cuda/linear/weight_layout.h"
+#include "kernels/cuda/norm_adapters.h"
 #include "kernels/cuda/runtime/stream.h"
 #include "kernels/dtype.h"
 #include "kernels/kv_cache.h"
@@ -25,12 +26,6 @@ Error LaunchScaleLogits(Tensor logits_f32, float scale, float softcap, Stream st
 // Copies positions [0, num_tokens) of a page, keys and values.
 Error LaunchCopyPage(const KvCacheView& cache, int32_t from, int32_t to, int32_t num_tokens,
                      Stream stream);
-// The adapters of a norm's rows; factors == nullptr: none has one.
-struct NormAdapters {
-  const AdapterFactors* factors = nullptr;  // of slot s at [s * slot_stride]
-  int32_t slot_stride = 0;
-  const int32_t* slots = nullptr;  // [rows]
-};
 Error LaunchNorm(const NormArgs& args, const NormAdapters& adapters, DType act, Stream stream);
 
 // x is BF16, aligned as for LaunchLinearSkinny. E4M3 rounds to nearest even, as integers do. A row
