@@ -1,4 +1,4 @@
-// What config.json, or GGUF metadata, says of a network that guesses a block at once.
+// Reads the configuration of a network that guesses a block at once, from config.json or GGUF.
 #include <algorithm>
 #include <cmath>
 #include <iterator>

@@ -1,4 +1,4 @@
-// What the readers of draft networks' configurations share. Private to engine/heads.
+// Helpers that the readers of draft networks' configurations share. Private to engine/heads.
 // Thread-safety: pure functions.
 #pragma once
 

@@ -191,7 +191,7 @@ class Search {
   }
   size_t begin() const { return pcre2_get_ovector_pointer(match_.get())[0]; }
   size_t end() const { return pcre2_get_ovector_pointer(match_.get())[1]; }
-  // What the first group has matched; empty: nothing. REQUIRES: num_groups is 2.
+  // The text that the first group has matched; empty: nothing. REQUIRES: num_groups is 2.
   std::string_view group() const {
     const PCRE2_SIZE* range = pcre2_get_ovector_pointer(match_.get()) + 2;
     if (range[0] == PCRE2_UNSET || range[1] < range[0]) return {};

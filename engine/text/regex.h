@@ -38,7 +38,7 @@ class Regex {
                             absl::FunctionRef<absl::Status(size_t, size_t)> on_match,
                             WorkBudget* budget = nullptr) const;
 
-  // What the first group of each match has matched, or the whole match of an expression without
+  // The text of each match's first group, or the whole match of an expression without
   // groups; at most `limit` of them. The views are of `text`. Errors as of ForEachMatch.
   absl::StatusOr<std::vector<std::string_view>> FirstGroups(std::string_view text, size_t limit,
                                                             WorkBudget* budget = nullptr) const;

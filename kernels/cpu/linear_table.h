@@ -2,8 +2,8 @@
 //
 // Weights are stored in panels: `panel_rows` consecutive rows of W interleaved, so that one vector
 // holds the same k of consecutive rows and an output element is one lane, summed over k in order.
-// That order is the same in every kernel of a format: an output does not depend on which other rows
-// of x were computed with it. Activations are prepared as tiles of rows of x.
+// The order of sums is the same in every kernel of a format: an output does not depend on which
+// other rows of x were computed with it. Activations are prepared as tiles of rows of x.
 #pragma once
 
 #include <cstdint>

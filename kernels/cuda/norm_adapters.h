@@ -1,4 +1,5 @@
-// What adapters add to norms, where kernels read it.
+// The gains and biases that adapters add to norms, where kernels read them. Plain data, owned by
+// the step that is launched with it.
 #pragma once
 
 #include <cstdint>

@@ -31,7 +31,7 @@ struct Usage {
   bool has_branches = false;               // the model may think in branches (parallel_format.h)
   int64_t critical_path_tokens = 0;        // of the longest way through them
   int64_t branches = 0;                    // that it has begun
-  // Of a search over samples (sample_search.h).
+  // The counts of a search over samples (sample_search.h).
   bool has_samples = false;
   int64_t samples = 0, finished_samples = 0, pruned_samples = 0;  // that were begun
   int64_t votes = 0;                                              // for the answer

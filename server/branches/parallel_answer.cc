@@ -112,7 +112,7 @@ bool ParallelAnswer::Push(size_t index, engine::SampledToken token) {
   return stopped;
 }
 
-// What may have ended the answer with its last token.
+// Notes the token or text that may have ended the answer.
 void ParallelAnswer::NoteEnd(TokenId token, std::string_view stop_string) {
   result_.stop_string = stop_string;
   const auto among = [token](const std::vector<TokenId>& ends) {

@@ -40,7 +40,7 @@ class ParallelAnswer {
   Usage& usage() { return usage_; }
   AnswerFormat& format() { return *format_; }
 
-  // What a stream sends now.
+  // The frames that a stream sends now.
   std::string TakeFrames();
   // The answer is complete, whether or not all branches have ended. Call once, before Body.
   void Finish(bool length);

@@ -3,10 +3,9 @@
 // alone; who owns it runs the requests. All limits of the client hold here.
 //
 // A branch is run by one request at a time. A request is called a run, and has a number.
-// What is not as the format says is plain text: the branch goes on as if it had not asked. So is a
-// fork that a limit does not allow.
-// Thread-safety: none; belongs to the request's exchange. Pure but for names of contexts; time is
-// an argument.
+// Text that is not as the format says is plain text: the branch goes on as if it had not asked. So
+// is a fork that a limit does not allow. Thread-safety: none; belongs to the request's exchange.
+// Pure but for names of contexts; time is an argument.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +23,7 @@ namespace heddle::server {
 
 using scheduler::ContextId;
 
-// What is to be done, in this order.
+// The orders of a step, to be carried out in this order.
 struct ParallelOrders {
   struct Run {
     size_t number = 0;
@@ -93,7 +92,7 @@ class ParallelTree {
     int32_t nesting = 0;  // branches that are open in it, written by the model itself
   };
   enum class Found : uint8_t { kNothing, kFork, kEnd };
-  // What a fork gives each branch.
+  // The share of a fork that each branch gets.
   struct ForkPlan {
     std::vector<std::vector<TokenId>> headers;
     int64_t forced = 0;  // tokens of all

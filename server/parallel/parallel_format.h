@@ -93,7 +93,7 @@ class ParallelSyntax {
   std::vector<TokenId> before_, cut_end_, after_, tail_;
 };
 
-// What a client lets branches of one answer take. All limits hold at any time.
+// The limits that a client sets to the branches of one answer. All limits hold at any time.
 struct ParallelLimits {
   int32_t max_branches = 8;       // of one fork
   int32_t max_depth = 2;          // forks within branches

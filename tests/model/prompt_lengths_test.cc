@@ -93,7 +93,7 @@ TEST_CASE("Greedy texts behind prompts of 1 to 700 tokens are transformers'", "[
       const auto [token, logprob] = Best(&logits[row * static_cast<size_t>(vocab)], vocab);
       INFO(golden.model.name << " on " << isa << ", " << length << " tokens, step " << i);
       CHECK(token == tokens[i]);
-      // What rounding moves in transformers, it may move here: some rows are ill-conditioned.
+      // Rounding may move a row here as far as it moves transformers': some are ill-conditioned.
       const auto [expected, spread] = logprobs[i];
       error = std::max(error, std::abs(logprob - expected) - spread);
     }

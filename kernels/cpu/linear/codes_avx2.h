@@ -38,7 +38,7 @@ class PackedCodes : public PackedBlock<kTraits> {
 
   // The integers of sub-block h of a part.
   __m256i ScalePairs(int part, int h, int v) const { return InPairs(Base::SubScale(part, h, v)); }
-  // What ScalePairs are multiplied with.
+  // The factors of ScalePairs.
   Vec BlockScale(int v) const { return Base::scale_[v]; }
   __m256i ZeroPairs(int v) const { return InPairs(Base::Zero(v)); }
 };
