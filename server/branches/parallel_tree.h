@@ -4,8 +4,10 @@
 //
 // A branch is run by one request at a time. A request is called a run, and has a number.
 // Text that is not as the format says is plain text: the branch goes on as if it had not asked. So
-// is a fork that a limit does not allow. Thread-safety: none; belongs to the request's exchange.
-// Pure but for names of contexts; time is an argument.
+// is a fork that a limit does not allow.
+//
+// Thread-safety: none; belongs to the request's exchange. Pure but for names of contexts; time is
+// an argument.
 #pragma once
 
 #include <cstdint>
