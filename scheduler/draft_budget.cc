@@ -9,11 +9,16 @@ namespace {
 // A step with drafts must promise so much more tokens per time than a plain one: times and survival
 // are estimates.
 constexpr double kMargin = 1.02;
-// Every so many steps with drafts, one is run without, so that its time stays known.
+// Every so many steps with drafts, one is run without, so that its time stays known; more often
+// until it is, since everything else is compared with it.
 constexpr int64_t kPlainEvery = 64;
-// Steps grow by at most this beyond the largest measured one: a guess that is wrong costs little.
+constexpr int64_t kPlainEveryAtFirst = 4;
+constexpr int32_t kKnownPlainSteps = 5;
+// Plain steps before the first draft: the first one behind a prompt is slow.
+constexpr int32_t kPlainAtFirst = 3;
+// Steps have at most so many times the rows of the largest measured one: a guess that is wrong
+// costs little.
 constexpr int32_t kGrowthFactor = 2;
-constexpr int32_t kGrowthRows = 4;
 // Questions without rows after which the next ones are so many steps apart.
 constexpr int32_t kVainQuestions = 32;
 constexpr int32_t kSkippedSteps = 4;
@@ -53,6 +58,7 @@ double DraftBudget::Calibrated(size_t index, double survival) const {
 void DraftBudget::Choose(const PlainRows& plain, std::span<DraftOffer> offers) {
   for (DraftOffer& offer : offers) offer.rows = 0;
   if (!wants_drafts() || plain.decodes < 1 || !times_.Knows(plain.decodes)) return;
+  if (plain_steps_ < kPlainAtFirst) return;
   const size_t count = GiveRows(plain, offers);
   vain_ = count == 0 ? std::min(vain_ + 1, kVainQuestions) : 0;
   if (vain_ == kVainQuestions) skip_ = kSkippedSteps;
@@ -80,7 +86,7 @@ size_t DraftBudget::GiveRows(const PlainRows& plain, std::span<const DraftOffer>
   const double decodes_us = times_.PredictUs(plain.decodes);
   const double first_us = times_.PredictUs(first_rows);
   const int32_t known = std::max(first_rows, times_.LargestKnown());
-  int32_t most_rows = std::max(kGrowthFactor * known, known + kGrowthRows);
+  int32_t most_rows = kGrowthFactor * known;
   if (options_.max_step_rows > 0) most_rows = std::min(most_rows, options_.max_step_rows);
   double tokens = plain.decodes;
   double best_rate = kMargin * tokens / decodes_us;
@@ -142,14 +148,20 @@ BookedStep DraftBudget::CountStep(const DraftedStep& step) {
   if (step.drafted == 0) {
     is_plain_turn_ = false;
     since_plain_ = 0;
+    plain_steps_ = std::min(plain_steps_ + 1, kPlainAtFirst);
+    if (step.asked_us > 0 && booked.plain_us > 0) Book(-step.asked_us, booked.plain_us);
     return booked;
   }
-  is_plain_turn_ = ++since_plain_ >= kPlainEvery;
+  const bool is_known = times_.NumMeasured(step.rows.decodes) >= kKnownPlainSteps;
+  is_plain_turn_ = ++since_plain_ >= (is_known ? kPlainEvery : kPlainEveryAtFirst);
   if (booked.us <= 0 || booked.plain_us <= 0 || step.rows.decodes < 1) return booked;
-  const double gained_us = booked.GainedUs(step.accepted);
-  stats_.gained_seconds += gained_us / 1e6;
-  account_.Settle(gained_us, booked.plain_us);
+  Book(booked.GainedUs(step.accepted), booked.plain_us);
   return booked;
+}
+
+void DraftBudget::Book(double gained_us, double plain_us) {
+  stats_.gained_seconds += gained_us / 1e6;
+  account_.Settle(gained_us, plain_us);
 }
 
 DraftBudgetStats DraftBudget::stats() const {

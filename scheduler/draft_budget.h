@@ -3,7 +3,8 @@
 // sequences, by measured step times (step_times.h).
 //
 // Regret is bounded: a shadow account (regret_account.h) says what the plain steps would have
-// taken, and how much time drafts have won or lost against them.
+// taken, and how much time drafts have won or lost against them. Questions to drafters that bring
+// no rows are losses too: beside steps of a small model for many streams they are some per cent.
 //
 // Order of calls between steps, for every step: wants_drafts, then (if it is true) Choose; when the
 // step is done, CountDraft for each draft in it, then CountStep.
@@ -44,6 +45,7 @@ struct DraftedStep {
   int32_t drafted = 0;   // rows of drafts
   int32_t accepted = 0;  // of these, tokens that were right
   double us = 0;         // its time; 0: not known
+  double asked_us = 0;   // of it, what drafters took to be asked for this step
 };
 
 // The rows of a plan; what became of them is still to be filled in.
@@ -100,6 +102,7 @@ class DraftBudget {
   static int PlaceOf(size_t index);
   double Calibrated(size_t index, double survival) const;
   size_t GiveRows(const PlainRows& plain, std::span<const DraftOffer> offers);
+  void Book(double gained_us, double plain_us);
   void Learn(std::span<const float> survival, int32_t drafted, int32_t accepted);
 
   Options options_;
@@ -111,6 +114,7 @@ class DraftBudget {
   bool is_plain_turn_ = false;
   int32_t vain_ = 0;         // times in a row that Choose gave no rows
   int32_t skip_ = 0;         // steps until Choose is asked again
+  int32_t plain_steps_ = 0;  // without drafts; counted up to the few that come before the first
   int64_t since_plain_ = 0;  // steps with drafts since the last one without
   DraftBudgetStats stats_;
 

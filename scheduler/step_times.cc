@@ -7,10 +7,9 @@
 namespace heddle::scheduler {
 namespace {
 
-// Measurements after which a bucket's mean is trusted to tell what is no step of its own, and to
-// tell drift; and the most that are counted, after which the mean is changed slowly.
+// Measurements after which a bucket's time is trusted to tell what is no step of its own; and the
+// most that are counted, after which the mean is changed slowly.
 constexpr int32_t kCredible = 3;
-constexpr int32_t kSettled = 8;
 constexpr int32_t kMostCounted = 32;
 constexpr double kNoiseWeight = 1.0 / 64;
 constexpr double kLargestNoise = 0.2;
@@ -72,13 +71,27 @@ double StepTimes::Observe(int32_t rows, double us) {
     const double noise = std::min(std::abs(deviation - 1), kLargestNoise);
     noise_ += kNoiseWeight * (noise - noise_);
   }
-  bucket.count = std::min(bucket.count + 1, kMostCounted);
   bucket.seen = steps_;
-  bucket.us += (own_us - bucket.us) / bucket.count;
+  Add(own_us, &bucket);
   bucket.rows += (rows - bucket.rows) / bucket.count;
   MakeCurve();
   // Even so, a bucket that is known does not change within a step.
   return bucket.count > kCredible ? std::min(us, kDelayFactor * expected_us) : us;
+}
+
+void StepTimes::Add(double own_us, Bucket* bucket) {
+  if (bucket->count >= kSettled) {
+    bucket->count = std::min(bucket->count + 1, kMostCounted);
+    bucket->us += (own_us - bucket->us) / bucket->count;
+    return;
+  }
+  const auto end = bucket->first.begin() + bucket->count;
+  const auto place = std::upper_bound(bucket->first.begin(), end, own_us);
+  std::copy_backward(place, end, end + 1);
+  *place = own_us;
+  ++bucket->count;
+  // Of two in the middle the lower one: what disturbs a step makes it longer.
+  bucket->us = bucket->first[static_cast<size_t>(bucket->count - 1) / 2];
 }
 
 // Pools neighbours whose times would fall (the pool-adjacent-violators algorithm).
@@ -109,6 +122,11 @@ void StepTimes::MakeCurve() {
 bool StepTimes::Knows(int32_t rows) const {
   return !curve_.empty() && std::lround(curve_.front().rows) <= rows &&
          rows <= std::lround(curve_.back().rows);
+}
+
+int32_t StepTimes::NumMeasured(int32_t rows) const {
+  const Bucket& bucket = buckets_[static_cast<size_t>(BucketOf(rows))];
+  return steps_ - bucket.seen < kForgetSteps ? bucket.count : 0;
 }
 
 int32_t StepTimes::LargestKnown() const {

@@ -2,6 +2,9 @@
 // from proportional (on a CPU, eight rows of one sequence take 1.7 times as long as one), so that
 // the linear CostModel cannot say what a draft costs.
 //
+// The first steps of a bucket count by their median: the first behind a prompt or a pause finds
+// nothing in the caches, and a mean of five with that one is a tenth too high.
+//
 // Rows are counted together in buckets: exact up to 16, then eight per doubling. Between measured
 // buckets times are interpolated, and never fall with more rows (isotonic regression). What was
 // seldom measured counts as a little faster than it was, by the noise of a mean of so many:
@@ -33,6 +36,9 @@ class StepTimes {
   // Whether a step of so many rows, or of fewer and more, was measured.
   bool Knows(int32_t rows) const;
 
+  // How many of the last steps of about so many rows are remembered, at most 32.
+  int32_t NumMeasured(int32_t rows) const;
+
   // 0 while nothing was measured.
   double PredictUs(int32_t rows) const;
 
@@ -42,12 +48,15 @@ class StepTimes {
  private:
   static constexpr int kBuckets = 16 + 8 * 10;
   static constexpr double kMostPatience = 2;
+  // Measurements after which a bucket's time is changed as a mean is, and tells drift.
+  static constexpr int32_t kSettled = 8;
   struct Bucket {
-    double us = 0;    // mean, before drift
+    double us = 0;    // median of the first, then a mean from there on; before drift
     double rows = 0;  // mean
     int32_t count = 0;
-    int64_t seen = 0;                 // the number of the last step in it
-    double patience = kMostPatience;  // delays that are still put down to something else
+    int64_t seen = 0;                      // the number of the last step in it
+    double patience = kMostPatience;       // delays that are still put down to something else
+    std::array<double, kSettled> first{};  // sorted; the first min(count, kSettled) steps
   };
   struct Point {
     double rows = 0;
@@ -55,6 +64,7 @@ class StepTimes {
     double weight = 0;
   };
   static int BucketOf(int32_t rows);
+  static void Add(double own_us, Bucket* bucket);
   static bool IsDelay(double us, double expected_us, Bucket* bucket);
   void MakeCurve();
 

@@ -49,6 +49,7 @@ class Replay {
  private:
   struct Sequence {
     int32_t known = 0;  // tokens of the text that are the prompt or answered
+    int32_t shown = 0;  // of these, to the drafters
     engine::DraftTree tree;
     int32_t rows = 0;  // of the tree, in this step
   };
@@ -63,7 +64,7 @@ class Replay {
     greedy.temperature = 0.0f;
     const auto prompt = shape_.text.first(static_cast<size_t>(shape_.prompt_tokens));
     for (size_t i = 0; i < sequences_.size(); ++i) {
-      sequences_[i].known = shape_.prompt_tokens;
+      sequences_[i].known = sequences_[i].shown = shape_.prompt_tokens;
       plan_.begun.push_back({.id = IdOf(i), .sampling = greedy, .prompt = {}});
       if (drafter_ != nullptr) drafter_->Begin(IdOf(i), {}, prompt, {});
     }
@@ -78,6 +79,7 @@ class Replay {
       // A draft brings one token more than it has.
       const int32_t most = std::min(options_.max_tokens, LeftOf(sequence) - 1);
       if (most < 1) continue;
+      Show(i);
       drafter_->Propose(IdOf(i), most, &sequence.tree);
       offers_.push_back({.id = IdOf(i), .survival = sequence.tree.survival});
     }
@@ -85,6 +87,15 @@ class Replay {
     for (const scheduler::DraftOffer& offer : offers_) {
       sequences_[static_cast<size_t>(offer.id) - 1].rows = offer.rows;
     }
+  }
+
+  // As on a server, drafters are shown an answer's tokens when they are asked.
+  void Show(size_t i) {
+    Sequence& sequence = sequences_[i];
+    const auto begin = static_cast<size_t>(sequence.shown);
+    const auto count = static_cast<size_t>(sequence.known - sequence.shown);
+    if (count > 0) drafter_->Append(IdOf(i), shape_.text.subspan(begin, count));
+    sequence.shown = sequence.known;
   }
 
   // The last known token of sequence `i`, and its draft's.
@@ -131,9 +142,6 @@ class Replay {
       ++accepted;
     }
     if (sequence.rows > 0) budget_.CountDraft(IdOf(i), sequence.rows, accepted);
-    if (drafter_ != nullptr) {
-      drafter_->Append(IdOf(i), rest.first(static_cast<size_t>(accepted) + 1));
-    }
     sequence.known += accepted + 1;
     sequence.rows = 0;
     if (LeftOf(sequence) == 0) --open_;
@@ -143,7 +151,7 @@ class Replay {
   absl::Status Step() {
     const auto began = std::chrono::steady_clock::now();
     Draft();
-    scheduler::DraftedStep step{.rows = {.decodes = open_}};
+    scheduler::DraftedStep step{.rows = {.decodes = open_}, .asked_us = ElapsedUs(began)};
     for (size_t i = 0; i < sequences_.size(); ++i) {
       if (LeftOf(sequences_[i]) == 0) continue;
       step.drafted += sequences_[i].rows;

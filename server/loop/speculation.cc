@@ -1,12 +1,14 @@
 #include "server/loop/speculation.h"
 
 #include <algorithm>
+#include <chrono>
 #include <limits>
 #include <utility>
 
 namespace heddle::server {
 namespace {
 
+using Clock = std::chrono::steady_clock;
 using scheduler::DraftCandidate;
 using scheduler::FinishReason;
 using scheduler::SequenceEvent;
@@ -39,6 +41,12 @@ void Speculation::Offer(scheduler::Scheduler* scheduler) {
   ++plans_since_asked_;
   AskAhead(scheduler);
   if (!options_.ignores_cost && !budget_.wants_drafts()) return;
+  const auto began = Clock::now();
+  Ask(scheduler);
+  asked_us_ += std::chrono::duration<double, std::micro>(Clock::now() - began).count();
+}
+
+void Speculation::Ask(scheduler::Scheduler* scheduler) {
   scheduler->ListDraftable(&candidates_);
   if (candidates_.empty()) return;
   plans_since_asked_ = 0;
@@ -176,6 +184,7 @@ void Speculation::CountStep(const engine::StepPlan& plan, const engine::StepResu
     if (us > 0) us = std::max(1.0, us - static_cast<double>(pass.ns) / 1e3);
   }
   step.us = us;
+  step.asked_us = std::exchange(asked_us_, 0);
   const scheduler::BookedStep booked = budget_.CountStep(step);
   CountAhead(plan, result, booked);
 }

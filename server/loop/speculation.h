@@ -67,6 +67,7 @@ class Speculation {
     std::vector<float> survival;
   };
 
+  void Ask(scheduler::Scheduler* scheduler);
   void AskAhead(scheduler::Scheduler* scheduler);
   void Begin(const scheduler::DraftCandidate& candidate);
   void Show(engine::SequenceId id);
@@ -91,6 +92,7 @@ class Speculation {
   absl::flat_hash_map<engine::SequenceId, std::vector<engine::TokenId>> unshown_;
   int64_t plans_since_asked_ = 0;  // the drafters
   bool had_rows_ = false;          // the last Offer gave a draft rows
+  double asked_us_ = 0;            // that drafters took since a step was counted
   int32_t last_prompt_rows_ = 0;   // of the step that was counted last
   // Scratch, whose memory is kept.
   std::vector<scheduler::DraftCandidate> candidates_;

@@ -199,13 +199,19 @@ TEST_CASE("Guesses come near the best fixed number", "[unit]") {
 
 TEST_CASE("A good drafter goes on while something else holds up steps and passes", "[unit]") {
   const int32_t streams = GENERATE(1, 8);
-  Network network{.cost = 0.1, .right = 0.8, .claimed = 0.8};
-  AheadRun undisturbed(streams, network, 5);
-  network.delayed = 0.02;
-  AheadRun run(streams, network, 5);
   const int64_t tokens = int64_t{4000} * streams;
-  CHECK(run.Tokens(tokens) < 1.05 * undisturbed.Tokens(tokens));
-  CHECK(run.stats().times_off == 0);
+  const Network network{.cost = 0.1, .right = 0.8, .claimed = 0.8};
+  Network delayed = network;
+  delayed.delayed = 0.02;
+  double us = 0;
+  double undisturbed_us = 0;
+  for (uint32_t seed = 0; seed < 8; ++seed) {  // one start differs from another by up to 7 %
+    AheadRun run(streams, delayed, seed);
+    us += run.Tokens(tokens);
+    undisturbed_us += AheadRun(streams, network, seed).Tokens(tokens);
+    CHECK(run.stats().times_off == 0);
+  }
+  CHECK(us < 1.03 * undisturbed_us);
 }
 
 TEST_CASE("Catching up with a long prompt does not turn a good drafter off", "[unit]") {

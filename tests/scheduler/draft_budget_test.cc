@@ -186,6 +186,7 @@ TEST_CASE("It turns itself off, waits longer each time, and comes back when draf
 TEST_CASE("Rows go to the sequences whose drafts survive", "[unit]") {
   DraftBudget budget(DraftBudget::Options{});
   for (int i = 0; i < 10; ++i) budget.CountStep({.rows = {.decodes = 2}, .us = Cpu(2)});
+  budget.CountStep({.rows = {.decodes = 2}, .drafted = 2, .us = Cpu(4)});
   const std::vector<float> good = {0.95f, 0.9f, 0.85f, 0.8f};
   const std::vector<float> bad = {0.02f, 0.01f};
   std::vector<DraftOffer> offers = {{engine::SequenceId{1}, bad}, {engine::SequenceId{2}, good}};
@@ -194,31 +195,62 @@ TEST_CASE("Rows go to the sequences whose drafts survive", "[unit]") {
   CHECK(offers[1].rows == 4);
 }
 
-TEST_CASE("No rows are given before a plain step was measured, or beyond the bounds", "[unit]") {
+void CountPlain(DraftBudget* budget, int count) {
+  for (int i = 0; i < count; ++i) budget->CountStep({.rows = {.decodes = 1}, .us = 1000});
+}
+
+TEST_CASE("No rows are given before plain steps were measured, or beyond the bounds", "[unit]") {
   const std::vector<float> sure(16, 0.99f);
   std::vector<DraftOffer> offers = {{engine::SequenceId{1}, sure}};
   DraftBudget fresh(DraftBudget::Options{});
+  // The first step behind a prompt says little.
+  CountPlain(&fresh, 2);
   fresh.Choose({.decodes = 1}, offers);
   CHECK(offers[0].rows == 0);
-  DraftBudget few(DraftBudget::Options{.max_step_rows = 4});
-  few.CountStep({.rows = {.decodes = 1}, .us = 1000});
+  // Steps grow gradually: from one measured row to two, from two to four.
+  CountPlain(&fresh, 1);
+  fresh.Choose({.decodes = 1}, offers);
+  CHECK(offers[0].rows == 1);
+  fresh.CountStep({.rows = {.decodes = 1}, .drafted = 1, .accepted = 1, .us = 1100});
+  fresh.Choose({.decodes = 1}, offers);
+  CHECK(offers[0].rows == 3);
+  DraftBudget few(DraftBudget::Options{.max_step_rows = 3});
+  CountPlain(&few, 3);
+  few.CountStep({.rows = {.decodes = 1}, .drafted = 1, .accepted = 1, .us = 1100});
   few.Choose({.decodes = 1}, offers);
-  CHECK(offers[0].rows == 3);
-  // Steps grow gradually: with one row measured, to five rows.
-  DraftBudget first(DraftBudget::Options{});
-  first.CountStep({.rows = {.decodes = 1}, .us = 1000});
-  first.Choose({.decodes = 1}, offers);
-  CHECK(offers[0].rows == 4);
-  // Unmeasured rows are taken to cost a tenth of the first: three of them fit into 1350 us.
-  DraftBudget quick(DraftBudget::Options{.target_us = 1350});
-  quick.CountStep({.rows = {.decodes = 1}, .us = 1000});
+  CHECK(offers[0].rows == 2);
+  // A row costs a tenth of the first, as was measured: two of them fit into 1200 us.
+  DraftBudget quick(DraftBudget::Options{.target_us = 1200});
+  CountPlain(&quick, 3);
+  quick.CountStep({.rows = {.decodes = 1}, .drafted = 1, .accepted = 1, .us = 1100});
   quick.Choose({.decodes = 1}, offers);
-  CHECK(offers[0].rows == 3);
+  CHECK(offers[0].rows == 2);
+}
+
+// Plain steps take 1000 us and questions 30.
+TEST_CASE("Questions in vain are losses, which are bounded", "[unit]") {
+  DraftBudget budget(DraftBudget::Options{});
+  const std::vector<float> useless = {0.01f};
+  std::vector<DraftOffer> offers = {{engine::SequenceId{1}, useless}};
+  double asked_us = 0;
+  constexpr int kSteps = 4000;
+  for (int i = 0; i < kSteps; ++i) {
+    scheduler::DraftedStep step{.rows = {.decodes = 1}, .us = 1000};
+    if (budget.wants_drafts()) {
+      step.asked_us = 30;
+      step.us += step.asked_us;
+      budget.Choose({.decodes = 1}, offers);
+    }
+    asked_us += step.asked_us;
+    budget.CountStep(step);
+  }
+  CHECK(budget.stats().times_off >= 3);
+  CHECK(asked_us < 0.002 * 1000 * kSteps);
 }
 
 TEST_CASE("Drafters that are asked in vain are asked in one of four steps", "[unit]") {
   DraftBudget budget(DraftBudget::Options{});
-  budget.CountStep({.rows = {.decodes = 1}, .us = 1000});
+  CountPlain(&budget, 1);
   const std::vector<float> useless = {0.01f};
   std::vector<DraftOffer> offers = {{engine::SequenceId{1}, useless}};
   int asked = 0;
@@ -235,8 +267,8 @@ TEST_CASE("Drafters that are asked in vain are asked in one of four steps", "[un
   const std::vector<float> good = {0.9f, 0.8f};
   offers[0].survival = good;
   budget.Choose({.decodes = 1}, offers);
-  CHECK(offers[0].rows == 2);
-  budget.CountStep({.rows = {.decodes = 1}, .drafted = 2, .accepted = 2, .us = 1200});
+  CHECK(offers[0].rows == 1);
+  budget.CountStep({.rows = {.decodes = 1}, .drafted = 1, .accepted = 1, .us = 1100});
   CHECK(budget.wants_drafts());
 }
 
