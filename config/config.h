@@ -186,9 +186,11 @@ struct BenchConfig {
 struct PlanningConfig {
   std::string shape;  // a built-in shape in place of a model
   std::string hardware = "host";
-  Bytes device_memory{0};  // 0: the hardware's
-  std::string profile;     // a file of `heddle bench --json`
-  std::string trace;       // a file of requests; empty: a synthetic load
+  Bytes device_memory{0};           // 0: the hardware's
+  std::optional<double> link_rate;  // Gbit/s between machines with a rank each; unset: there is one
+  std::optional<double> link_latency;  // us; unset: 100
+  std::string profile;                 // a file of `heddle bench --json`
+  std::string trace;                   // a file of requests; empty: a synthetic load
   std::optional<double> rate;
   int64_t clients = 0;                     // 0: arrivals by rate
   std::optional<double> draft_acceptance;  // unset: nothing is drafted

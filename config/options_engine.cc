@@ -88,7 +88,7 @@ constexpr Option kEngineOptions[] = {
          "Pipeline parallelism: N stages have some of the layers each, with --tp ranks in every "
          "stage. Rows pass from stage to stage; a stage needs memory for its own layers only. "
          "CPU only (docs/parallel.md).",
-     .commands = kEngineCommands | kInspect | kBench,
+     .commands = kEngineCommands | kInspect | kBench | kPlanning,
      .min = 1,
      .max = 64},
     {.name = "pp-layers",
@@ -97,7 +97,7 @@ constexpr Option kEngineOptions[] = {
      .value = "LIST",
      .help = "With --pp: the number of layers of each stage, such as 10,12. Stage 0 has embedding "
              "and output head beside its layers.",
-     .commands = kEngineCommands | kInspect | kBench,
+     .commands = kEngineCommands | kInspect | kBench | kPlanning,
      .default_text = "so that stages have equally much to compute"},
     {.name = "rank-cpus",
      .field = &Config::rank_cpus,

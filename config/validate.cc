@@ -231,6 +231,19 @@ absl::Status ValidateSimulate(const Config& config) {
   return absl::OkStatus();
 }
 
+absl::Status ValidateLink(const Config& config) {
+  if (config.link_latency && !config.link_rate) {
+    return Contradiction("--link-latency goes with --link-rate: without it ranks share a machine");
+  }
+  if (config.link_rate && config.tp * config.pp == 1) {
+    return Contradiction("--link-rate is for --tp or --pp above 1: there is no other rank");
+  }
+  if (config.link_rate && !config.rank_cpus.empty()) {
+    return Contradiction("--link-rate says that each rank has a machine: leave out --rank-cpus");
+  }
+  return absl::OkStatus();
+}
+
 absl::Status ValidatePlan(const Config& config) {
   if (config.context == 0 || config.context > config.output_tokens) return absl::OkStatus();
   return Contradiction(StrCat("--context (", config.context,
@@ -264,6 +277,7 @@ absl::Status Validate(Command command, const Config& config) {
   if (command == kGenerate) HEDDLE_RETURN_IF_ERROR(ValidateGenerate(config));
   if (command == kSimulate) HEDDLE_RETURN_IF_ERROR(ValidateSimulate(config));
   if (command == kPlan) HEDDLE_RETURN_IF_ERROR(ValidatePlan(config));
+  HEDDLE_RETURN_IF_ERROR(ValidateLink(config));
   if (command == kBench) HEDDLE_RETURN_IF_ERROR(ValidateBench(config));
   if (command == kTokenize) HEDDLE_RETURN_IF_ERROR(ValidateTokenize(config));
   // Generate runs one sequence, and its batch has no --max-batch-seqs to contradict.

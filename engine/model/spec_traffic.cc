@@ -43,8 +43,9 @@ SpecTraffic TrafficOf(const ModelSpec& spec, int64_t weight_bytes) {
   // Rows of these tables are looked up: no step reads them whole.
   int64_t looked_up = spec.tied_embeddings ? 0 : traffic.macs_per_logit_row;
   if (spec.learned_positions) looked_up += int64_t{spec.max_context} * spec.hidden;
-  const double bytes_per_element =
-      static_cast<double>(weight_bytes) / static_cast<double>(dense + experts + looked_up);
+  const int64_t all = dense + experts + looked_up;
+  if (all == 0) return traffic;  // a rank without a share
+  const double bytes_per_element = static_cast<double>(weight_bytes) / static_cast<double>(all);
   traffic.bytes = static_cast<int64_t>(static_cast<double>(dense) * bytes_per_element);
   traffic.expert_bytes = static_cast<int64_t>(static_cast<double>(experts) * bytes_per_element);
   return traffic;

@@ -6,6 +6,7 @@
 #include <random>
 
 #include "absl/strings/str_cat.h"
+#include "base/in_flight.h"
 #include "base/status.h"
 
 namespace heddle::scheduler {
@@ -17,7 +18,9 @@ class Simulation {
       : workload_(workload),
         options_(options),
         scheduler_(options.scheduler),
-        budget_({.max_step_rows = options.scheduler.max_step_tokens}) {
+        budget_({.max_step_rows = options.scheduler.max_step_tokens}),
+        flights_(options.later_stages.empty() ? 1 : options.scheduler.max_in_flight),
+        free_us_(options.later_stages.size() + 1) {
     double survival = 1;
     for (int32_t i = 0; i < options.draft_tokens; ++i) {
       survivals_.push_back(static_cast<float>(survival *= options.draft_acceptance));
@@ -38,9 +41,17 @@ class Simulation {
   absl::StatusOr<SimulationResult> Run() {
     while (true) {
       TakeArrivals();
-      Draft();
-      scheduler_.Plan(NowUs(), &plan_);
-      if (!plan_.empty()) {
+      if (flights_.empty()) {
+        Draft();
+        scheduler_.Plan(NowUs(), &flights_.next().plan);
+        if (!flights_.next().plan.empty()) Submit();
+      }
+      while (!flights_.empty() && !flights_.full()) {
+        Draft();
+        if (!scheduler_.PlanAhead(NowUs(), &flights_.next().plan)) break;
+        Submit();
+      }
+      if (!flights_.empty()) {
         RunStep();
         if (steps_without_token_ > MostStepsWithoutToken()) return Stuck();
         continue;
@@ -134,12 +145,37 @@ class Simulation {
     }
   }
 
+  // A step between its plan and its result.
+  struct Flight {
+    engine::StepPlan plan;
+    double begin_us = 0;
+    double back_us = 0;  // when the rows to draw from are at stage 0
+  };
+
+  // Lets the next flight's plan pass through the stages, behind those before it.
+  void Submit() {
+    Flight& flight = flights_.next();
+    flight.begin_us = now_us_;
+    const auto rows = static_cast<int64_t>(flight.plan.token_ids.size());
+    double at_us = now_us_;
+    for (size_t stage = 0; stage < free_us_.size(); ++stage) {
+      if (stage > 0) at_us += HopUs(options_.link, rows);
+      const StepTimeModel& machine =
+          stage == 0 ? options_.machine : options_.later_stages[stage - 1];
+      at_us = std::max(at_us, free_us_[stage]) + StepUs(machine, flight.plan);
+      free_us_[stage] = at_us;
+    }
+    if (free_us_.size() > 1) at_us += HopUs(options_.link, LogitRows(flight.plan));
+    flight.back_us = at_us;
+    flights_.Push();
+  }
+
   // Fills answer_ with a token for each sample and the guesses before it that are right.
-  void Answer() {
+  void Answer(const engine::StepPlan& plan) {
     answer_.Clear();
-    answer_.step = plan_.step;
-    answer_.scores.resize(plan_.scores.size());
-    for (const engine::SampleRow& sample : plan_.samples) {
+    answer_.step = plan.step;
+    answer_.scores.resize(plan.scores.size());
+    for (const engine::SampleRow& sample : plan.samples) {
       int32_t count = 1;
       while (count < sample.num_rows && Draw() < options_.draft_acceptance) ++count;
       answer_.gains.push_back(
@@ -154,27 +190,32 @@ class Simulation {
 
   double Draw() { return static_cast<double>(random_() >> 11) * 0x1p-53; }
 
-  void CountDrafts(double us) {
-    DraftedStep step = RowsOf(plan_);
+  void CountDrafts(const engine::StepPlan& plan, double us) {
+    DraftedStep step = RowsOf(plan);
     step.us = us;
     for (const engine::SequenceGain& gain : answer_.gains) step.accepted += gain.num_tokens - 1;
     last_prompt_rows_ = step.rows.prompts;
     budget_.CountStep(step);
   }
 
+  // Ends the oldest step in flight. Stage 0 draws when it has run its layers of the steps behind
+  // it, as the engine does.
   void RunStep() {
-    const double begin_us = now_us_;
-    PassTo(now_us_ + StepUs(options_.machine, plan_), /*busy=*/true);
-    if (!plan_.token_ids.empty()) ++result_.steps;
-    Answer();
-    if (options_.draft_acceptance > 0) CountDrafts(now_us_ - begin_us);
-    steps_without_token_ = plan_.samples.empty() ? steps_without_token_ + 1 : 0;
+    const Flight& flight = flights_.oldest();
+    const engine::StepPlan& plan = flight.plan;
+    const double before_us = now_us_;
+    PassTo(std::max(flight.back_us, free_us_.front()), /*busy=*/true);
+    if (!plan.token_ids.empty()) ++result_.steps;
+    Answer(plan);
+    if (options_.draft_acceptance > 0) CountDrafts(plan, now_us_ - before_us);
+    steps_without_token_ = plan.samples.empty() ? steps_without_token_ + 1 : 0;
     events_.clear();
     scheduler_.Commit(answer_, NowUs(), &events_);
-    for (const SequenceEvent& event : events_) Book(event, begin_us);
+    for (const SequenceEvent& event : events_) Book(event, flight.begin_us);
     events_.clear();
     scheduler_.Expire(NowUs(), &events_);
-    for (const SequenceEvent& event : events_) Book(event, begin_us);
+    for (const SequenceEvent& event : events_) Book(event, flight.begin_us);
+    flights_.Pop();
     const int64_t prompt_rows = scheduler_.stats().prompt_tokens;
     result_.timeline.AddTokens(now_us_, static_cast<int64_t>(answer_.tokens.size()),
                                prompt_rows - prompt_rows_booked_);
@@ -239,7 +280,8 @@ class Simulation {
   // These are kept from step to step for their memory.
   std::vector<DraftCandidate> candidates_;
   std::vector<DraftOffer> offers_;
-  engine::StepPlan plan_;
+  base::InFlight<Flight> flights_;
+  std::vector<double> free_us_;  // [stages] when each has run all that it was given
   engine::StepResult answer_;
   std::vector<SequenceEvent> events_;
 };

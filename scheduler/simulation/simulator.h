@@ -23,7 +23,11 @@ namespace heddle::scheduler {
 
 struct SimulationOptions {
   SchedulerOptions scheduler;
-  StepTimeModel machine;
+  StepTimeModel machine;  // of stage 0, where the model is a pipeline
+  // A pipeline's stages behind the first, scheduler.pipeline_stages - 1 of them, and what joins
+  // them. Steps pass through the stages in order, scheduler.max_in_flight at a time.
+  std::vector<StepTimeModel> later_stages;
+  LinkTimeModel link;
   // Limits on the requests that wait for their first step and on their prompt tokens (0: no limit).
   // An arrival beyond them is refused, as by the server. Clients, below, wait instead.
   int32_t max_queue = 1 << 24;

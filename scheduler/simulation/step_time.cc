@@ -59,14 +59,18 @@ double AttentionUs(const StepTimeModel& model, int64_t num_tokens, int64_t conte
   return us;
 }
 
+int64_t LogitRows(const engine::StepPlan& plan) {
+  auto rows = static_cast<int64_t>(plan.scores.size());
+  for (const engine::SampleRow& sample : plan.samples) rows += sample.num_rows;
+  return rows;
+}
+
 double StepUs(const StepTimeModel& model, const engine::StepPlan& plan) {
   const double load_us = model.adapter_page_us * static_cast<double>(plan.adapter_loads.size());
   if (plan.token_ids.empty()) return load_us;
-  auto logit_rows = static_cast<int64_t>(plan.scores.size());
-  for (const engine::SampleRow& sample : plan.samples) logit_rows += sample.num_rows;
   const auto rows = static_cast<int64_t>(plan.token_ids.size());
   double us = model.fixed_us + model.sum_row_us * static_cast<double>(rows) +
-              MatricesUs(model, rows, logit_rows);
+              MatricesUs(model, rows, LogitRows(plan));
   for (const engine::SequenceSlice& slice : plan.sequences) {
     us += AttentionUs(model, slice.num_tokens, slice.context_tokens);
   }

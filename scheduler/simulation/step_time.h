@@ -45,6 +45,21 @@ struct StepTimeModel {
   std::vector<MeasuredRows> measured;
 };
 
+// The way of rows of activations to the next stage of a pipeline, and from the last one back to the
+// first.
+struct LinkTimeModel {
+  double latency_us = 0;
+  double row_us = 0;  // of each row
+};
+
+// Time that so many rows take from stage to stage.
+inline double HopUs(const LinkTimeModel& link, int64_t rows) {
+  return rows == 0 ? 0 : link.latency_us + link.row_us * static_cast<double>(rows);
+}
+
+// The rows of the plan that are drawn from or scored.
+int64_t LogitRows(const engine::StepPlan& plan);
+
 // The time of the plan's loads of adapters, and of its rows, which take at least 1. O(sequences).
 double StepUs(const StepTimeModel& model, const engine::StepPlan& plan);
 

@@ -9,8 +9,8 @@
 #include "base/strings.h"
 #include "engine/model/load_ranks.h"
 #include "engine/model/random_model.h"
-#include "kernels/memory_nodes.h"
 #include "server/cli/model_options.h"
+#include "server/cli/planned_ranks.h"
 #include "server/cli/standard_io.h"
 #include "server/simulation/machine_model.h"
 #include "server/simulation/profile.h"
@@ -19,6 +19,7 @@ namespace heddle::server {
 namespace {
 
 constexpr size_t kMaxPlanProfileBytes = size_t{1} << 20;
+constexpr double kUsualLatencyUs = 100;  // of a switch and two kernels
 
 absl::StatusOr<engine::LoadOptions> DescribeOptions(const config::Config& config,
                                                     const Hardware& hardware) {
@@ -33,7 +34,7 @@ absl::StatusOr<engine::LoadOptions> DescribeOptions(const config::Config& config
 
 absl::Status CheckRanks(const engine::LoadOptions& options, const Hardware& hardware) {
   if (options.layout.world() > 1 && hardware.is_gpu) {
-    return absl::UnimplementedError(base::StrCat("--tp ", options.layout.tp,
+    return absl::UnimplementedError(base::StrCat(engine::LayoutText(options.layout),
                                                  " is for processors, and ", hardware.name,
                                                  " is a GPU: GPUs cannot share a model yet"));
   }
@@ -63,71 +64,14 @@ absl::Status UseProfile(const std::string& path, const ModelCost& cost, PlannedM
     return absl::InvalidArgumentError(
         base::StrCat(path, " was measured on ", profile.device, "; measure it with --tp ", world));
   }
+  if (planned->scheduler.pipeline_stages > 1) {
+    return absl::UnimplementedError("--profile does not go with --pp: it has no times of stages");
+  }
   planned->machine = MeasuredModel(cost, profile.points, planned->scheduler.max_step_tokens);
   planned->is_measured = true;
   planned->hardware.description =
       base::StrCat("as measured by ", path, " on ", profile.device, " with ", profile.model);
   return absl::OkStatus();
-}
-
-// Whether each rank has memory nodes that no other has.
-bool HaveOwnMemory(const std::vector<std::vector<int>>& rank_cpus) {
-  std::vector<int> all;
-  for (const std::vector<int>& cpus : rank_cpus) {
-    const std::vector<int> nodes = kernels::NodesOfProcessors(cpus);
-    if (nodes.empty()) return false;
-    all.insert(all.end(), nodes.begin(), nodes.end());
-  }
-  std::sort(all.begin(), all.end());
-  return !all.empty() && std::adjacent_find(all.begin(), all.end()) == all.end();
-}
-
-double StreamTokS(const scheduler::StepTimeModel& model) {
-  return 1e6 / (model.fixed_us + model.sum_row_us + scheduler::MatricesUs(model, 1, 1));
-}
-
-// Fills in the times of a model that ranks share. `whole`: of the model in one piece.
-void PredictRanks(const ModelCost& whole, bool have_own_memory, PlannedModel* planned) {
-  const engine::ModelInfo& model = planned->model;
-  const std::vector<engine::ModelSpec> parts = engine::SpecsOfRanks(model.model.spec, model.shares);
-  std::vector<ModelCost> costs;
-  for (size_t r = 0; r < parts.size(); ++r) {
-    costs.push_back({.spec = parts[r],
-                     .weight_bytes = model.ranks[r].weight_bytes,
-                     .weight_format = whole.weight_format,
-                     .kv_bytes_per_token = model.ranks[r].kv_bytes_per_token});
-  }
-  planned->peak = ModelOfRanks(costs, planned->hardware, PeakModel);
-  planned->machine = ModelOfRanks(costs, planned->hardware, RooflineModel);
-  if (have_own_memory) return;
-  planned->stream_tok_s = StreamTokS(planned->machine);
-  planned->one_rank_tok_s = StreamTokS(RooflineModel(whole, planned->hardware));
-}
-
-// "1.0 GiB", or the least and the most.
-template <typename Field>
-std::string Spread(const std::vector<engine::RankMemory>& ranks, Field field) {
-  const auto [least, most] =
-      std::minmax_element(ranks.begin(), ranks.end(),
-                          [&](const auto& a, const auto& b) { return a.*field < b.*field; });
-  const std::string text = base::ShowBytes(*least.*field);
-  return *least.*field == *most.*field ? text
-                                       : base::StrCat(text, " to ", base::ShowBytes(*most.*field));
-}
-
-std::string RanksText(const PlannedModel& planned) {
-  const std::vector<engine::RankMemory>& ranks = planned.model.ranks;
-  if (ranks.size() == 1) return "";
-  using engine::RankMemory;
-  std::string text = base::StrCat("ranks     ", ranks.size(), ", each with ",
-                                  Spread(ranks, &RankMemory::weight_bytes), " of weights and ",
-                                  Spread(ranks, &RankMemory::kv_bytes), " of KV cache, ",
-                                  Spread(ranks, &RankMemory::kv_bytes_per_token), " per token\n");
-  if (planned.stream_tok_s >= planned.one_rank_tok_s) return text;
-  return text + absl::StrFormat(
-                    "warning   one rank is faster here: %.1f tok/s for one stream instead of %.1f; "
-                    "ranks pay where each has memory of its own, such as a socket (--rank-cpus)\n",
-                    planned.one_rank_tok_s, planned.stream_tok_s);
 }
 
 }  // namespace
@@ -139,15 +83,25 @@ absl::StatusOr<PlannedModel> PlanModel(const config::Config& config) {
   HEDDLE_ASSIGN_OR_RETURN(const engine::LoadOptions options,
                           DescribeOptions(config, planned.hardware));
   HEDDLE_RETURN_IF_ERROR(CheckRanks(options, planned.hardware));
-  HEDDLE_ASSIGN_OR_RETURN(planned.model, Describe(config, options));
+  const DescribeModelWith describe = [&config](const engine::LoadOptions& with) {
+    return Describe(config, with);
+  };
+  if (config.link_rate) {
+    planned.network = {.latency_us = config.link_latency.value_or(kUsualLatencyUs),
+                       .gbit_s = *config.link_rate};
+    HEDDLE_ASSIGN_OR_RETURN(planned.model, DescribeMachines(describe, options));
+  } else {
+    HEDDLE_ASSIGN_OR_RETURN(planned.model, describe(options));
+  }
   planned.loop = ToLoopOptions(config);
   planned.scheduler = SchedulerOptionsFor(planned.model.capacity.limits, planned.loop);
+  planned.scheduler.max_in_flight = 1 + (options.layout.pp > 1 ? options.layout.pp : 0);
   const ModelCost cost{.spec = planned.model.model.spec,
                        .weight_bytes = planned.model.capacity.weight_bytes,
                        .weight_format = planned.model.main_format,
                        .kv_bytes_per_token = planned.model.capacity.kv_bytes_per_token};
   if (planned.model.ranks.size() > 1) {
-    PredictRanks(cost, HaveOwnMemory(options.rank_cpus), &planned);
+    PredictRanks(cost, options, describe, &planned);
   } else {
     planned.peak = PeakModel(cost, planned.hardware);
     planned.machine = RooflineModel(cost, planned.hardware);

@@ -2,7 +2,9 @@
 // plan for, and the limits that `serve` would start with there.
 #pragma once
 
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "config/config.h"
@@ -11,6 +13,7 @@
 #include "server/loop/engine_loop.h"
 #include "server/simulation/adapter_size.h"
 #include "server/simulation/hardware.h"
+#include "server/simulation/machine_model.h"
 
 namespace heddle::server {
 
@@ -18,11 +21,16 @@ struct PlannedModel {
   std::string name;  // the path or the shape
   engine::ModelInfo model;
   Hardware hardware;
-  scheduler::StepTimeModel machine;  // expected times
-  scheduler::StepTimeModel peak;     // times at the data sheet's rates
-  bool is_measured = false;          // `machine` is from a profile
+  scheduler::StepTimeModel machine;  // expected times, of stage 0 if there are several
+  scheduler::StepTimeModel peak;     // times at the data sheet's rates, of stage 0
+  std::vector<scheduler::StepTimeModel> later_stages;  // expected times of the others
+  std::vector<scheduler::StepTimeModel> later_peaks;
+  scheduler::LinkTimeModel link;       // between stages
+  std::optional<NetworkLink> network;  // each rank is a machine
+  bool is_measured = false;            // `machine` is from a profile
   // With several ranks: tokens per second of one stream, as planned and with one rank. 0: unknown,
-  // because the ranks have memory of their own, or `machine` is measured.
+  // because the ranks have memory of their own, or `machine` is measured, or the model does not fit
+  // into one machine.
   double stream_tok_s = 0;
   double one_rank_tok_s = 0;
   EngineLoopOptions loop;

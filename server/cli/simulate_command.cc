@@ -128,6 +128,8 @@ absl::Status RunSimulate(const config::Config& config) {
       const scheduler::SimulationResult result,
       scheduler::Simulate(requests, {.scheduler = planned.scheduler,
                                      .machine = planned.machine,
+                                     .later_stages = planned.later_stages,
+                                     .link = planned.link,
                                      .max_queue = planned.loop.max_queue,
                                      .max_queue_tokens = planned.loop.max_queue_tokens,
                                      .clients = static_cast<int32_t>(config.clients),

@@ -58,17 +58,30 @@ void CountUsers(const CapacityQuestion& question, CapacityAnswer* answer) {
       (answer->users * pages + AdapterPages(question)) * question.capacity.page_bytes;
 }
 
-// Computes what the data sheet allows for `users` decodes at their full context, and for one prompt
-// by itself.
+// Time that the slowest stage takes for `sequences` sequences, each with `rows` rows at the end of
+// a context.
+double SlowestStageUs(const CapacityQuestion& question, int32_t sequences, int32_t rows,
+                      int32_t context) {
+  const auto us = [&](const StepTimeModel& stage) {
+    return MatricesUs(stage, int64_t{sequences} * rows, sequences) +
+           sequences * AttentionUs(stage, rows, context);
+  };
+  double slowest = us(question.peak);
+  for (const StepTimeModel& stage : question.later_peaks) slowest = std::max(slowest, us(stage));
+  return slowest;
+}
+
+// Computes what the data sheet allows for `users` decodes at their full context, of which each step
+// of a pipeline has a part, and for one prompt by itself.
 void FindPeaks(const CapacityQuestion& question, int32_t users, CapacityAnswer* answer) {
   const StepTimeModel& peak = question.peak;
-  const double decode_us =
-      MatricesUs(peak, users, users) + users * AttentionUs(peak, 1, Context(question));
-  answer->peak_decode_tok_s = users / decode_us * 1e6;
-  answer->decode_is_bandwidth = users * (peak.row_us + peak.logit_row_us) < peak.weights_us;
+  const int32_t stages = question.scheduler.pipeline_stages;
+  const int32_t in_step = (users + stages - 1) / stages;
+  const double decode_us = SlowestStageUs(question, in_step, 1, Context(question));
+  answer->peak_decode_tok_s = static_cast<double>(users) / stages / decode_us * 1e6;
+  answer->decode_is_bandwidth = in_step * (peak.row_us + peak.logit_row_us) < peak.weights_us;
   const int32_t prompt = question.prompt_tokens;
-  const double prefill_us = MatricesUs(peak, prompt, 1) + AttentionUs(peak, prompt, prompt);
-  answer->peak_prefill_tok_s = prompt / prefill_us * 1e6;
+  answer->peak_prefill_tok_s = prompt / SlowestStageUs(question, 1, prompt, prompt) * 1e6;
 }
 
 absl::Status Simulate(const CapacityQuestion& question, int32_t users, CapacityAnswer* answer) {
@@ -79,10 +92,12 @@ absl::Status Simulate(const CapacityQuestion& question, int32_t users, CapacityA
     load[i].adapter = 1 + i % static_cast<size_t>(question.adapters);
     load[i].adapter_pages = question.adapter.pages;
   }
-  HEDDLE_ASSIGN_OR_RETURN(
-      const scheduler::SimulationResult result,
-      scheduler::Simulate(
-          load, {.scheduler = question.scheduler, .machine = question.machine, .clients = users}));
+  HEDDLE_ASSIGN_OR_RETURN(const scheduler::SimulationResult result,
+                          scheduler::Simulate(load, {.scheduler = question.scheduler,
+                                                     .machine = question.machine,
+                                                     .later_stages = question.later_stages,
+                                                     .link = question.link,
+                                                     .clients = users}));
   answer->expected = Summarize(result, question.scheduler, /*wall_s=*/0);
   return absl::OkStatus();
 }

@@ -19,10 +19,13 @@ namespace heddle::server {
 struct CapacityQuestion {
   engine::Capacity capacity;              // as PlanCapacity gave it to the executor
   scheduler::SchedulerOptions scheduler;  // the options of the server's loop
-  scheduler::StepTimeModel machine;       // expected times
-  scheduler::StepTimeModel peak;          // times at the data sheet's rates
-  int32_t users = 0;                      // concurrent users; 0: as many as fit
-  int32_t prompt_tokens = 0;              // per user
+  scheduler::StepTimeModel machine;       // expected times, of stage 0
+  scheduler::StepTimeModel peak;          // times at the data sheet's rates, of stage 0
+  // The same of a pipeline's other stages, and what joins them.
+  std::vector<scheduler::StepTimeModel> later_stages, later_peaks;
+  scheduler::LinkTimeModel link;
+  int32_t users = 0;          // concurrent users; 0: as many as fit
+  int32_t prompt_tokens = 0;  // per user
   int32_t output_tokens = 0;
   // LoRA adapters, all in the pool; users have them in turn. 0: none.
   int32_t adapters = 0;

@@ -9,6 +9,7 @@ namespace heddle::server {
 namespace {
 
 using scheduler::AttentionCost;
+using scheduler::LinkTimeModel;
 using scheduler::MeasuredRows;
 using scheduler::StepTimeModel;
 
@@ -62,9 +63,17 @@ StepTimeModel Roofline(const ModelCost& cost, const Hardware& hardware, double b
 constexpr double kSumUs = 0.8;
 constexpr double kSumUsPerKib = 0.12;
 
+// The time of a rank's part of `hidden` features of each row.
+LinkTimeModel TimeOfParts(int32_t hidden, const std::optional<NetworkLink>& network) {
+  const double bytes = static_cast<double>(hidden) * sizeof(float);
+  if (!network) return {.latency_us = kSumUs, .row_us = kSumUsPerKib * bytes / 1024};
+  return {.latency_us = network->latency_us, .row_us = Us(8 * bytes, network->gbit_s)};
+}
+
 // The sums of a step: of the embedding and of the blocks of each layer.
 int64_t NumSums(const engine::ModelSpec& rank) {
-  int64_t sums = 1;
+  if (!rank.is_part()) return 0;
+  int64_t sums = rank.stage == 0 ? 1 : 0;
   for (const engine::LayerSpec& layer : rank.layers) {
     sums += (layer.attention_is_part ? 1 : 0) + (layer.mlp_is_part ? 1 : 0);
   }
@@ -116,22 +125,43 @@ StepTimeModel RooflineModel(const ModelCost& cost, const Hardware& hardware) {
   return model;
 }
 
-StepTimeModel ModelOfRanks(std::span<const ModelCost> ranks, const Hardware& hardware,
-                           StepTimeModel (*of_one)(const ModelCost&, const Hardware&)) {
-  Hardware part = hardware;
-  const auto world = static_cast<double>(ranks.size());
-  for (const auto rate : {&Hardware::read_gb_s, &Hardware::f32_gflop_s, &Hardware::f16_gflop_s,
-                          &Hardware::int8_gop_s}) {
-    part.*rate /= world;
+RanksModel ModelOfRanks(std::span<const ModelCost> ranks, const Hardware& hardware,
+                        const std::optional<NetworkLink>& network,
+                        StepTimeModel (*of_one)(const ModelCost&, const Hardware&)) {
+  Hardware own = hardware;
+  if (!network) {
+    for (const auto rate : {&Hardware::read_gb_s, &Hardware::f32_gflop_s, &Hardware::f16_gflop_s,
+                            &Hardware::int8_gop_s}) {
+      own.*rate /= static_cast<double>(ranks.size());
+    }
   }
-  StepTimeModel slowest = of_one(ranks.front(), part);
-  for (const ModelCost& rank : ranks.subspan(1)) KeepSlower(of_one(rank, part), &slowest);
-  if (ranks.size() == 1) return slowest;
-  const engine::ModelSpec& spec = ranks.front().spec;
-  const auto sums = static_cast<double>(NumSums(spec));
-  slowest.fixed_us += sums * kSumUs;
-  slowest.sum_row_us = sums * kSumUsPerKib * spec.hidden * sizeof(float) / 1024;
-  return slowest;
+  const engine::ModelSpec& first = ranks.front().spec;
+  const LinkTimeModel part = TimeOfParts(first.hidden, network);
+  const size_t tp = ranks.size() / static_cast<size_t>(first.n_stages);
+  RanksModel model{.link = part};
+  for (size_t begin = 0; begin < ranks.size(); begin += tp) {
+    StepTimeModel& stage = model.stages.emplace_back(of_one(ranks[begin], own));
+    for (const ModelCost& rank : ranks.subspan(begin + 1, tp - 1)) {
+      KeepSlower(of_one(rank, own), &stage);
+    }
+    if (begin > 0) stage.fixed_us = 0;  // the head plans and draws
+    const auto sums = static_cast<double>(NumSums(ranks[begin].spec));
+    stage.fixed_us += sums * part.latency_us;
+    // Over a network a rank sends its part to each other one.
+    stage.sum_row_us = sums * part.row_us * (network ? static_cast<double>(tp) - 1 : 1);
+  }
+  return model;
+}
+
+double StreamTokS(const RanksModel& ranks) {
+  double us = 0;
+  for (const StepTimeModel& stage : ranks.stages) {
+    us += stage.fixed_us + stage.sum_row_us + scheduler::MatricesUs(stage, 1, 1);
+  }
+  if (const size_t stages = ranks.stages.size(); stages > 1) {
+    us += static_cast<double>(stages) * scheduler::HopUs(ranks.link, 1);
+  }
+  return 1e6 / us;
 }
 
 StepTimeModel MeasuredModel(const ModelCost& cost, std::span<const ProfilePoint> profile,

@@ -421,6 +421,39 @@ TEST_CASE("plan divides a model among ranks, and says where one is faster", "[cl
         std::string::npos);
 }
 
+TEST_CASE("plan divides a model among machines, and says what the network costs", "[cli][unit]") {
+  const std::string plan = "plan --shape tinyllama-1.1b --weights q4_0 --hardware cpu-2core ";
+  const std::string machines = plan + "--device-memory 4GiB --link-rate 1 --link-latency 200 ";
+  const Outcome two = Run(machines + "--pp 2");
+  CHECK(two.exit_code == 0);
+  CHECK(two.out.find("ranks     2 in 2 stages of 11 and 11 layers, each with ") !=
+        std::string::npos);
+  // 2048 features of 4 bytes at 1 Gbit/s.
+  CHECK(two.out.find("link      200 us and 1 Gbit/s: a row of activations takes 266 us") !=
+        std::string::npos);
+  CHECK(two.out.find("warning   one machine is faster here") != std::string::npos);
+  // A model that one machine cannot hold has no alternative.
+  const Outcome large =
+      Run("plan --shape llama-3.1-8b --weights q4_0 --hardware cpu-2core --device-memory 4GiB "
+          "--link-rate 10 --pp 3 --max-context 8192");
+  CHECK(large.exit_code == 0);
+  CHECK(large.out.find("ranks     3 in 3 stages of ") != std::string::npos);
+  CHECK(large.out.find("warning") == std::string::npos);
+  const Outcome small =
+      Run("plan --shape llama-3.1-8b --weights q4_0 --hardware cpu-2core --device-memory 2GiB "
+          "--link-rate 10 --pp 2");
+  CHECK(small.exit_code == 1);
+  CHECK(small.err.find("rank 0 of 2: ") != std::string::npos);
+  CHECK(Run(plan + "--pp 2").out.find("warning   one rank is faster here") != std::string::npos);
+  CHECK(Run(plan + "--link-rate 1").err.find("there is no other rank") != std::string::npos);
+  CHECK(Run(plan + "--pp 2 --link-latency 5").err.find("goes with --link-rate") !=
+        std::string::npos);
+  const Outcome load =
+      Run("simulate --shape tinyllama-1.1b --weights q4_0 --hardware cpu-2core "
+          "--pp 2 --link-rate 1 --requests 20 --clients 4");
+  CHECK(load.exit_code == 0);
+}
+
 TEST_CASE("plan says what fits, what limits it, and what would do", "[cli][unit]") {
   const std::string plan = "plan --shape llama-3.1-8b --users 64 --context 8192 --hardware ";
   Outcome large = Run(plan + "h200");

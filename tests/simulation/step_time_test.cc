@@ -94,26 +94,29 @@ TEST_CASE("The roofline of Llama 3.1 8B on an H100 is that of its data sheets", 
   CHECK(real.row_us > peak.row_us);
 }
 
-TEST_CASE("Ranks take as long as the slowest of them, and their sums", "[simulation]") {
+// TinyLlama in BF16 on two cores, or on machines of that kind.
+RanksModel TinyLlamaOn(const engine::Layout& layout, const std::optional<NetworkLink>& network) {
   const auto spec = engine::KnownShape("tinyllama-1.1b");
   REQUIRE(spec.ok());
   const auto hardware = FindHardware("cpu-2core");
   REQUIRE(hardware.ok());
-  const auto model_of = [&](int32_t tp) {
-    const auto shares = engine::DivideModel(*spec, {.tp = tp}, {32, 32, 32});
-    std::vector<engine::ModelSpec> parts;
-    for (const auto& share : shares) {
-      parts.push_back(engine::SpecOfShare(*spec, shares, share.rank));
-    }
-    std::vector<ModelCost> costs;
-    for (const auto& part : parts) {
-      costs.push_back({.spec = part,
-                       .weight_bytes = engine::WeightBytes(part, kernels::DType::kBF16),
-                       .weight_format = "bf16",
-                       .kv_bytes_per_token = 22528 / tp});
-    }
-    return ModelOfRanks(costs, *hardware, RooflineModel);
-  };
+  const auto shares = engine::DivideModel(*spec, layout, {32, 32, 32});
+  std::vector<engine::ModelSpec> parts;
+  for (int32_t i = 0; i < layout.world(); ++i) {
+    parts.push_back(engine::SpecOfShare(*spec, shares, i));
+  }
+  std::vector<ModelCost> costs;
+  for (const auto& part : parts) {
+    costs.push_back({.spec = part,
+                     .weight_bytes = engine::WeightBytes(part, kernels::DType::kBF16),
+                     .weight_format = "bf16",
+                     .kv_bytes_per_token = 22528 / layout.world()});
+  }
+  return ModelOfRanks(costs, *hardware, network, RooflineModel);
+}
+
+TEST_CASE("Ranks take as long as the slowest of them, and their sums", "[simulation]") {
+  const auto model_of = [](int32_t tp) { return TinyLlamaOn({.tp = tp}, {}).stages.front(); };
   const StepTimeModel one = model_of(1);
   const StepTimeModel two = model_of(2);
   // Even halves at half of the rates; 45 sums of 8 KiB a row.
@@ -128,6 +131,36 @@ TEST_CASE("Ranks take as long as the slowest of them, and their sums", "[simulat
   CHECK(StepUs(two, plan) - two.fixed_us - MatricesUs(two, 3, 0) == Approx(3 * two.sum_row_us));
   // 8 pieces of 4 KV heads for 5 ranks: some have two, and a quarter of the heads.
   CHECK(model_of(5).weights_us > 1.05 * one.weights_us);
+}
+
+TEST_CASE("Stages on machines of their own pass rows at the network's rate", "[simulation]") {
+  const StepTimeModel one = TinyLlamaOn({}, {}).stages.front();
+  const double one_tok_s = StreamTokS(TinyLlamaOn({}, {}));
+  const RanksModel here = TinyLlamaOn({.pp = 2}, {});
+  REQUIRE(here.stages.size() == 2);
+  const auto sum_of = [](const RanksModel& model, double StepTimeModel::*field) {
+    return model.stages[0].*field + model.stages[1].*field;
+  };
+  // Each half at half of the rates: a stream takes twice as long as on one rank with all threads.
+  CHECK(sum_of(here, &StepTimeModel::weights_us) == Approx(2 * one.weights_us).epsilon(0.001));
+  CHECK(sum_of(here, &StepTimeModel::row_us) == Approx(2 * one.row_us).epsilon(0.001));
+  CHECK(here.stages[1].logit_row_us == 0);
+  CHECK(here.stages[1].fixed_us == 0);
+  CHECK(StreamTokS(here) == Approx(one_tok_s / 2).epsilon(0.02));
+
+  const RanksModel apart = TinyLlamaOn({.pp = 2}, NetworkLink{.latency_us = 100, .gbit_s = 1});
+  CHECK(sum_of(apart, &StepTimeModel::weights_us) == Approx(one.weights_us).epsilon(0.001));
+  // 2048 features of 4 bytes, at 8 bits per nanosecond.
+  CHECK(apart.link.row_us == Approx(65.536));
+  CHECK(HopUs(apart.link, 3) == Approx(100 + 3 * 65.536));
+  CHECK(HopUs(apart.link, 0) == 0);
+  CHECK(1e6 / StreamTokS(apart) == Approx(1e6 / one_tok_s + 2 * (100 + 65.536)).epsilon(0.001));
+
+  // 45 sums, to each of two others.
+  const StepTimeModel three =
+      TinyLlamaOn({.tp = 3}, NetworkLink{.latency_us = 100, .gbit_s = 1}).stages.front();
+  CHECK(three.fixed_us == Approx(one.fixed_us + 45 * 100));
+  CHECK(three.sum_row_us == Approx(45 * 2 * 65.536));
 }
 
 TEST_CASE("A profile's own steps take as long as they were measured", "[simulation]") {
