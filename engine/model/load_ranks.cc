@@ -135,10 +135,7 @@ absl::Status CheckMeeting(const LoadOptions& options) {
   if (options.meeting == nullptr) return absl::OkStatus();
   const std::pair<const char*, bool> refused[] = {
       {"--device cuda", static_cast<bool>(options.make_device)},
-      {"--lora and --lora-dir", options.capacity.adapter_max_rank > 0},
       {"--lora-merge", !options.merged_adapter.empty()},
-      {"--speculate with a drafter that has weights",
-       static_cast<bool>(options.open_draft) && !options.drafter_yields},
       {"--rank-cpus", !options.rank_cpus.empty()},
   };
   for (const auto& [what, is_asked] : refused) {

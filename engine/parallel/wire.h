@@ -95,6 +95,12 @@ class ByteReader {
     rest_.remove_prefix(sizeof(T));
     return value;
   }
+  std::string_view Bytes(size_t count) {
+    if (rest_.size() < count) Fail();
+    const std::string_view bytes = rest_.substr(0, count);
+    rest_.remove_prefix(bytes.size());
+    return bytes;
+  }
   // A number of elements that follow, each of at least one byte; so no message asks for more memory
   // than some constant times its own size.
   size_t Count() {

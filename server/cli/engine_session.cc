@@ -80,8 +80,6 @@ absl::StatusOr<EngineSession> StartEngine(const config::Config& config, const Lo
   };
   HEDDLE_ASSIGN_OR_RETURN(session.ranks, StartRankHead(config, options, &log));
   options.meeting = session.ranks;
-  // The others have no part in a drafter that is found beside the model.
-  if (session.ranks != nullptr && options.drafter_yields) options.open_draft = {};
   // Runs while the weights load: a vocabulary of 150,000 tokens takes some tenths of a second.
   std::future<LoadedTokenizer> tokenizer = std::async(
       std::launch::async, [&config] { return engine::text::LoadTokenizer(config.model); });

@@ -19,6 +19,7 @@
 #include "server/cli/model_options.h"
 #include "server/cli/standard_io.h"
 #include "server/ranks/rank_client.h"
+#include "server/ranks/rank_mesh.h"
 
 namespace heddle::server {
 namespace {
@@ -51,6 +52,7 @@ absl::StatusOr<RankIdentity> IdentityOf(const config::Config& config,
       const kernels::cpu::Isa isa,
       kernels::cpu::ResolveIsa(options.cpu.isa, kernels::cpu::DetectCpuFeatures()));
   identity.isa = kernels::cpu::Name(isa);
+  HEDDLE_ASSIGN_OR_RETURN(identity.ucx, RankMesh::Version());
   return identity;
 }
 
@@ -114,6 +116,7 @@ absl::StatusOr<engine::LoadedRank> LoadOwnPart(engine::LoadOptions options,
   options.capacity.max_batch_tokens = settings.max_batch_tokens;
   options.capacity.max_batch_seqs = settings.max_batch_seqs;
   options.capacity.max_context = settings.max_context;
+  options.capacity.adapter_max_rank = settings.adapter_max_rank;
   options.make_device = {};
   options.meeting = client;
   return engine::LoadRank(config.model, options);
@@ -181,6 +184,7 @@ absl::StatusOr<std::shared_ptr<RankHead>> StartRankHead(const config::Config& co
                    .max_batch_tokens = options.capacity.max_batch_tokens,
                    .max_batch_seqs = options.capacity.max_batch_seqs,
                    .max_context = options.capacity.max_context,
+                   .adapter_max_rank = options.capacity.adapter_max_rank,
                    .timeout = std::chrono::duration_cast<milliseconds>(
                        std::chrono::duration<double>(config.rank_timeout.value)),
                    .rejoin = std::chrono::duration_cast<milliseconds>(

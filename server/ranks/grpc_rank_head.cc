@@ -133,6 +133,18 @@ void GrpcRankHead::SendToAll(const v1::FromHead& message) {
   for (const auto& call : all) Write(*call, message);
 }
 
+void GrpcRankHead::SendTo(int32_t rank, const v1::FromHead& message) {
+  std::shared_ptr<Call> call;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto place = roster_.ranks().find(rank);
+    if (place == roster_.ranks().end()) return;  // lost: the step fails
+    const auto found = calls_.find(place->second);
+    if (found != calls_.end()) call = found->second;
+  }
+  if (call != nullptr) Write(*call, message);
+}
+
 void GrpcRankHead::BeginHalf(const v1::FromHead& message, std::optional<uint64_t> step) {
   {
     const std::lock_guard lock(mutex_);

@@ -53,6 +53,7 @@ class GrpcRankHead final : public RankHead, public std::enable_shared_from_this<
 
   int32_t world() const { return options_.settings.layout.world(); }
   void SendToAll(const ranks::v1::FromHead& message);
+  void SendTo(int32_t rank, const ranks::v1::FromHead& message);
   void BeginHalf(const ranks::v1::FromHead& message, std::optional<uint64_t> step);
   // Waits until each rank has done `layers`, or, in stage 0, `logits` halves.
   absl::Status WaitForHalves(uint64_t layers, uint64_t logits);
@@ -97,7 +98,7 @@ class GrpcRankHead final : public RankHead, public std::enable_shared_from_this<
   std::vector<RankMesh::Peer> Peers() const;
   ranks::v1::FromHead StartMessage(const engine::ExecutorLimits& limits,
                                    const std::vector<RankMesh::Peer>& peers) const;
-  absl::StatusOr<std::shared_ptr<RankMesh>> NewMesh() const;
+  absl::StatusOr<std::shared_ptr<RankMesh>> NewMesh();
   absl::Status BeginEpoch(kernels::Device& device, std::unique_lock<std::mutex>* lock);
   void Watch();
 
@@ -106,6 +107,7 @@ class GrpcRankHead final : public RankHead, public std::enable_shared_from_this<
   Service service_;
   int port_ = 0;
   std::shared_ptr<RankMesh> mesh_;
+  uint64_t mesh_key_ = 0;  // of this epoch
   std::unique_ptr<grpc::Server> server_;
 
   mutable std::mutex mutex_;

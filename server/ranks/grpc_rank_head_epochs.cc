@@ -1,5 +1,6 @@
 // How a group forms, is lost, and forms anew.
 #include <algorithm>
+#include <random>
 #include <utility>
 
 #include "base/message.h"
@@ -86,6 +87,10 @@ v1::FromHead GrpcRankHead::StartMessage(const engine::ExecutorLimits& limits,
   start.set_num_pages(limits.num_pages);
   start.set_num_host_pages(limits.num_host_pages);
   start.set_max_context(limits.max_context);
+  start.set_mesh_key(mesh_key_);
+  start.set_max_ahead_tokens(limits.max_ahead_tokens);
+  start.set_rows_beyond_guesses(limits.rows_beyond_guesses);
+  for (const int32_t feature : limits.drafter_features) start.add_drafter_features(feature);
   for (const RankMesh::Peer& peer : peers) {
     v1::Start::Peer* added = start.add_peers();
     added->set_mesh_address(peer.address);
@@ -94,7 +99,9 @@ v1::FromHead GrpcRankHead::StartMessage(const engine::ExecutorLimits& limits,
   return message;
 }
 
-absl::StatusOr<std::shared_ptr<RankMesh>> GrpcRankHead::NewMesh() const {
+absl::StatusOr<std::shared_ptr<RankMesh>> GrpcRankHead::NewMesh() {
+  std::random_device random;
+  mesh_key_ = uint64_t{random()} << 32 | random();
   return RankMesh::Create(
       {.loopback_only = IsLoopbackHost(options_.host), .timeout = milliseconds(0)});
 }
@@ -109,7 +116,7 @@ absl::StatusOr<engine::ExecutorLimits> GrpcRankHead::Agree(const engine::RankOff
   HEDDLE_ASSIGN_OR_RETURN(const engine::ExecutorLimits limits, roster_.Start(own));
   const std::vector<RankMesh::Peer> peers = Peers();
   lock.unlock();
-  HEDDLE_RETURN_IF_ERROR(mesh_->Connect(peers, 0));
+  HEDDLE_RETURN_IF_ERROR(mesh_->Connect(peers, 0, mesh_key_));
   SendToAll(StartMessage(limits, peers));
   return limits;
 }
@@ -164,7 +171,7 @@ absl::Status GrpcRankHead::BeginEpoch(kernels::Device& device, std::unique_lock<
   HEDDLE_ASSIGN_OR_RETURN(const engine::ExecutorLimits limits, roster_.Start(own_));
   const std::vector<RankMesh::Peer> peers = Peers();
   lock->unlock();
-  HEDDLE_RETURN_IF_ERROR(mesh_->Connect(peers, 0));
+  HEDDLE_RETURN_IF_ERROR(mesh_->Connect(peers, 0, mesh_key_));
   HEDDLE_RETURN_IF_ERROR(JoinGroups(device));
   SendToAll(StartMessage(limits, peers));
   lock->lock();

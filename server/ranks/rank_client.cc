@@ -120,6 +120,7 @@ absl::Status Client::Connect(const std::string& host, uint16_t port, const RankI
   hello.set_build(identity.build);
   hello.set_model_digest(identity.model_digest);
   hello.set_isa(identity.isa);
+  hello.set_ucx(identity.ucx);
   hello.set_mesh_address(mesh_->address());
   hello.set_held_session(held.session);
   hello.set_held_rank(held.rank);
@@ -203,24 +204,28 @@ absl::StatusOr<engine::ExecutorLimits> Client::Agree(const engine::RankOffer& ow
   if (!answer.has_start()) return absl::InvalidArgumentError("the head does not say Start");
   HEDDLE_ASSIGN_OR_RETURN(const GroupStart group,
                           FromStart(answer.start(), own, settings_.layout.world()));
-  HEDDLE_RETURN_IF_ERROR(mesh_->Connect(group.peers, rank_));
+  HEDDLE_RETURN_IF_ERROR(mesh_->Connect(group.peers, rank_, group.mesh_key));
   return group.limits;
 }
 
 absl::Status Client::RunHalf(const RankOrders::Order& order, engine::RankWorker& worker) {
   if (order.kind == RankOrders::Order::Kind::kLogits) return worker.RunLogits(*order.plan);
   step_ = order.plan->step;
-  return worker.RunStage(*order.plan, {});
+  return worker.RunStage(*order.plan, order.adapters);
 }
 
 absl::Status Client::Run(engine::RankWorker& worker, const engine::ExecutorLimits& limits) {
-  RankOrders orders(limits);
+  RankOrders orders(limits, rank_);
   v1::FromRank message;
   message.mutable_ready();
   if (!Write(message)) return Lost();
   v1::FromHead next;
   for (uint64_t halves = 1; Next(&next); ++halves) {
     const absl::StatusOr<RankOrders::Order> order = orders.Take(next);
+    if (order.ok() && order->kind == RankOrders::Order::Kind::kAdapter) {
+      --halves;
+      continue;
+    }
     if (order.ok() && order->kind == RankOrders::Order::Kind::kEnd) {
       const absl::Status end = EndOf(next.end());
       return absl::IsCancelled(end) ? absl::OkStatus() : end;
@@ -250,7 +255,9 @@ absl::Status RankClient::Rejoin(engine::RankWorker& worker, const engine::RankOf
   HEDDLE_ASSIGN_OR_RETURN(const engine::ExecutorLimits agreed, Agree(offer));
   const bool is_same = agreed.num_pages == limits.num_pages &&
                        agreed.num_host_pages == limits.num_host_pages &&
-                       agreed.max_context == limits.max_context;
+                       agreed.max_context == limits.max_context &&
+                       agreed.max_ahead_tokens == limits.max_ahead_tokens &&
+                       agreed.drafter_features == limits.drafter_features;
   if (!is_same) return absl::InvalidArgumentError("the head has other limits than before");
   return JoinGroups(worker.device());
 }

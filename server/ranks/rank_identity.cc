@@ -32,6 +32,7 @@ absl::Status CheckIdentity(const RankIdentity& head, const RankIdentity& other) 
     return Differs("model", std::to_string(head.model_digest), std::to_string(other.model_digest));
   }
   if (head.isa != other.isa) return Differs("instruction set (--isa)", head.isa, other.isa);
+  if (head.ucx != other.ucx) return Differs("version of UCX", head.ucx, other.ucx);
   return absl::OkStatus();
 }
 

@@ -17,6 +17,7 @@ struct RankIdentity {
   std::string build;
   uint64_t model_digest = 0;
   std::string isa;  // the level of the kernels: levels differ in the last bits
+  std::string ucx;  // its version: what addresses and messages look like is its own affair
 };
 
 // PERMISSION_DENIED for another token, which is compared in constant time and before all else;

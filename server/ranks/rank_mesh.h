@@ -34,14 +34,18 @@ class RankMesh {
     std::string name;     // for messages, such as "rank 2 (10.0.0.7)"
   };
 
+  // The version of UCX that is loaded. Errors as Create.
+  static absl::StatusOr<std::string> Version();
   // UNIMPLEMENTED without UCX, saying which package has it; INTERNAL if it finds no device.
   static absl::StatusOr<std::shared_ptr<RankMesh>> Create(const Options& options);
   virtual ~RankMesh() = default;
 
   // Where others reach this one: bytes that only UCX understands.
   virtual std::string address() const = 0;
-  // `peers` [world] in the order of ranks, `own` among them. Once, before the first communicator.
-  virtual absl::Status Connect(const std::vector<Peer>& peers, int32_t own) = 0;
+  // `peers` [world] in the order of ranks, `own` among them. `key` is the same in all of them and a
+  // secret: messages of whoever does not know it are never taken. Once, before the first
+  // communicator.
+  virtual absl::Status Connect(const std::vector<Peer>& peers, int32_t own, uint64_t key) = 0;
   // The communicator of the ranks `members`, ascending, the own one among them. Two ranks have at
   // most one in common. It keeps the mesh.
   virtual std::shared_ptr<kernels::Communicator> Join(const std::vector<int32_t>& members) = 0;

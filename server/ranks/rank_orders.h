@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "engine/adapter/image_codec.h"
 #include "engine/executor.h"
 #include "engine/model/rank_meeting.h"
 #include "engine/parallel/plan_codec.h"
@@ -22,6 +23,7 @@ namespace heddle::server {
 struct GroupStart {
   engine::ExecutorLimits limits;
   std::vector<RankMesh::Peer> peers;  // [world] in the order of ranks
+  uint64_t mesh_key = 0;
 };
 
 // INVALID_ARGUMENT: the head wants more than `own` offers, or another number of ranks.
@@ -33,12 +35,16 @@ class RankOrders {
   // Plans whose second half is to come: a pipeline has one more than stages.
   static constexpr size_t kMaxSteps = 80;
 
-  explicit RankOrders(const engine::ExecutorLimits& limits) : decoder_(limits) {}
+  // `rank`: whose orders they are.
+  RankOrders(const engine::ExecutorLimits& limits, int32_t rank)
+      : limits_(limits), rank_(rank), decoder_(limits) {}
 
   struct Order {
-    enum class Kind : uint8_t { kStage, kLogits, kEnd };
-    Kind kind = Kind::kEnd;
-    std::shared_ptr<const engine::StepPlan> plan;  // null for kEnd
+    enum class Kind : uint8_t { kStage, kLogits, kAdapter, kEnd };
+    Kind kind = Kind::kEnd;                        // kAdapter: nothing to do before the next plan
+    std::shared_ptr<const engine::StepPlan> plan;  // of the two halves
+    // For kStage: what the plan loads and binds.
+    std::vector<std::shared_ptr<const engine::AdapterImage>> adapters;
   };
   // INVALID_ARGUMENT: the message has no place here, or its plan is none of these limits. Nothing
   // is to be taken behind an error.
@@ -46,9 +52,13 @@ class RankOrders {
 
  private:
   absl::StatusOr<Order> TakePlan(const std::string& message);
+  absl::Status CheckAdapters(const engine::StepPlan& plan) const;
 
+  const engine::ExecutorLimits limits_;
+  const int32_t rank_;
   engine::PlanDecoder decoder_;
   std::deque<std::shared_ptr<const engine::StepPlan>> plans_;  // whose second half is to come
+  std::vector<engine::DecodedImage> adapters_;                 // of the next plan
 };
 
 }  // namespace heddle::server

@@ -96,7 +96,8 @@ absl::Status RankRoster::LetIn(CallId call, Member* member, const FromRank& mess
   HEDDLE_RETURN_IF_ERROR(CheckIdentity(identity_, {.token = hello.token(),
                                                    .build = hello.build(),
                                                    .model_digest = hello.model_digest(),
-                                                   .isa = hello.isa()}));
+                                                   .isa = hello.isa(),
+                                                   .ucx = hello.ucx()}));
   if (hello.mesh_address().empty() || hello.mesh_address().size() > kMaxAddressBytes) {
     return absl::InvalidArgumentError(base::StrCat("an address of ", hello.mesh_address().size(),
                                                    " bytes; it has 1 to ", kMaxAddressBytes));

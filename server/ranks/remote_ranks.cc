@@ -2,8 +2,8 @@
 
 #include <optional>
 
-#include "base/check.h"
 #include "base/status.h"
+#include "engine/adapter/image_codec.h"
 
 namespace heddle::server {
 
@@ -22,7 +22,13 @@ absl::Status RemoteRanks::Regroup(kernels::Device& device) {
 }
 
 void RemoteRanks::Begin(const engine::StepPlan& plan, Adapters adapters) {
-  HEDDLE_CHECK(adapters.empty(), "adapters do not travel");
+  for (const auto& image : adapters) {
+    for (int32_t rank = 1; rank < world(); ++rank) {
+      ranks::v1::FromHead part;
+      engine::EncodeImage(*image, rank, plan, part.mutable_adapter());
+      head_->SendTo(rank, part);
+    }
+  }
   message_.clear();
   encoder_.Encode(plan, &message_);
   ranks::v1::FromHead message;

@@ -52,6 +52,7 @@ absl::StatusOr<UcxLibrary> OpenUcx() {
   find("ucp_request_cancel", &ucx.request_cancel);
   find("ucp_request_free", &ucx.request_free);
   find("ucs_status_string", &ucx.status_string);
+  find("ucp_get_version_string", &ucx.version_string);
   if (missing.empty()) return ucx;
   return absl::UnimplementedError(
       base::StrCat(kFile, " has no function ", missing, "; UCX 1.13 or later is needed"));

@@ -28,6 +28,7 @@ struct UcxLibrary {
   decltype(&ucp_request_cancel) request_cancel;
   decltype(&ucp_request_free) request_free;
   decltype(&ucs_status_string) status_string;
+  decltype(&ucp_get_version_string) version_string;
 };
 
 // UNIMPLEMENTED if it is not installed. It is loaded once, and never closed.

@@ -42,7 +42,7 @@ class UcxMesh final : public RankMesh, public std::enable_shared_from_this<UcxMe
   absl::Status Open();
 
   std::string address() const override { return address_; }
-  absl::Status Connect(const std::vector<Peer>& peers, int32_t own) override;
+  absl::Status Connect(const std::vector<Peer>& peers, int32_t own, uint64_t key) override;
   std::shared_ptr<Communicator> Join(const std::vector<int32_t>& members) override;
 
   void Abort(const absl::Status& why) override {
@@ -74,8 +74,13 @@ class UcxMesh final : public RankMesh, public std::enable_shared_from_this<UcxMe
   };
 
   static void OnBroken(void* link, ucp_ep_h, ucs_status_t status);
-  static ucp_tag_t Tag(int32_t from, uint32_t message) {
-    return (static_cast<ucp_tag_t>(from) << 32) | message;
+  // One to one for a key (SplitMix64's mixing), so that two messages never have the same, and not
+  // to be guessed without it.
+  ucp_tag_t Tag(int32_t from, uint32_t message) const {
+    uint64_t x = ((static_cast<uint64_t>(from) << 32) | message) ^ key_;
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9U;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111ebU;
+    return x ^ (x >> 31);
   }
   // Makes progress until `is_done`; `peer` is who is to blame for a wait that is too long.
   template <typename F>
@@ -92,6 +97,7 @@ class UcxMesh final : public RankMesh, public std::enable_shared_from_this<UcxMe
   ucp_worker_h worker_ = nullptr;
   std::string address_;
   int32_t own_ = 0;
+  uint64_t key_ = 0;
   std::vector<Link> links_;     // [world]
   std::vector<void*> pending_;  // sends that are not done
   std::atomic<int64_t> ops_{0};
@@ -155,8 +161,9 @@ UcxMesh::~UcxMesh() {
   if (context_ != nullptr) ucx_.cleanup(context_);
 }
 
-absl::Status UcxMesh::Connect(const std::vector<Peer>& peers, int32_t own) {
+absl::Status UcxMesh::Connect(const std::vector<Peer>& peers, int32_t own, uint64_t key) {
   HEDDLE_CHECK(links_.empty(), "a mesh is connected once");
+  key_ = key;
   own_ = own;
   links_ = std::vector<Link>(peers.size());
   for (size_t rank = 0; rank < peers.size(); ++rank) {
@@ -375,6 +382,11 @@ std::shared_ptr<Communicator> UcxMesh::Join(const std::vector<int32_t>& members)
 }
 
 }  // namespace
+
+absl::StatusOr<std::string> RankMesh::Version() {
+  HEDDLE_ASSIGN_OR_RETURN(const UcxLibrary* ucx, LoadUcx());
+  return std::string(ucx->version_string());
+}
 
 absl::StatusOr<std::shared_ptr<RankMesh>> RankMesh::Create(const Options& options) {
   HEDDLE_ASSIGN_OR_RETURN(const UcxLibrary* ucx, LoadUcx());

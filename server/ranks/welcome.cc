@@ -22,6 +22,7 @@ ranks::v1::Welcome ToWelcome(const RankSettings& settings, int32_t rank) {
   welcome.set_timeout_ms(settings.timeout.count());
   welcome.set_rejoin_ms(settings.rejoin.count());
   welcome.set_session(settings.session);
+  welcome.set_adapter_max_rank(settings.adapter_max_rank);
   return welcome;
 }
 
@@ -47,6 +48,7 @@ absl::StatusOr<RankSettings> FromWelcome(const ranks::v1::Welcome& welcome) {
   settings.timeout = std::chrono::milliseconds(welcome.timeout_ms());
   settings.rejoin = std::chrono::milliseconds(welcome.rejoin_ms());
   settings.session = welcome.session();
+  settings.adapter_max_rank = welcome.adapter_max_rank();
   return settings;
 }
 

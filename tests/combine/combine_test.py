@@ -4,7 +4,7 @@ alone on a server with nothing of this, to the bit of every log-probability.
 
     combine_test.py [--requests N] [--seed S] [--tp RANKS] [--pp STAGES] [--hybrid]
 
-With several stages there are no adapters and no drafters with weights. --hybrid: on a model with short convolutions, with neither.
+--hybrid: on a model with short convolutions, without adapters and drafters with weights.
 """
 
 import argparse
@@ -64,15 +64,13 @@ def main():
     parser.add_argument("--hybrid", action="store_true")
     arguments = parser.parse_args()
     source = random.Random(arguments.seed)
-    features = FEATURES if arguments.pp == 1 and not arguments.hybrid else without_adapters()
+    features = without_adapters() if arguments.hybrid else FEATURES
     drawn = [draw(source, features) for _ in range(arguments.requests)]
     ranks = [*COMMON, "--tp", str(arguments.tp), "--pp", str(arguments.pp)]
     if arguments.hybrid:
         with tempfile.TemporaryDirectory() as folder:
             model = write_hybrid_model(pathlib.Path(folder) / "model", DEMO_MODEL)
             return compare(drawn, features, ranks, ["ngram,suffix"], arguments.seed, model)
-    if arguments.pp > 1:
-        return compare(drawn, features, ranks, ["ngram,suffix"], arguments.seed)
     with tempfile.TemporaryDirectory() as folder:
         adapters = {**TRAINED, **write_adapters(folder, DEMO_MODEL)}
         flags = ["--lora", ",".join(f"{name}={path}" for name, path in adapters.items()), *ranks]

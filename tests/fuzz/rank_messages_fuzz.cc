@@ -174,7 +174,7 @@ void FuzzRank(Input input) {
     if (start.ok()) limits = start->limits;
     HEDDLE_CHECK(limits.num_pages <= own.limits.num_pages, "more than was offered");
   }
-  RankOrders orders(limits);
+  RankOrders orders(limits, 1);
   uint64_t chain = 0;
   while (!input.empty()) {
     if (input.Byte() % 2 == 0) {
@@ -187,8 +187,9 @@ void FuzzRank(Input input) {
     }
     const auto order = orders.Take(message);
     if (!order.ok()) return;
-    const bool is_end = order->kind == RankOrders::Order::Kind::kEnd;
-    HEDDLE_CHECK(is_end == (order->plan == nullptr), "an order without a plan");
+    const bool is_half = order->kind == RankOrders::Order::Kind::kStage ||
+                         order->kind == RankOrders::Order::Kind::kLogits;
+    HEDDLE_CHECK(is_half == (order->plan != nullptr), "an order without a plan");
   }
 }
 

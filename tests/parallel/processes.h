@@ -16,6 +16,8 @@
 
 namespace heddle::server::test {
 
+inline constexpr uint64_t kKey = 0x1234'5678'9abc'def0;
+
 // A word of bytes through a pipe.
 inline void Put(int fd, const std::string& text) {
   const auto bytes = static_cast<uint32_t>(text.size());
@@ -59,7 +61,7 @@ inline std::vector<bool> OnProcesses(int32_t world, const RankMesh::Options& opt
     for (int32_t r = 0; r < world; ++r) {
       peers.push_back({Get(own.down[0]), "rank " + std::to_string(r)});
     }
-    const bool ok = (*mesh)->Connect(peers, rank).ok() && body(**mesh, rank);
+    const bool ok = (*mesh)->Connect(peers, rank, kKey).ok() && body(**mesh, rank);
     mesh->reset();
     std::fflush(nullptr);
     _exit(ok ? 0 : 1);

@@ -1,6 +1,8 @@
 // What a rank takes from its head, and what it refuses.
 #include "server/ranks/rank_orders.h"
 
+#include <algorithm>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -16,15 +18,11 @@ using ranks::v1::FromHead;
 
 // Messages with plans, in order, as the head makes them.
 struct Head {
-  FromHead Plan(bool with_adapter = false) {
+  FromHead Plan() {
     engine::StepPlan plan;
     plan.more_groups.resize(1);
     plan.step = ++step;
-    if (with_adapter) {
-      plan.adapter_binds.emplace_back();
-    } else {
-      engine::AddSlice(1, 0, static_cast<int32_t>(step) - 1, 1, &plan);
-    }
+    engine::AddSlice(1, 0, static_cast<int32_t>(step) - 1, 1, &plan);
     FromHead message;
     encoder.Encode(plan, message.mutable_plan());
     return message;
@@ -40,7 +38,7 @@ struct Head {
 
 TEST_CASE("The second half is the oldest step's that has had none", "[unit]") {
   Head head;
-  RankOrders orders(engine::TestLimits());
+  RankOrders orders(engine::TestLimits(), 1);
   for (const uint64_t step : {1, 2}) {
     const auto order = orders.Take(head.Plan());
     REQUIRE(order.ok());
@@ -60,7 +58,7 @@ TEST_CASE("The second half is the oldest step's that has had none", "[unit]") {
 }
 
 TEST_CASE("Messages that have no place among steps are refused", "[unit]") {
-  RankOrders orders(engine::TestLimits());
+  RankOrders orders(engine::TestLimits(), 1);
   FromHead welcome, start, garbage, nothing;
   welcome.mutable_welcome();
   start.mutable_start();
@@ -73,21 +71,90 @@ TEST_CASE("Messages that have no place among steps are refused", "[unit]") {
 TEST_CASE("A plan that comes twice, or after one that is missing, is refused", "[unit]") {
   Head head;
   const FromHead first = head.Plan(), second = head.Plan();
-  RankOrders twice(engine::TestLimits()), missing(engine::TestLimits());
+  RankOrders twice(engine::TestLimits(), 1), missing(engine::TestLimits(), 1);
   REQUIRE(twice.Take(first).ok());
   CHECK(absl::IsInvalidArgument(twice.Take(first).status()));
   CHECK(absl::IsInvalidArgument(missing.Take(second).status()));
 }
 
-TEST_CASE("Plans that bind adapters are refused", "[unit]") {
-  Head head;
-  RankOrders orders(engine::TestLimits());
-  CHECK(!orders.Take(head.Plan(/*with_adapter=*/true)).ok());
+// An adapter of three pages for the head and two for rank 1.
+std::shared_ptr<engine::AdapterImage> TwoImages(int64_t page_bytes) {
+  const auto make = [page_bytes](int32_t num_pages, char content) {
+    auto image = std::make_shared<engine::AdapterImage>();
+    image->page_bytes = page_bytes;
+    image->num_pages = num_pages;
+    const auto bytes = static_cast<size_t>(image->own_bytes());
+    image->content.reset(new std::byte[bytes]);
+    std::fill_n(image->content.get(), bytes, static_cast<std::byte>(content));
+    return image;
+  };
+  auto head = make(3, 'h');
+  auto own = make(2, 'r');
+  own->factors.push_back({.layer = 1,
+                          .site = engine::AdapterSite::kDown,
+                          .inputs = 8,
+                          .outputs = 4,
+                          .rank = 2,
+                          .block_rows = 1,
+                          .scale = 0.5f,
+                          .a = {{0, 0}, {1, 16}},
+                          .b = {{0, 32}},
+                          .a_table = {1, 32}});
+  head->id = engine::AdapterId{7};
+  head->others = {own};
+  return head;
+}
+
+TEST_CASE("A plan's adapters come before it, and only this rank's part of them", "[unit]") {
+  engine::ExecutorLimits limits = engine::TestLimits();
+  limits.page_bytes = 64;
+  const auto image = TwoImages(64);
+  engine::StepPlan plan;
+  plan.more_groups.resize(1);
+  plan.step = 1;
+  for (const int32_t page : {1, 2}) {
+    plan.adapter_loads.push_back({image->id, page, engine::PageId{10 + page}});
+  }
+  plan.adapter_pages = {engine::PageId{10}, engine::PageId{11}, engine::PageId{12}};
+  plan.adapter_binds.push_back({.adapter = image->id, .slot = 3, .scale = 1, .num_pages = 3});
+  FromHead message, adapter;
+  engine::PlanEncoder(limits).Encode(plan, message.mutable_plan());
+  engine::EncodeImage(*image, 1, plan, adapter.mutable_adapter());
+
+  RankOrders orders(limits, 1);
+  CHECK(orders.Take(adapter)->kind == Kind::kAdapter);
+  const auto order = orders.Take(message);
+  REQUIRE(order.ok());
+  REQUIRE(order->adapters.size() == 1);
+  const engine::AdapterImage& all = *order->adapters[0];
+  CHECK(all.id == image->id);
+  CHECK(all.pages_of_each_rank() == 3);
+  const engine::AdapterImage& own = all.OfRank(1);
+  CHECK(own.num_pages == 2);
+  CHECK(own.page(1)[63] == std::byte{'r'});
+  REQUIRE(own.factors.size() == 1);
+  CHECK(own.factors[0].site == engine::AdapterSite::kDown);
+  CHECK(own.factors[0].a == image->others[0]->factors[0].a);
+  CHECK(own.factors[0].a_table == engine::ImagePlace{1, 32});
+  CHECK(own.factors[0].gain == engine::kNoPlace);
+  CHECK(own.factors[0].scale == 0.5f);
+
+  CHECK(!RankOrders(limits, 1).Take(message).ok());  // without it
+  limits.page_bytes = 128;
+  CHECK(!RankOrders(limits, 1).Take(adapter).ok());
+  limits.page_bytes = 64;
+  std::string* bytes = adapter.mutable_adapter();
+  for (size_t cut = 0; cut < bytes->size(); cut += 7) {
+    FromHead damaged;
+    damaged.set_adapter(bytes->substr(0, cut));
+    RankOrders taken(limits, 1);
+    CHECK((!taken.Take(damaged).ok() || !taken.Take(message).ok()));
+  }
 }
 
 TEST_CASE("A head begins no more steps than a pipeline has", "[unit]") {
   Head head;
-  RankOrders orders(engine::TestLimits());
+  RankOrders orders(engine::TestLimits(), 1);
   for (size_t i = 0; i < RankOrders::kMaxSteps; ++i) REQUIRE(orders.Take(head.Plan()).ok());
   CHECK(absl::IsInvalidArgument(orders.Take(head.Plan()).status()));
 }

@@ -22,6 +22,7 @@ except ImportError:
 from heddle_server import BINARY, DEMO_MODEL, TIMEOUT_SCALE, Server, wait_until  # noqa: E402
 
 LIMITS = ("--threads", "1", "--kv-memory", "64MiB", "--max-batch-tokens", "64")
+DRAFTERS = pathlib.Path(__file__).resolve().parents[1] / "demo_model"
 RANKS_LOST = 75  # exit code: all processes are to be started again
 
 
@@ -96,12 +97,13 @@ class Group:
         self.end()
 
 
-def answers(server):
+def answers(server, model=None):
     """What the server says to requests that run side by side."""
+    named = {} if model is None else {"model": model}
     prompts = [f"The {animal} went to" for animal in ("cat", "dog", "old fish", "bird of the sea")]
 
     def ask(i):
-        answer = server.complete(prompts[i], max_tokens=24, temperature=0.8 * (i % 2), seed=i, logprobs=2)
+        answer = server.complete(prompts[i], max_tokens=24, temperature=0.8 * (i % 2), seed=i, logprobs=2, **named)
         choice = answer["choices"][0]
         return choice["text"], choice["logprobs"]["token_logprobs"]
 
@@ -159,6 +161,54 @@ class Streams:
         return None if self.errors else ["".join(parts) for parts in self.texts]
 
 
+class Relay:
+    """Passes bytes between a port of its own and another one, and stops doing so for a while: a link that is down."""
+
+    def __init__(self, port):
+        self._to = port
+        self._open = threading.Event()
+        self._open.set()
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self):
+        while True:
+            try:
+                near, _ = self._listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._connect, args=(near,), daemon=True).start()
+
+    def _connect(self, near):
+        self._open.wait()
+        try:
+            far = socket.create_connection(("127.0.0.1", self._to))
+        except OSError:
+            return near.close()
+        threading.Thread(target=self._pump, args=(far, near), daemon=True).start()
+        self._pump(near, far)
+
+    def _pump(self, source, sink):
+        try:
+            while data := source.recv(65536):
+                self._open.wait()
+                sink.sendall(data)
+        except OSError:
+            pass
+        for end in (source, sink):
+            end.close()
+
+    def down(self, seconds):
+        self._open.clear()
+        time.sleep(seconds)
+        self._open.set()
+
+    def close(self):
+        self._open.set()
+        self._listener.close()
+
+
 class RankProcessesTest(unittest.TestCase):
     def test_processes_give_the_tokens_of_threads(self):
         for layout in (("--tp", "2"), ("--tp", "3"), ("--pp", "2"), ("--tp", "2", "--pp", "2")):
@@ -173,6 +223,42 @@ class RankProcessesTest(unittest.TestCase):
                     self.assertEqual(group.head.stop(), 0)
                     for rank in group.ranks:
                         self.assertEqual(rank.wait(), 0, rank.log)
+
+    def test_a_drafter_runs_on_the_head(self):
+        for layout in (("--tp", "2"), ("--pp", "2"), ("--tp", "2", "--pp", "2")):
+            for drafter in (f"draft:{DRAFTERS / 'draft'}", f"eagle:{DRAFTERS / 'eagle'}", f"dflash:{DRAFTERS / 'dflash'}"):
+                with self.subTest(layout=layout, drafter=drafter):
+                    world = 1
+                    for number in layout[1::2]:
+                        world *= int(number)
+                    with Server(*LIMITS, *layout, "--speculate", "off") as threads:
+                        expected = answers(threads)
+                    with Group(world - 1, *layout, "--speculate", drafter) as group:
+                        self.assertEqual(answers(group.head), expected)
+                        self.assertEqual(answers(group.head), expected)
+                        self.assertGreater(group.head.metric("heddle_spec_decode_accepted_tokens_total"), 0)
+                        self.assertEqual(group.head.stop(), 0)
+
+    def test_adapters_are_cut_by_the_head(self):
+        adapters = ",".join(f"{name}={DRAFTERS / 'adapters' / name}" for name in ("pirate", "upper"))
+        for layout in (("--tp", "2"), ("--pp", "2"), ("--tp", "2", "--pp", "2")):
+            with self.subTest(layout=layout):
+                world = 1
+                for number in layout[1::2]:
+                    world *= int(number)
+                with Server(*LIMITS, *layout, "--lora", adapters) as threads:
+                    expected = {name: answers(threads, name) for name in ("pirate", "upper")}
+                    self.assertNotEqual(expected["pirate"], expected["upper"])
+                with Group(world - 1, *layout, "--lora", adapters) as group:
+                    for name, answer in expected.items():
+                        self.assertEqual(answers(group.head, name), answer)
+                    group.ranks[0].process.kill()
+                    self.assertTrue(wait_until(lambda: self.ready(group)[0] == 503))
+                    group.ranks.append(Rank(group.port))
+                    self.assertTrue(wait_until(lambda: self.ready(group)[0] == 200))
+                    for name, answer in expected.items():
+                        self.assertEqual(answers(group.head, name), answer)
+                    self.assertEqual(group.head.stop(), 0)
 
     def lose(self, number, flags, seconds):
         with Group(2, "--tp", "3", "--rank-rejoin-timeout", "0", *flags) as group:
@@ -268,6 +354,33 @@ class RankProcessesTest(unittest.TestCase):
             group.head.process.send_signal(signal.SIGCONT)
             self.assertEqual(streams.end(), expected, streams.errors)
             self.assertNotIn("lost", "\n".join(group.head.log))
+
+    def test_a_head_that_is_stopped_for_longer_than_its_ranks_wait_loses_nothing(self):
+        with Group(1, "--pp", "2", "--rank-timeout", "1") as group:
+            expected = Streams(group.head).end()
+            streams = Streams(group.head)
+            self.assertTrue(streams.run_for(5))
+            group.head.process.send_signal(signal.SIGSTOP)
+            self.assertTrue(wait_until(lambda: group.ranks[0].says("joining again"), 20))
+            group.head.process.send_signal(signal.SIGCONT)
+            self.assertEqual(streams.end(), expected, streams.errors)
+            self.assertEqual(sum("the rank is loaded" in line for line in group.ranks[0].log), 1)
+
+    def test_a_link_that_is_down_for_a_while_breaks_no_stream(self):
+        port = free_port()
+        relay = Relay(port)
+        self.addCleanup(relay.close)
+        rank = Rank(relay.port)
+        self.addCleanup(rank.end)
+        with Server(*LIMITS, "--tp", "2", "--rank-timeout", "1", "--ranks-listen", f"127.0.0.1:{port}") as head:
+            expected = Streams(head).end()
+            for seconds, recoveries in ((0.3, 0), (3, 1)):
+                streams = Streams(head)
+                self.assertTrue(streams.run_for(5))
+                relay.down(seconds)
+                self.assertEqual(streams.end(), expected, streams.errors)
+                self.assertEqual(head.metric("heddle_recoveries_total"), recoveries)
+            self.assertEqual(sum("the rank is loaded" in line for line in rank.log), 1)
 
     def test_ranks_wait_for_another_head(self):
         with Group(1, "--tp", "2") as group:
