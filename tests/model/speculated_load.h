@@ -88,6 +88,8 @@ class SpeculatedLoad {
         guessed_.erase(found);
       }
     }
+    // In a pipeline a sequence may have to wait for its turn.
+    if (executor_.limits().pipeline_stages == 1) guessed_.clear();
     if (Below(5) == 0) return;
     scheduler_.SetAhead({.tokens = 1 + Below(8), .feeds_drafter = true});
   }
