@@ -283,6 +283,7 @@ void Admission::MakeRunning(Sequence* sequence, PlannedStep* step) {
   step->Note(*sequence, StepNote::Kind::kAdmitted, sequence->num_computed());
   sequence->phase = Phase::kRunning;
   sequence->num_planned = 0;
+  sequence->num_found = sequence->num_computed();
   step->slots += NumSlots(*sequence);
   step->reserved_pages += parts_.limits.PagesToRun(*sequence, parts_.pool);
   parts_.adapters.Use(sequence, step->now_us);

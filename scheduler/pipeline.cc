@@ -5,9 +5,17 @@
 
 namespace heddle::scheduler {
 
-int32_t PipelineRows(int64_t waiting_rows, int32_t stages) {
-  const int64_t chunks = int64_t{4} * stages;
-  const int64_t rows = std::min<int64_t>((waiting_rows + chunks - 1) / chunks, int64_t{1} << 30);
+namespace {
+
+// Chunks for each stage: n stages stand still for less than 1 / (1 + 8) of the time while they fill
+// and run dry.
+constexpr int64_t kChunksPerStage = 8;
+
+}  // namespace
+
+int32_t PipelineRows(int64_t prompt_rows, int32_t stages) {
+  const int64_t chunks = kChunksPerStage * stages;
+  const int64_t rows = std::min<int64_t>((prompt_rows + chunks - 1) / chunks, int64_t{1} << 30);
   return std::max(kLeastPipelineRows, static_cast<int32_t>(rows));
 }
 

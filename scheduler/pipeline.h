@@ -3,10 +3,11 @@
 //
 // Streams: a sequence cannot run again before its token is drawn, so that steps share out the
 // streams evenly: as many groups as stages. A group more than another is a bubble in each round.
-// Prompts: chunks of them follow each other through the stages, and with m chunks of equal time n
-// stages are busy for m of m + n - 1 turns.
+// Prompts: chunks of them follow each other through the stages. Where all stages are equally fast,
+// they take as long as all chunks one after the other and the longest chunk n - 1 times more,
+// whatever the order; so chunks are even, as of m chunks n stages are busy for m of m + n - 1 turns.
 // Source: Narayanan et al., "PipeDream", 2019 (bubbles); Guo et al., "gLLM", 2025 (chunks by what
-// waits).
+// waits); Conway, Maxwell and Miller, "Theory of Scheduling", 1967 (flow shops).
 // Thread-safety: pure functions.
 #pragma once
 
@@ -20,10 +21,10 @@ namespace heddle::scheduler {
 // A chunk of fewer rows takes nearly as long as one of so many (docs/benchmarks/parallel.md).
 inline constexpr int32_t kLeastPipelineRows = 64;
 
-// The prompt rows of a step, while `waiting_rows` wait in all: an eighth, with two stages, of what
-// is left, so that the last chunks are the smallest. At least kLeastPipelineRows. REQUIRES: stages
-// >= 1.
-int32_t PipelineRows(int64_t waiting_rows, int32_t stages);
+// The prompt rows of a step. `prompt_rows`: of the prompts that are being read or wait, those done
+// included, so that it stays the same while they are read. Each step has an eighth of a stage's
+// part, at least kLeastPipelineRows. REQUIRES: stages >= 1.
+int32_t PipelineRows(int64_t prompt_rows, int32_t stages);
 
 // Takes out of `*decodes`, running sequences that could run one token each, those that later steps
 // run: `in_flight` others wait for their tokens, and each step has its part of all. It keeps the

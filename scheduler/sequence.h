@@ -37,6 +37,7 @@ struct Sequence {
   bool begun = false;            // the executor has heard of it
   int32_t num_planned = 0;       // tokens in the step being planned
   int32_t num_recompute = 0;     // positions that had been computed before a preemption
+  int32_t num_found = 0;         // positions that it had when it was admitted
   int32_t num_hashed_pages = 0;  // leading pages that are in the prefix cache; -1: none will be
   int32_t num_expected = 0;  // 1: a step in flight draws a token that the plan behind it counts on
   uint64_t expected_step = 0;   // that step

@@ -142,9 +142,9 @@ int32_t StepPlanner::PromptBudget(int64_t streams) {
   const int32_t budget = parts_.budget.PromptRows(step_, parts_.running, streams);
   const int32_t stages = parts_.limits.options.pipeline_stages;
   if (stages == 1) return budget;
-  int64_t waiting = admission_.unstarted_tokens();
-  for (const Sequence* prompt : step_.prompts) waiting += prompt->num_remaining();
-  return std::min(budget, PipelineRows(waiting, stages));
+  int64_t rows = admission_.unstarted_tokens();
+  for (const Sequence* prompt : step_.prompts) rows += prompt->num_tokens() - prompt->num_found;
+  return std::min(budget, PipelineRows(rows, stages));
 }
 
 // Chooses which pages of adapters this step loads, and leaves out the sequences that wait for more.

@@ -20,7 +20,8 @@ class Simulation {
         scheduler_(options.scheduler),
         budget_({.max_step_rows = options.scheduler.max_step_tokens}),
         flights_(options.later_stages.empty() ? 1 : options.scheduler.max_in_flight),
-        free_us_(options.later_stages.size() + 1) {
+        free_us_(options.later_stages.size() + 1),
+        link_free_us_(options.later_stages.size() + 1) {
     double survival = 1;
     for (int32_t i = 0; i < options.draft_tokens; ++i) {
       survivals_.push_back(static_cast<float>(survival *= options.draft_acceptance));
@@ -152,21 +153,30 @@ class Simulation {
     double back_us = 0;  // when the rows to draw from are at stage 0
   };
 
+  // When rows that leave `stage` at `at_us` are at the next one. A link has one message at a time
+  // on its way, but the next one leaves while the last one's latency passes.
+  double PassLink(size_t stage, int64_t rows, double at_us) {
+    if (rows == 0) return at_us;
+    const double sent_us = options_.link.row_us * static_cast<double>(rows);
+    link_free_us_[stage] = std::max(at_us, link_free_us_[stage]) + sent_us;
+    return link_free_us_[stage] + options_.link.latency_us;
+  }
+
   // Lets the next flight's plan pass through the stages, behind those before it.
   void Submit() {
     Flight& flight = flights_.next();
     flight.begin_us = now_us_;
     const auto rows = static_cast<int64_t>(flight.plan.token_ids.size());
+    const size_t last = options_.later_stages.size();
     double at_us = now_us_;
-    for (size_t stage = 0; stage < free_us_.size(); ++stage) {
-      if (stage > 0) at_us += HopUs(options_.link, rows);
+    for (size_t stage = 0; stage <= last; ++stage) {
+      if (stage > 0) at_us = PassLink(stage - 1, rows, at_us);
       const StepTimeModel& machine =
           stage == 0 ? options_.machine : options_.later_stages[stage - 1];
       at_us = std::max(at_us, free_us_[stage]) + StepUs(machine, flight.plan);
       free_us_[stage] = at_us;
     }
-    if (free_us_.size() > 1) at_us += HopUs(options_.link, LogitRows(flight.plan));
-    flight.back_us = at_us;
+    flight.back_us = last == 0 ? at_us : PassLink(last, LogitRows(flight.plan), at_us);
     flights_.Push();
   }
 
@@ -281,7 +291,8 @@ class Simulation {
   std::vector<DraftCandidate> candidates_;
   std::vector<DraftOffer> offers_;
   base::InFlight<Flight> flights_;
-  std::vector<double> free_us_;  // [stages] when each has run all that it was given
+  std::vector<double> free_us_;       // [stages] when each has run all that it was given
+  std::vector<double> link_free_us_;  // [stages] when the link behind each has sent all
   engine::StepResult answer_;
   std::vector<SequenceEvent> events_;
 };

@@ -25,7 +25,8 @@ struct SimulationOptions {
   SchedulerOptions scheduler;
   StepTimeModel machine;  // of stage 0, where the model is a pipeline
   // A pipeline's stages behind the first, scheduler.pipeline_stages - 1 of them, and what joins
-  // them. Steps pass through the stages in order, scheduler.max_in_flight at a time.
+  // them. Steps pass through the stages in order, scheduler.max_in_flight at a time, and links
+  // have one step's rows on their way.
   std::vector<StepTimeModel> later_stages;
   LinkTimeModel link;
   // Limits on the requests that wait for their first step and on their prompt tokens (0: no limit).

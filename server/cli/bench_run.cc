@@ -163,22 +163,19 @@ absl::StatusOr<double> BenchRun::MeasureDecodes() {
 
 absl::Status BenchRun::Prefill() {
   Begin();
-  int64_t left = int64_t{shape_.batch} * shape_.prompt_tokens;
-  const auto room_of_step = [&] {
-    const int32_t most = executor_.limits().max_batch_tokens;
-    return stages_ == 1 ? most : std::min(most, scheduler::PipelineRows(left, stages_));
-  };
-  int32_t room = room_of_step();
+  const int64_t rows = int64_t{shape_.batch} * shape_.prompt_tokens;
+  int32_t room_of_step = executor_.limits().max_batch_tokens;
+  if (stages_ > 1) room_of_step = std::min(room_of_step, scheduler::PipelineRows(rows, stages_));
+  int32_t room = room_of_step;
   for (int32_t i = 0; i < shape_.batch; ++i) {
     for (int32_t begin = 0; begin < shape_.prompt_tokens;) {
       const int32_t end = std::min(shape_.prompt_tokens, begin + room);
       AddRows(i, begin, end, /*draw=*/end == shape_.prompt_tokens);
       room -= end - begin;
-      left -= end - begin;
       begin = end;
       if (room > 0) continue;
       HEDDLE_RETURN_IF_ERROR(Submit());
-      room = room_of_step();
+      room = room_of_step;
     }
   }
   if (!plan().empty()) HEDDLE_RETURN_IF_ERROR(Submit());

@@ -102,10 +102,27 @@ TEST_CASE("A group keeps those that have drawn longest ago", "[scheduler][unit]"
   CHECK(decodes.size() == 2);
 }
 
-TEST_CASE("Chunks get smaller with what is left, down to a size that pays", "[scheduler][unit]") {
-  CHECK(PipelineRows(4096, 2) == 512);
-  CHECK(PipelineRows(2048, 2) == 256);
-  CHECK(PipelineRows(2048, 4) == 128);
+TEST_CASE("Chunks of a prompt are even", "[scheduler][unit]") {
+  SchedulerOptions options = Options(2);
+  options.num_pages = 1024;
+  options.max_context = 2048;
+  options.max_step_tokens = 512;
+  Rig rig(options, 3);
+  rig.ahead = [] { return true; };
+  rig.Add(MakeRequest(1600, 2));
+  int32_t num_chunks = 0;
+  while (rig.Step()) {
+    if (rig.plan.token_ids.size() <= 1) continue;  // the second token, and the end
+    ++num_chunks;
+    CHECK(rig.plan.token_ids.size() == 100);
+  }
+  CHECK(num_chunks == 16);
+}
+
+TEST_CASE("Each stage has eight chunks, of a size that pays", "[scheduler][unit]") {
+  CHECK(PipelineRows(4096, 2) == 256);
+  CHECK(PipelineRows(2048, 2) == 128);
+  CHECK(PipelineRows(4096, 4) == 128);
   CHECK(PipelineRows(10, 2) == kLeastPipelineRows);
   CHECK(PipelineRows(0, 64) == kLeastPipelineRows);
   CHECK(PipelineRows(int64_t{1} << 60, 2) > 0);

@@ -79,6 +79,16 @@ TEST_CASE("Chunks of a long prompt follow each other through the stages", "[simu
   CHECK(result.requests[0].first_token_us < 4000 * 10 / 0.85);
 }
 
+TEST_CASE("Rows of several steps pass a slow link one after the other", "[simulation]") {
+  SimulationOptions options{.scheduler = Pipeline(2), .machine = {.row_us = 1}};
+  options.later_stages = {{.row_us = 1}};
+  options.link.row_us = 10;
+  const auto result = Run({{.prompt_tokens = 4000, .output_tokens = 1}}, options);
+  // The link is the slowest part: a chunk more before and behind it, of a sixteenth each.
+  CHECK(result.requests[0].first_token_us >= 4000 * 10);
+  CHECK(result.requests[0].first_token_us < 4000 * 10 + 600);
+}
+
 TEST_CASE("Drafts that are right bring several tokens per step", "[simulation]") {
   SchedulerOptions drafting = kRoomy;
   drafting.max_draft_tokens = 16;
