@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <cstring>
 
+#include "engine/parallel/plan_members.h"
 #include "engine/parallel/wire.h"
 
 namespace heddle::engine {
 namespace {
 
 constexpr int32_t kPlaceAlignment = 16;
+constexpr int64_t kPointerBytes = sizeof(const void*);
 
 void WritePlace(const ImagePlace& place, ByteWriter* bytes) {
   bytes->Zigzag(place.page);
@@ -35,7 +37,7 @@ void WriteFactors(const ImageFactors& factors, ByteWriter* bytes) {
   }
 }
 
-// Reads what the functions above write, and fails on places outside of the image.
+// Reads what the functions above write, and fails on what does not lie within the image's pages.
 class FactorReader {
  public:
   FactorReader(ByteReader* bytes, const AdapterImage& image) : bytes_(*bytes), image_(image) {}
@@ -48,7 +50,7 @@ class FactorReader {
     for (int32_t* number :
          {&factors.layer, &factors.member, &factors.part, &factors.inputs, &factors.outputs,
           &factors.rank, &factors.block_rows, &factors.a_block_rows}) {
-      *number = static_cast<int32_t>(bytes_.Zigzag());
+      ReadMembers(&bytes_, number);
     }
     factors.scale = bytes_.Word<float>();
     factors.a = Places();
@@ -56,22 +58,54 @@ class FactorReader {
     for (ImagePlace* place : {&factors.a_table, &factors.b_table, &factors.gain, &factors.bias}) {
       *place = Place();
     }
+    if (!Lies(factors)) bytes_.Fail();
     return factors;
   }
 
  private:
   ImagePlace Place() {
-    const ImagePlace place{static_cast<int32_t>(bytes_.Zigzag()),
-                           static_cast<int32_t>(bytes_.Zigzag())};
-    const bool is_there = place.page >= 0 && place.page < image_.num_pages && place.offset >= 0 &&
-                          place.offset < image_.page_bytes && place.offset % kPlaceAlignment == 0;
-    if (!is_there && place != kNoPlace) bytes_.Fail();
+    ImagePlace place;
+    ReadMembers(&bytes_, &place.page);
+    ReadMembers(&bytes_, &place.offset);
     return place;
   }
   std::vector<ImagePlace> Places() {
     std::vector<ImagePlace> places(bytes_.Count());
     for (ImagePlace& place : places) place = Place();
     return places;
+  }
+
+  // Whether the page of the image has so many bytes there.
+  bool Has(const ImagePlace& place, int64_t bytes) const {
+    return place.page >= 0 && place.page < image_.num_pages && place.offset >= 0 &&
+           place.offset % kPlaceAlignment == 0 && bytes <= image_.page_bytes - place.offset;
+  }
+  bool HasBlocks(const std::vector<ImagePlace>& blocks, int64_t rows, int64_t block_rows,
+                 int64_t cols) const {
+    if (blocks.empty()) return true;  // the identity, or no product
+    if (block_rows < 1 || static_cast<int64_t>(blocks.size()) != (rows - 1) / block_rows + 1) {
+      return false;
+    }
+    for (const ImagePlace& block : blocks) {
+      const int64_t count = std::min(block_rows, rows);
+      if (!Has(block, count * kernels::RowBytes(image_.dtype, cols))) return false;
+      rows -= count;
+    }
+    return true;
+  }
+  bool Lies(const ImageFactors& f) const {
+    if (f.rank < 0 || f.inputs < 0 || f.outputs < 0) return false;
+    const auto has_table = [this](const ImagePlace& at, const std::vector<ImagePlace>& blocks) {
+      return blocks.empty() ||
+             Has(at, static_cast<int64_t>(blocks.size()) * kPointerBytes);
+    };
+    const auto has_vector = [&](const ImagePlace& at) {
+      return at == kNoPlace || Has(at, int64_t{f.outputs} * int64_t{sizeof(float)});
+    };
+    const bool has_a = f.gathers() ? HasBlocks(f.a, f.inputs, f.a_block_rows, f.rank)
+                                   : HasBlocks(f.a, f.rank, f.block_rows, f.inputs);
+    return has_a && HasBlocks(f.b, f.rank, f.block_rows, f.outputs) && has_table(f.a_table, f.a) &&
+           has_table(f.b_table, f.b) && has_vector(f.gain) && has_vector(f.bias);
   }
 
   ByteReader& bytes_;
@@ -114,10 +148,12 @@ absl::StatusOr<DecodedImage> DecodeImage(std::string_view message, int32_t rank,
   auto all = std::make_shared<AdapterImage>();
   all->id = AdapterId{bytes.Word<uint64_t>()};
   part->dtype = all->dtype = static_cast<kernels::DType>(bytes.Byte());
-  part->max_rank = all->max_rank = static_cast<int32_t>(bytes.Zigzag());
-  part->page_bytes = all->page_bytes = bytes.Zigzag();
-  part->num_pages = static_cast<int32_t>(bytes.Zigzag());
-  all->num_pages = static_cast<int32_t>(bytes.Zigzag());
+  ReadMembers(&bytes, &part->max_rank);
+  ReadMembers(&bytes, &part->page_bytes);
+  ReadMembers(&bytes, &part->num_pages);
+  ReadMembers(&bytes, &all->num_pages);
+  all->max_rank = part->max_rank;
+  all->page_bytes = part->page_bytes;
   if (!bytes.ok() || part->dtype != limits.dtype || part->page_bytes != limits.page_bytes ||
       part->num_pages < 0 || part->num_pages > all->num_pages ||
       all->num_pages > limits.max_pages) {

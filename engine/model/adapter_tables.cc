@@ -48,12 +48,29 @@ std::vector<AdapterTables::Entry> AdapterTables::EntriesOf(const ModelSpec& spec
       const SiteShape shape = ShapeOf(spec, i < spec.n_layers() ? i : kModelLayer, entry.site);
       entry.members = shape.members;
       entry.parts = StackedParts(shape.parts);
-      entry.num_tokens = entry.site == AdapterSite::kEmbedding ? shape.inputs : 0;
+      entry.inputs = shape.inputs;
+    entry.num_tokens = entry.site == AdapterSite::kEmbedding ? shape.inputs : 0;
       entry.first = first;
       first += shape.members * static_cast<int32_t>(shape.parts.size());
     }
   }
   return entries;
+}
+
+// Whether the model, or this rank's share of it, has what the factors change, in their shape.
+bool AdapterTables::IsHere(const ImageFactors& f) const {
+  const auto n_layers = static_cast<int32_t>(entries_.size() / kNumAdapterSites) - 1;
+  if (f.layer != kModelLayer && (f.layer < 0 || f.layer >= n_layers)) return false;
+  const Entry& entry = entries_[IndexOf(f.layer, f.site)];
+  if (f.part < 0 || f.part >= static_cast<int32_t>(entry.parts.size()) || f.member < 0 ||
+      f.member >= entry.members || f.outputs != entry.parts[static_cast<size_t>(f.part)].rows) {
+    return false;
+  }
+  if (f.rank == 0) return true;
+  if (f.inputs != entry.inputs || (f.a.empty() && f.b.empty())) return false;
+  if (f.a.empty()) return f.rank == f.inputs;
+  if (f.b.empty()) return f.rank == f.outputs;
+  return f.rank > 0 && f.rank <= entry.matrix.max_rank;
 }
 
 size_t AdapterTables::IndexOf(int32_t layer, AdapterSite site) const {
@@ -134,13 +151,11 @@ absl::Status AdapterTables::Bind(kernels::Device& device, int32_t slot, float sc
   std::fill(slot_row_.begin(), slot_row_.end(), kernels::AdapterFactors{});
   std::vector<Use> uses(entries_.size());
   for (const ImageFactors& factors : image.factors) {
+    if (image.dtype != entries_.front().matrix.dtype || !IsHere(factors)) {
+      return absl::InvalidArgumentError("an adapter's image was made for another model");
+    }
     const size_t index = IndexOf(factors.layer, factors.site);
     Entry& entry = entries_[index];
-    const bool is_whole = factors.rank > 0 && (factors.a.empty() || factors.b.empty());
-    HEDDLE_CHECK(factors.part < static_cast<int32_t>(entry.parts.size()) &&
-                     factors.member < entry.members && image.dtype == entry.matrix.dtype &&
-                     (is_whole || factors.rank <= entry.matrix.max_rank),
-                 "an adapter's image was made for another model");
     // Kernels size their memory by it; a whole matrix counts its columns as ranks.
     entry.matrix.max_rank = std::max(entry.matrix.max_rank, factors.rank);
     uses[index].changes = true;

@@ -38,9 +38,9 @@ class AdapterTables {
   const kernels::AdapterMatrix* matrix(int32_t layer, AdapterSite site) const;
 
   // From now on rows with `slot` have the adapter. `pages` are on the device, and the
-  // first image.num_pages of them hold the image; its tables are written into them. REQUIRES: the
-  // image was made for this model with these limits, and no enqueued work reads the slot or these
-  // pages.
+  // first image.num_pages of them hold the image; its tables are written into them.
+  // INVALID_ARGUMENT: the image was made for another model; the slot is as before. REQUIRES: no
+  // enqueued work reads the slot or these pages.
   absl::Status Bind(kernels::Device& device, int32_t slot, float scale, const AdapterImage& image,
                     std::span<std::byte* const> pages);
 
@@ -52,6 +52,7 @@ class AdapterTables {
     kernels::AdapterMatrix matrix;
     int32_t members = 0;  // 0: the model lacks the site
     int32_t first = 0;    // of its factors in a slot's row of the table
+    int64_t inputs = 0;
     int64_t num_tokens = 0;
     AdapterSite site = AdapterSite::kQkv;
     int32_t num_bound = 0;  // slots whose adapters change it
@@ -66,6 +67,7 @@ class AdapterTables {
   AdapterTables() = default;
   static std::vector<Entry> EntriesOf(const ModelSpec& spec);
   size_t IndexOf(int32_t layer, AdapterSite site) const;
+  bool IsHere(const ImageFactors& factors) const;
   void CountUses(int32_t slot, const std::vector<Use>& uses);
   absl::Status WritePointers(kernels::Device& device, const AdapterImage& image,
                              std::span<std::byte* const> pages);

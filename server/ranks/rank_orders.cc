@@ -69,7 +69,9 @@ absl::StatusOr<RankOrders::Order> RankOrders::Take(const FromHead& message) {
                               {.page_bytes = limits_.page_bytes,
                                .dtype = limits_.adapter_dtype,
                                .max_pages = limits_.adapter_slots > 0 ? limits_.num_pages : 0}));
-      if (adapters_.size() >= static_cast<size_t>(limits_.max_batch_seqs)) {
+      // Each is bound to a slot, or loads a page.
+      if (static_cast<int64_t>(adapters_.size()) >=
+          int64_t{limits_.adapter_slots} + limits_.num_pages) {
         return absl::InvalidArgumentError("the head sends more adapters than a step can have");
       }
       adapters_.push_back(std::move(image));

@@ -98,8 +98,9 @@ std::shared_ptr<engine::AdapterImage> TwoImages(int64_t page_bytes) {
                           .block_rows = 1,
                           .scale = 0.5f,
                           .a = {{0, 0}, {1, 16}},
-                          .b = {{0, 32}},
-                          .a_table = {1, 32}});
+                          .b = {{0, 32}, {0, 48}},
+                          .a_table = {1, 32},
+                          .b_table = {1, 48}});
   head->id = engine::AdapterId{7};
   head->others = {own};
   return head;
@@ -150,6 +151,34 @@ TEST_CASE("A plan's adapters come before it, and only this rank's part of them",
     RankOrders taken(limits, 1);
     CHECK((!taken.Take(damaged).ok() || !taken.Take(message).ok()));
   }
+}
+
+TEST_CASE("Factors that do not lie within their pages are refused", "[unit]") {
+  engine::ExecutorLimits limits = engine::TestLimits();
+  limits.page_bytes = 64;
+  const auto is_taken = [&](const auto& change) {
+    const auto image = TwoImages(64);
+    auto own = std::make_shared<engine::AdapterImage>(*image->others[0]);
+    change(own->factors[0]);
+    image->others = {own};
+    engine::StepPlan plan;
+    plan.adapter_binds.push_back({.adapter = image->id, .slot = 3, .scale = 1, .num_pages = 3});
+    FromHead message;
+    engine::EncodeImage(*image, 1, plan, message.mutable_adapter());
+    return RankOrders(limits, 1).Take(message).ok();
+  };
+  using Factors = engine::ImageFactors;
+  CHECK(is_taken([](Factors&) {}));
+  CHECK(!is_taken([](Factors& f) { f.a[1].page = 2; }));
+  CHECK(!is_taken([](Factors& f) { f.a[1].page = -1; }));
+  CHECK(!is_taken([](Factors& f) { f.a[0].offset = 64; }));
+  CHECK(!is_taken([](Factors& f) { f.a[0].offset = 8; }));
+  CHECK(!is_taken([](Factors& f) { f.inputs = 33; }));
+  CHECK(!is_taken([](Factors& f) { f.outputs = 1 << 30; }));
+  CHECK(!is_taken([](Factors& f) { f.rank = 3; }));
+  CHECK(!is_taken([](Factors& f) { f.block_rows = 0; }));
+  CHECK(!is_taken([](Factors& f) { f.b_table = {1, 56}; }));
+  CHECK(!is_taken([](Factors& f) { f.bias = {1, 60}; }));
 }
 
 TEST_CASE("A head begins no more steps than a pipeline has", "[unit]") {
