@@ -67,6 +67,9 @@ struct EngineConfig {
   std::string ranks_listen;    // HOST:PORT where the other ranks join; empty: they are threads
   std::string join;            // HOST:PORT of the head; empty: this process is the head
   std::string rank_token_file;
+  std::string rank_tls_cert;  // files in PEM format; empty: no TLS between ranks
+  std::string rank_tls_key;
+  std::string rank_tls_ca;
   Seconds rank_timeout{10};
   Seconds rank_rejoin_timeout{60};
   std::string isa = "auto";

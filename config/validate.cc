@@ -52,7 +52,21 @@ absl::Status ValidateModel(Command command, const Config& config) {
                               "comes with heddle", without));
 }
 
+absl::Status ValidateRankTls(const Config& config) {
+  const bool has_cert = !config.rank_tls_cert.empty();
+  if (has_cert != !config.rank_tls_key.empty() || has_cert != !config.rank_tls_ca.empty()) {
+    return Contradiction(
+        "--rank-tls-cert, --rank-tls-key and --rank-tls-ca go together: the head and its ranks "
+        "check each other's certificates");
+  }
+  if (has_cert && config.ranks_listen.empty() && config.join.empty()) {
+    return Contradiction("--rank-tls-cert is for --ranks-listen and --join");
+  }
+  return absl::OkStatus();
+}
+
 absl::Status ValidateEngine(const Config& config) {
+  HEDDLE_RETURN_IF_ERROR(ValidateRankTls(config));
   if ((config.page_tokens & (config.page_tokens - 1)) != 0) {
     return Contradiction(StrCat("--page-tokens must be a power of two, not ", config.page_tokens));
   }

@@ -56,6 +56,13 @@ absl::StatusOr<RankIdentity> IdentityOf(const config::Config& config,
   return identity;
 }
 
+absl::StatusOr<RankTls> TlsOf(const config::Config& config, const Logger& log) {
+  RankTls tls{config.rank_tls_cert, config.rank_tls_key, config.rank_tls_ca};
+  if (tls.enabled()) WarnIfReadableByOthers("--rank-tls-key", tls.key_file, log);
+  HEDDLE_RETURN_IF_ERROR(CheckRankTls(tls, [&log](const std::string& what) { log.Warning(what); }));
+  return tls;
+}
+
 // A number that no other head has.
 uint64_t NewSession() {
   std::random_device random;
@@ -74,6 +81,7 @@ struct RankRun {
   const config::Config& config;
   const engine::LoadOptions& options;
   RankAddress head;
+  RankTls tls;
   RankIdentity identity;
   SignalWatch& signals;
   const Logger& log;
@@ -87,7 +95,7 @@ absl::StatusOr<std::shared_ptr<RankClient>> JoinHead(RankRun& run,
   const auto begin = std::chrono::steady_clock::now();
   for (bool is_first = true;; is_first = false) {
     absl::StatusOr<std::shared_ptr<RankClient>> client =
-        RankClient::Join(run.head.host, run.head.port, run.identity, run.part.place);
+        RankClient::Join(run.head.host, run.head.port, run.tls, run.identity, run.part.place);
     if (!absl::IsUnavailable(client.status())) return client;
     if (is_first) {
       run.log.Info("waiting for the head",
@@ -176,6 +184,7 @@ absl::StatusOr<std::shared_ptr<RankHead>> StartRankHead(const config::Config& co
                           ParseRankAddress("--ranks-listen", config.ranks_listen));
   head.host = address.host;
   head.port = address.port;
+  HEDDLE_ASSIGN_OR_RETURN(head.tls, TlsOf(config, *log));
   HEDDLE_ASSIGN_OR_RETURN(head.identity, IdentityOf(config, options, *log));
   head.settings = {.layout = options.layout,
                    .weights = options.weights,
@@ -196,8 +205,9 @@ absl::StatusOr<std::shared_ptr<RankHead>> StartRankHead(const config::Config& co
 absl::Status RunRank(const config::Config& config, SignalWatch& signals, const Logger& log) {
   HEDDLE_ASSIGN_OR_RETURN(const RankAddress address, ParseRankAddress("--join", config.join));
   HEDDLE_ASSIGN_OR_RETURN(const engine::LoadOptions options, ToLoadOptions(config));
+  HEDDLE_ASSIGN_OR_RETURN(const RankTls tls, TlsOf(config, log));
   HEDDLE_ASSIGN_OR_RETURN(const RankIdentity identity, IdentityOf(config, options, log));
-  RankRun run{config, options, address, identity, signals, log, {}};
+  RankRun run{config, options, address, tls, identity, signals, log, {}};
   std::optional<milliseconds> patience;  // for the first head: without end
   while (true) {
     absl::StatusOr<std::shared_ptr<RankClient>> client = JoinHead(run, patience);

@@ -16,21 +16,22 @@ using Clock = std::chrono::steady_clock;
 
 constexpr milliseconds kWatchTick{100};
 constexpr int kMaxMessageBytes = 1 << 20;  // from ranks: they send no rows here
+constexpr int kHandshakeMs = 3000;         // as long as a call may say nothing
 constexpr int kMaxThreads = 96;            // a call has one; ranks are 63 at most
 
 }  // namespace
 
 absl::Status GrpcRankHead::Listen() {
   const bool loopback = IsLoopbackHost(options_.host);
-  if (!loopback && options_.identity.token.empty()) {
+  if (!loopback && options_.identity.token.empty() && !options_.tls.enabled()) {
     return absl::InvalidArgumentError(
         base::StrCat("--ranks-listen ", options_.host,
-                     " is not this machine alone: it needs --rank-token-file"));
+                     " is not this machine alone: it needs --rank-token-file or --rank-tls-cert"));
   }
   HEDDLE_ASSIGN_OR_RETURN(mesh_, NewMesh());
   grpc::ServerBuilder builder;
   builder.AddListeningPort(base::StrCat(options_.host, ":", std::to_string(options_.port)),
-                           grpc::InsecureServerCredentials(), &port_);
+                           HeadCredentials(options_.tls), &port_);
   builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
   builder.SetSyncServerOption(grpc::ServerBuilder::MAX_POLLERS, 2);
   grpc::ResourceQuota quota("ranks");
@@ -38,6 +39,7 @@ absl::Status GrpcRankHead::Listen() {
   builder.SetResourceQuota(quota);
   const auto ping = static_cast<int>(std::max<int64_t>(options_.settings.timeout.count() / 4, 100));
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kHandshakeMs);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, ping / 2);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, 0);

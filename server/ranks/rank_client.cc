@@ -39,8 +39,8 @@ class Client final : public RankClient {
   Client() = default;
   ~Client() override;
 
-  absl::Status Connect(const std::string& host, uint16_t port, const RankIdentity& identity,
-                       const HeldPlace& held);
+  absl::Status Connect(const std::string& host, uint16_t port, const RankTls& tls,
+                       const RankIdentity& identity, const HeldPlace& held);
   const RankSettings& settings() const override { return settings_; }
   const engine::RankOffer& offer() const override { return offer_; }
   int32_t rank() const override { return rank_; }
@@ -101,8 +101,10 @@ bool Client::Write(const v1::FromRank& message) {
   return stream_->Write(message);
 }
 
-absl::Status Client::Connect(const std::string& host, uint16_t port, const RankIdentity& identity,
-                             const HeldPlace& held) {
+absl::Status Client::Connect(const std::string& host, uint16_t port, const RankTls& tls,
+                             const RankIdentity& identity, const HeldPlace& held) {
+  HEDDLE_ASSIGN_OR_RETURN(const std::shared_ptr<grpc::ChannelCredentials> credentials,
+                          RankCredentials(tls));
   HEDDLE_ASSIGN_OR_RETURN(mesh_, RankMesh::Create({.loopback_only = IsLoopbackHost(host)}));
   grpc::ChannelArguments arguments;
   // A head that is stopped does not answer pings.
@@ -112,7 +114,7 @@ absl::Status Client::Connect(const std::string& host, uint16_t port, const RankI
   arguments.SetMaxReceiveMessageSize(-1);  // from the head, which this process trusts
   stub_ =
       v1::Ranks::NewStub(grpc::CreateCustomChannel(base::StrCat(host, ":", std::to_string(port)),
-                                                   grpc::InsecureChannelCredentials(), arguments));
+                                                   credentials, arguments));
   stream_ = stub_->Join(&context_);
   v1::FromRank message;
   v1::Hello& hello = *message.mutable_hello();
@@ -220,12 +222,10 @@ absl::Status Client::Run(engine::RankWorker& worker, const engine::ExecutorLimit
   message.mutable_ready();
   if (!Write(message)) return Lost();
   v1::FromHead next;
-  for (uint64_t halves = 1; Next(&next); ++halves) {
+  uint64_t halves = 0;
+  while (Next(&next)) {
     const absl::StatusOr<RankOrders::Order> order = orders.Take(next);
-    if (order.ok() && order->kind == RankOrders::Order::Kind::kAdapter) {
-      --halves;
-      continue;
-    }
+    if (order.ok() && order->kind == RankOrders::Order::Kind::kAdapter) continue;
     if (order.ok() && order->kind == RankOrders::Order::Kind::kEnd) {
       const absl::Status end = EndOf(next.end());
       return absl::IsCancelled(end) ? absl::OkStatus() : end;
@@ -242,7 +242,7 @@ absl::Status Client::Run(engine::RankWorker& worker, const engine::ExecutorLimit
       static_cast<void>(Write(failed));
       return status;
     }
-    message.mutable_done()->set_halves(halves);
+    message.mutable_done()->set_halves(++halves);
     if (!Write(message)) return Lost();
   }
   return Lost();
@@ -257,16 +257,18 @@ absl::Status RankClient::Rejoin(engine::RankWorker& worker, const engine::RankOf
                        agreed.num_host_pages == limits.num_host_pages &&
                        agreed.max_context == limits.max_context &&
                        agreed.max_ahead_tokens == limits.max_ahead_tokens &&
+                       agreed.rows_beyond_guesses == limits.rows_beyond_guesses &&
                        agreed.drafter_features == limits.drafter_features;
   if (!is_same) return absl::InvalidArgumentError("the head has other limits than before");
   return JoinGroups(worker.device());
 }
 
 absl::StatusOr<std::shared_ptr<RankClient>> RankClient::Join(const std::string& host, uint16_t port,
+                                                             const RankTls& tls,
                                                              const RankIdentity& identity,
                                                              const HeldPlace& held) {
   auto client = std::make_shared<Client>();
-  HEDDLE_RETURN_IF_ERROR(client->Connect(host, port, identity, held));
+  HEDDLE_RETURN_IF_ERROR(client->Connect(host, port, tls, identity, held));
   return client;
 }
 

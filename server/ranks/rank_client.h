@@ -17,6 +17,7 @@
 #include "engine/model/rank_worker.h"
 #include "server/ranks/rank_identity.h"
 #include "server/ranks/rank_settings.h"
+#include "server/ranks/rank_tls.h"
 
 namespace heddle::server {
 
@@ -31,6 +32,7 @@ class RankClient : public engine::RankMeeting {
   // Blocks until the head answers. UNAVAILABLE: it cannot be reached, or has no group just now; all
   // other errors are refusals, which stay.
   static absl::StatusOr<std::shared_ptr<RankClient>> Join(const std::string& host, uint16_t port,
+                                                          const RankTls& tls,
                                                           const RankIdentity& identity,
                                                           const HeldPlace& held);
   // The place in the group and the head's options.

@@ -20,12 +20,14 @@
 #include "server/log.h"
 #include "server/ranks/rank_identity.h"
 #include "server/ranks/rank_settings.h"
+#include "server/ranks/rank_tls.h"
 
 namespace heddle::server {
 
 struct RankHeadOptions {
   std::string host;
   uint16_t port = 0;  // 0: any
+  RankTls tls;
   RankIdentity identity;
   RankSettings settings;
 };

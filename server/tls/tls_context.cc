@@ -44,16 +44,17 @@ int NoPassphrase(char*, int, int, void* asked) {
   return -1;
 }
 
-absl::Status LoadCertificate(SSL_CTX* context, const std::string& file) {
-  HEDDLE_RETURN_IF_ERROR(CheckReadable("--tls-cert", file));
+absl::Status LoadCertificate(SSL_CTX* context, const TlsOptions& options) {
+  const std::string& file = options.cert_file;
+  HEDDLE_RETURN_IF_ERROR(CheckReadable(options.names.cert, file));
   if (SSL_CTX_use_certificate_chain_file(context, file.c_str()) == 1) return absl::OkStatus();
-  return Fault("--tls-cert", file,
+  return Fault(options.names.cert, file,
                StrCat("not a certificate in PEM format (", OpenSslReason(), ")"));
 }
 
 absl::Status LoadKey(SSL_CTX* context, const TlsOptions& options) {
   const std::string& file = options.key_file;
-  HEDDLE_RETURN_IF_ERROR(CheckReadable("--tls-key", file));
+  HEDDLE_RETURN_IF_ERROR(CheckReadable(options.names.key, file));
   bool asked = false;
   SSL_CTX_set_default_passwd_cb(context, &NoPassphrase);
   SSL_CTX_set_default_passwd_cb_userdata(context, &asked);
@@ -61,24 +62,25 @@ absl::Status LoadKey(SSL_CTX* context, const TlsOptions& options) {
   SSL_CTX_set_default_passwd_cb_userdata(context, nullptr);
   const bool fits = loaded && SSL_CTX_check_private_key(context) == 1;
   if (fits) return absl::OkStatus();
-  if (asked) return Fault("--tls-key", file, "the key has a passphrase; give one without");
+  if (asked) return Fault(options.names.key, file, "the key has a passphrase; give one without");
   // Either of the two calls refuses a key of another kind or pair.
   const bool mismatch = ERR_GET_LIB(ERR_peek_last_error()) == ERR_LIB_X509;
   const std::string reason = OpenSslReason();
   if (mismatch) {
-    return Fault("--tls-key", file,
+    return Fault(options.names.key, file,
                  StrCat("does not belong to the certificate in ", options.cert_file));
   }
-  return Fault("--tls-key", file, StrCat("not a private key in PEM format (", reason, ")"));
+  return Fault(options.names.key, file, StrCat("not a private key in PEM format (", reason, ")"));
 }
 
-absl::Status LoadClientAuthorities(SSL_CTX* context, const std::string& file) {
+absl::Status LoadClientAuthorities(SSL_CTX* context, const TlsOptions& options) {
+  const std::string& file = options.client_ca_file;
   if (file.empty()) return absl::OkStatus();
-  HEDDLE_RETURN_IF_ERROR(CheckReadable("--tls-client-ca", file));
+  HEDDLE_RETURN_IF_ERROR(CheckReadable(options.names.ca, file));
   STACK_OF(X509_NAME)* names = SSL_load_client_CA_file(file.c_str());
   if (names == nullptr || SSL_CTX_load_verify_file(context, file.c_str()) != 1) {
     sk_X509_NAME_pop_free(names, X509_NAME_free);
-    return Fault("--tls-client-ca", file,
+    return Fault(options.names.ca, file,
                  StrCat("not certificates in PEM format (", OpenSslReason(), ")"));
   }
   SSL_CTX_set_client_CA_list(context, names);  // takes ownership
@@ -144,9 +146,9 @@ absl::StatusOr<std::shared_ptr<ssl::context>> MakeContext(const TlsOptions& opti
                                SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
   SSL_CTX_set_alpn_select_cb(native, &SelectProtocol, OfferOf(options.protocol));
   ERR_clear_error();
-  HEDDLE_RETURN_IF_ERROR(LoadCertificate(native, options.cert_file));
+  HEDDLE_RETURN_IF_ERROR(LoadCertificate(native, options));
   HEDDLE_RETURN_IF_ERROR(LoadKey(native, options));
-  HEDDLE_RETURN_IF_ERROR(LoadClientAuthorities(native, options.client_ca_file));
+  HEDDLE_RETURN_IF_ERROR(LoadClientAuthorities(native, options));
   return context;
 }
 

@@ -12,6 +12,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <string_view>
 
 #include "absl/status/statusor.h"
 
@@ -23,12 +24,20 @@ namespace heddle::server {
 
 enum class TlsProtocol : uint8_t { kHttp, kHttp2 };  // offered by ALPN
 
+// The options that name the files, for errors.
+struct TlsOptionNames {
+  std::string_view cert = "--tls-cert";
+  std::string_view key = "--tls-key";
+  std::string_view ca = "--tls-client-ca";
+};
+
 struct TlsOptions {
   std::string cert_file;       // PEM: the server's certificate and intermediate ones
   std::string key_file;        // PEM, without a passphrase
   std::string client_ca_file;  // PEM; not empty: one of these must have signed clients' ones
 
   TlsProtocol protocol = TlsProtocol::kHttp;
+  TlsOptionNames names;
 
   bool enabled() const { return !cert_file.empty(); }
 };
