@@ -1,13 +1,20 @@
 // Times how ranks in one process, or in several, add up their parts, with the norm, op by op: the
 // median and the 90th percentile over many sums, as rank 0 sees them.
 //
-//   ranks_bench [ranks] [threads of each] [processes]
+//   ranks_bench [ranks] [threads of each] [processes [network namespace of each]]
+//
+// Two processes also time what TinyLlama's ranks send each other for a token (link_bench.py).
+#include <fcntl.h>
+#include <sched.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
+#include <numeric>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -74,6 +81,13 @@ void PrintLine(int64_t rows, std::vector<double> took) {
               static_cast<long long>(rows), took[took.size() / 2], took[took.size() * 9 / 10]);
 }
 
+void PrintToken(const char* layout, int hops, std::vector<double> took) {
+  std::sort(took.begin(), took.end());
+  std::printf("token %s: %d hops of %lld bytes, p50 %.1f us, p90 %.1f us\n", layout, hops,
+              static_cast<long long>(kHidden * 4), took[took.size() / 2],
+              took[took.size() * 9 / 10]);
+}
+
 constexpr int64_t kRows[] = {1, 2, 8, 32, 128, 512};
 int CountOf(int64_t rows) { return rows > 64 ? 300 : 5000; }
 
@@ -95,8 +109,47 @@ int RunThreads(int32_t world, int32_t threads) {
   return 0;
 }
 
-int RunProcesses(int32_t world, int32_t threads) {
+constexpr int kTokens = 500;
+constexpr int kSumsOfToken = 45;  // of the embedding, and two in each of 22 layers
+
+// What a token takes where two ranks share each layer, or have one half of the layers each: the
+// row goes to the second stage and comes back.
+void TimeTokens(Rank& rank, heddle::kernels::Communicator& group) {
+  std::vector<double> sums = RunSums(rank, 1, kSumsOfToken * kTokens);
+  std::vector<double> took;
+  for (auto sum = sums.begin(); sum < sums.end(); sum += kSumsOfToken) {
+    took.push_back(std::accumulate(sum, sum + kSumsOfToken, 0.0));
+  }
+  if (group.rank() == 0) PrintToken("tp", kSumsOfToken, std::move(took));
+  took.clear();
+  std::vector<float> row(kHidden, 1.0f);
+  constexpr int64_t kBytes = kHidden * sizeof(float);
+  const int32_t other = 1 - group.rank();
+  for (int i = 0; i < kTokens + kWarmUp; ++i) {
+    const auto begin = std::chrono::steady_clock::now();
+    if (group.rank() == 1 && !group.Recv(row.data(), kBytes, other)) std::exit(1);
+    if (!group.Post(row.data(), kBytes, other)) std::exit(1);
+    if (group.rank() == 0 && !group.Recv(row.data(), kBytes, other)) std::exit(1);
+    const std::chrono::duration<double, std::micro> time = std::chrono::steady_clock::now() - begin;
+    if (i >= kWarmUp) took.push_back(time.count());
+  }
+  if (group.rank() == 0) PrintToken("pp", 2, std::move(took));
+}
+
+void EnterNamespace(const std::string& name) {
+  const int file = open(("/run/netns/" + name).c_str(), O_RDONLY | O_CLOEXEC);
+  if (file < 0 || setns(file, CLONE_NEWNET) != 0) {
+    std::perror(name.c_str());
+    std::_Exit(1);
+  }
+}
+
+// `namespaces`: [world], or empty.
+int RunProcesses(int32_t world, int32_t threads, const std::vector<std::string>& namespaces) {
   namespace test = heddle::server::test;
+  const auto enter = [&](int32_t rank) {
+    if (!namespaces.empty()) EnterNamespace(namespaces.at(static_cast<size_t>(rank)));
+  };
   const std::vector<bool> ran =
       test::OnProcesses(world, {.timeout = std::chrono::seconds(60)},
                         [&](heddle::server::RankMesh& mesh, int32_t rank) {
@@ -107,8 +160,10 @@ int RunProcesses(int32_t world, int32_t threads) {
                             std::vector<double> took = RunSums(own, rows, CountOf(rows));
                             if (rank == 0) PrintLine(rows, std::move(took));
                           }
+                          if (world == 2) TimeTokens(own, *group);
                           return group->Barrier();
-                        });
+                        },
+                        enter);
   return !ran.empty() && std::find(ran.begin(), ran.end(), false) == ran.end() ? 0 : 1;
 }
 
@@ -117,5 +172,6 @@ int RunProcesses(int32_t world, int32_t threads) {
 int main(int argc, char** argv) {
   const int32_t world = argc > 1 ? std::atoi(argv[1]) : 2;
   const int32_t threads = argc > 2 ? std::atoi(argv[2]) : 1;
-  return argc > 3 ? RunProcesses(world, threads) : RunThreads(world, threads);
+  if (argc <= 3) return RunThreads(world, threads);
+  return RunProcesses(world, threads, std::vector<std::string>(argv + 4, argv + argc));
 }

@@ -37,9 +37,11 @@ inline std::string Get(int fd) {
 }
 
 // Runs body(mesh, rank) in `world` new processes; [world] whether it returned true there. UCX is
-// never loaded here, since it does not survive a fork.
-inline std::vector<bool> OnProcesses(int32_t world, const RankMesh::Options& options,
-                                     const std::function<bool(RankMesh&, int32_t rank)>& body) {
+// never loaded here, since it does not survive a fork. `enter` runs before it is loaded there.
+inline std::vector<bool> OnProcesses(
+    int32_t world, const RankMesh::Options& options,
+    const std::function<bool(RankMesh&, int32_t rank)>& body,
+    const std::function<void(int32_t rank)>& enter = [](int32_t) {}) {
   struct Child {
     std::array<int, 2> up, down;
     pid_t id = 0;
@@ -51,6 +53,7 @@ inline std::vector<bool> OnProcesses(int32_t world, const RankMesh::Options& opt
     std::fflush(nullptr);
     own.id = fork();
     if (own.id != 0) continue;
+    enter(rank);
     auto mesh = RankMesh::Create(options);
     Put(own.up[1], mesh.ok() ? (*mesh)->address() : "");
     if (!mesh.ok()) {
