@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/inlined_vector.h"
 #include "engine/parallel/wire.h"
 #include "engine/step.h"
 
@@ -21,7 +22,7 @@ struct MirroredSpans {
 };
 
 struct MirroredSequence {
-  std::vector<MirroredSpans> groups;
+  absl::InlinedVector<MirroredSpans, 2> groups;
   Position next_position = 0;
   int32_t adapter_slot = -1;
   uint64_t step = 0;  // of the last plan that had it
