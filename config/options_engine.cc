@@ -138,9 +138,10 @@ constexpr Option kEngineOptions[] = {
      .field = &Config::rank_tls_cert,
      .section = kEngine,
      .value = "FILE",
-     .help = "With --ranks-listen and --join: this process's certificate chain in PEM format. Steps "
-             "and messages between the head and its ranks go over TLS 1.2 or 1.3 alone, where each "
-             "shows its certificate (docs/parallel.md).",
+     .help =
+         "With --ranks-listen and --join: this process's certificate chain in PEM format. Steps "
+         "and messages between the head and its ranks go over TLS 1.2 or 1.3 alone, where each "
+         "shows its certificate (docs/parallel.md).",
      .commands = kServe,
      .needs_value = true,
      .default_text = "none: no TLS"},

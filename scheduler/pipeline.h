@@ -5,9 +5,9 @@
 // streams evenly: as many groups as stages. A group more than another is a bubble in each round.
 // Prompts: chunks of them follow each other through the stages. Where all stages are equally fast,
 // they take as long as all chunks one after the other and the longest chunk n - 1 times more,
-// whatever the order; so chunks are even, as of m chunks n stages are busy for m of m + n - 1 turns.
-// Source: Narayanan et al., "PipeDream", 2019 (bubbles); Guo et al., "gLLM", 2025 (chunks by what
-// waits); Conway, Maxwell and Miller, "Theory of Scheduling", 1967 (flow shops).
+// whatever the order; so chunks are even, as of m chunks n stages are busy for m of m + n - 1
+// turns. Source: Narayanan et al., "PipeDream", 2019 (bubbles); Guo et al., "gLLM", 2025 (chunks by
+// what waits); Conway, Maxwell and Miller, "Theory of Scheduling", 1967 (flow shops).
 // Thread-safety: pure functions.
 #pragma once
 

@@ -10,7 +10,7 @@ namespace heddle::engine {
 namespace {
 
 constexpr int32_t kPlaceAlignment = 16;
-constexpr int64_t kPointerBytes = sizeof(const void*);
+constexpr int64_t kAddressBytes = sizeof(const void*);
 
 void WritePlace(const ImagePlace& place, ByteWriter* bytes) {
   bytes->Zigzag(place.page);
@@ -96,8 +96,7 @@ class FactorReader {
   bool Lies(const ImageFactors& f) const {
     if (f.rank < 0 || f.inputs < 0 || f.outputs < 0) return false;
     const auto has_table = [this](const ImagePlace& at, const std::vector<ImagePlace>& blocks) {
-      return blocks.empty() ||
-             Has(at, static_cast<int64_t>(blocks.size()) * kPointerBytes);
+      return blocks.empty() || Has(at, static_cast<int64_t>(blocks.size()) * kAddressBytes);
     };
     const auto has_vector = [&](const ImagePlace& at) {
       return at == kNoPlace || Has(at, int64_t{f.outputs} * int64_t{sizeof(float)});

@@ -49,7 +49,7 @@ std::vector<AdapterTables::Entry> AdapterTables::EntriesOf(const ModelSpec& spec
       entry.members = shape.members;
       entry.parts = StackedParts(shape.parts);
       entry.inputs = shape.inputs;
-    entry.num_tokens = entry.site == AdapterSite::kEmbedding ? shape.inputs : 0;
+      entry.num_tokens = entry.site == AdapterSite::kEmbedding ? shape.inputs : 0;
       entry.first = first;
       first += shape.members * static_cast<int32_t>(shape.parts.size());
     }

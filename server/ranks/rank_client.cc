@@ -112,9 +112,8 @@ absl::Status Client::Connect(const std::string& host, uint16_t port, const RankT
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 4 * kKeepaliveMs);
   arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   arguments.SetMaxReceiveMessageSize(-1);  // from the head, which this process trusts
-  stub_ =
-      v1::Ranks::NewStub(grpc::CreateCustomChannel(base::StrCat(host, ":", std::to_string(port)),
-                                                   credentials, arguments));
+  stub_ = v1::Ranks::NewStub(grpc::CreateCustomChannel(
+      base::StrCat(host, ":", std::to_string(port)), credentials, arguments));
   stream_ = stub_->Join(&context_);
   v1::FromRank message;
   v1::Hello& hello = *message.mutable_hello();

@@ -38,8 +38,8 @@ std::shared_ptr<grpc::ServerCredentials> HeadCredentials(const RankTls& tls) {
   if (!tls.enabled()) return grpc::InsecureServerCredentials();
   namespace experimental = grpc::experimental;
   experimental::TlsServerCredentialsOptions options(
-      std::make_shared<experimental::FileWatcherCertificateProvider>(
-          tls.key_file, tls.cert_file, tls.ca_file, kRefreshSeconds));
+      std::make_shared<experimental::FileWatcherCertificateProvider>(tls.key_file, tls.cert_file,
+                                                                     tls.ca_file, kRefreshSeconds));
   options.watch_root_certs();
   options.watch_identity_key_cert_pairs();
   options.set_cert_request_type(GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);

@@ -150,20 +150,20 @@ int RunProcesses(int32_t world, int32_t threads, const std::vector<std::string>&
   const auto enter = [&](int32_t rank) {
     if (!namespaces.empty()) EnterNamespace(namespaces.at(static_cast<size_t>(rank)));
   };
-  const std::vector<bool> ran =
-      test::OnProcesses(world, {.timeout = std::chrono::seconds(60)},
-                        [&](heddle::server::RankMesh& mesh, int32_t rank) {
-                          const auto group = mesh.Join(test::AllRanks(world));
-                          Rank own = MakeRank(threads, group);
-                          if (rank == 0) PrintHead(world, "processes of their own", *own.device);
-                          for (const int64_t rows : kRows) {
-                            std::vector<double> took = RunSums(own, rows, CountOf(rows));
-                            if (rank == 0) PrintLine(rows, std::move(took));
-                          }
-                          if (world == 2) TimeTokens(own, *group);
-                          return group->Barrier();
-                        },
-                        enter);
+  const std::vector<bool> ran = test::OnProcesses(
+      world, {.timeout = std::chrono::seconds(60)},
+      [&](heddle::server::RankMesh& mesh, int32_t rank) {
+        const auto group = mesh.Join(test::AllRanks(world));
+        Rank own = MakeRank(threads, group);
+        if (rank == 0) PrintHead(world, "processes of their own", *own.device);
+        for (const int64_t rows : kRows) {
+          std::vector<double> took = RunSums(own, rows, CountOf(rows));
+          if (rank == 0) PrintLine(rows, std::move(took));
+        }
+        if (world == 2) TimeTokens(own, *group);
+        return group->Barrier();
+      },
+      enter);
   return !ran.empty() && std::find(ran.begin(), ran.end(), false) == ran.end() ? 0 : 1;
 }
 
