@@ -9,7 +9,7 @@
 namespace heddle::engine {
 namespace {
 
-constexpr int32_t kPlaceAlignment = 16;
+constexpr int64_t kBlockBorder = 16;  // bytes; tables of pointers begin at multiples of one
 constexpr int64_t kAddressBytes = sizeof(const void*);
 
 void WritePlace(const ImagePlace& place, ByteWriter* bytes) {
@@ -75,10 +75,10 @@ class FactorReader {
     return places;
   }
 
-  // Whether the page of the image has so many bytes there.
-  bool Has(const ImagePlace& place, int64_t bytes) const {
+  // Whether the page of the image has so many bytes there, at a multiple of `border`.
+  bool Has(const ImagePlace& place, int64_t bytes, int64_t border = kBlockBorder) const {
     return place.page >= 0 && place.page < image_.num_pages && place.offset >= 0 &&
-           place.offset % kPlaceAlignment == 0 && bytes <= image_.page_bytes - place.offset;
+           place.offset % border == 0 && bytes <= image_.page_bytes - place.offset;
   }
   bool HasBlocks(const std::vector<ImagePlace>& blocks, int64_t rows, int64_t block_rows,
                  int64_t cols) const {
@@ -96,7 +96,8 @@ class FactorReader {
   bool Lies(const ImageFactors& f) const {
     if (f.rank < 0 || f.inputs < 0 || f.outputs < 0) return false;
     const auto has_table = [this](const ImagePlace& at, const std::vector<ImagePlace>& blocks) {
-      return blocks.empty() || Has(at, static_cast<int64_t>(blocks.size()) * kAddressBytes);
+      const auto bytes = static_cast<int64_t>(blocks.size()) * kAddressBytes;
+      return blocks.empty() || Has(at, bytes, kAddressBytes);
     };
     const auto has_vector = [&](const ImagePlace& at) {
       return at == kNoPlace || Has(at, int64_t{f.outputs} * int64_t{sizeof(float)});

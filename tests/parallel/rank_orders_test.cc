@@ -177,8 +177,10 @@ TEST_CASE("Factors that do not lie within their pages are refused", "[unit]") {
   CHECK(!is_taken([](Factors& f) { f.outputs = 1 << 30; }));
   CHECK(!is_taken([](Factors& f) { f.rank = 3; }));
   CHECK(!is_taken([](Factors& f) { f.block_rows = 0; }));
+  CHECK(!is_taken([](Factors& f) { f.b_table = {1, 60}; }));
+  CHECK(is_taken([](Factors& f) { f.b_table = {1, 40}; }));
   CHECK(!is_taken([](Factors& f) { f.b_table = {1, 56}; }));
-  CHECK(!is_taken([](Factors& f) { f.bias = {1, 60}; }));
+  CHECK(!is_taken([](Factors& f) { f.bias = {1, 56}; }));
 }
 
 TEST_CASE("A head begins no more steps than a pipeline has", "[unit]") {
