@@ -1,6 +1,7 @@
 """Ranks that are processes: same tokens as threads; a rank that dies, hangs or does not belong is named."""
 
 import concurrent.futures
+import json
 import pathlib
 import re
 import shutil
@@ -128,6 +129,17 @@ def ask_in_background(server):
     return events, thread
 
 
+def chats(server):
+    """What the server says to two questions, one after the other: with long answers guesses are tried."""
+    said = []
+    for question in ("Count from one to ten.", "Tell me a story about a fox."):
+        body = {"messages": [{"role": "user", "content": question}], "max_tokens": 120, "temperature": 0}
+        status, _, text = server.request("POST", "/v1/chat/completions", body)
+        assert status == 200, text
+        said.append(json.loads(text)["choices"][0]["message"]["content"])
+    return said
+
+
 class Streams:
     """Streams that run side by side, and their texts."""
 
@@ -232,15 +244,14 @@ class RankProcessesTest(unittest.TestCase):
                     for number in layout[1::2]:
                         world *= int(number)
                     with Server(*LIMITS, *layout, "--speculate", "off") as threads:
-                        expected = answers(threads)
+                        expected = chats(threads), answers(threads)
                     with Group(world - 1, *layout, "--speculate", drafter) as group:
-                        self.assertEqual(answers(group.head), expected)
-                        self.assertEqual(answers(group.head), expected)
+                        self.assertEqual((chats(group.head), answers(group.head)), expected)
                         self.assertGreater(group.head.metric("heddle_spec_decode_accepted_tokens_total"), 0)
                         self.assertEqual(group.head.stop(), 0)
 
     def test_adapters_are_cut_by_the_head(self):
-        adapters = ",".join(f"{name}={DRAFTERS / 'adapters' / name}" for name in ("pirate", "upper"))
+        adapters = ",".join(f"{name}={DEMO_MODEL / 'adapters' / name}" for name in ("pirate", "upper"))
         for layout in (("--tp", "2"), ("--pp", "2"), ("--tp", "2", "--pp", "2")):
             with self.subTest(layout=layout):
                 world = 1
@@ -523,7 +534,8 @@ class RankProcessesTest(unittest.TestCase):
                  (("--ranks-listen", "127.0.0.1:0", "--tp", "2", "--join", "127.0.0.1:1"), "leave out"),
                  (("--ranks-listen", "0.0.0.0:0", "--tp", "2"), "needs --rank-token-file"),
                  (("--ranks-listen", "nowhere", "--tp", "2"), "HOST:PORT"),
-                 (("--ranks-listen", "127.0.0.1:0", "--tp", "2", "--lora-dir", "."), "--lora-dir does not work"),
+                 (("--ranks-listen", "127.0.0.1:0", "--tp", "2", "--lora-merge", f"it={DEMO_MODEL / 'adapters' / 'pirate'}"),
+                  "--lora-merge does not work"),
                  (("--ranks-listen", "127.0.0.1:0", "--tp", "2", "--rank-cpus", "0:0"), "--rank-cpus does not work")]
         for flags, why in cases:
             with self.subTest(flags=flags):

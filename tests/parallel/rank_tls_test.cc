@@ -36,20 +36,20 @@ struct Site {
   }
 
   std::shared_ptr<RankHead> Listen(const RankTls& tls) const {
-    auto head = RankHead::Start({.host = "127.0.0.1",
-                                 .tls = tls,
-                                 .identity = kIdentity,
-                                 .settings = {.layout = {.tp = 2},
-                                              .weights = "auto",
-                                              .kv_type = "f16",
-                                              .page_tokens = 16,
-                                              .max_batch_tokens = 64,
-                                              .max_batch_seqs = 4,
-                                              .timeout = std::chrono::seconds(10),
-                                              .session = 4711}},
-                                &log);
-    REQUIRE(head.ok());
-    return *head;
+    auto started = RankHead::Start({.host = "127.0.0.1",
+                                    .tls = tls,
+                                    .identity = kIdentity,
+                                    .settings = {.layout = {.tp = 2},
+                                                 .weights = "auto",
+                                                 .kv_type = "f16",
+                                                 .page_tokens = 16,
+                                                 .max_batch_tokens = 64,
+                                                 .max_batch_seqs = 4,
+                                                 .timeout = std::chrono::seconds(10),
+                                                 .session = 4711}},
+                                   &log);
+    REQUIRE(started.ok());
+    return *started;
   }
 
   static absl::Status Join(const RankHead& head, const RankTls& tls,
