@@ -61,6 +61,7 @@ std::string_view NameOf(EndReason reason) {
 Answer::Answer(const ApiRequest* request, const TextCodec* codec,
                std::unique_ptr<AnswerFormat> format)
     : request_(request),
+      streams_(request->stream && request->search.samples == 0 && request->beam_width == 0),
       codec_(codec),
       format_(std::move(format)),
       marks_(request->syntax.AllMarks()),
@@ -153,7 +154,7 @@ void Answer::BeginBranch(size_t index, std::string* frames) {
   Branch& branch = branches_[index];
   if (branch.begun) return;
   branch.begun = true;
-  if (request_->stream) {
+  if (streams_) {
     if (!begun_) format_->Begin(usage_, frames);
     format_->BeginChoice(index, frames);
   }
@@ -217,7 +218,7 @@ bool Answer::PushTokens(size_t index, std::vector<engine::SampledToken> tokens,
 }
 
 void Answer::TakeTokenId(size_t index, TokenId token) {
-  request_->stream ? format_->TakeTokenIds(index, {&token, 1})
+  streams_ ? format_->TakeTokenIds(index, {&token, 1})
                    : branches_[index].result.token_ids.push_back(token);
 }
 
@@ -265,8 +266,8 @@ void Answer::DeliverPiece(size_t index, OutputPiece piece, std::vector<ChoiceTok
   Branch& branch = branches_[index];
   bool is_call = piece.kind == Kind::kCall;
   branch.called |= is_call;
-  if (request_->stream) format_->WritePiece(index, piece, tokens, frames);
-  if (!request_->stream || format_->repeats_at_end()) {
+  if (streams_) format_->WritePiece(index, piece, tokens, frames);
+  if (!streams_ || format_->repeats_at_end()) {
     std::vector<OutputPiece>& kept = branch.result.pieces;
     if (piece.kind == Kind::kArguments) {
       kept.back().call.arguments.append(piece.text);
@@ -303,7 +304,7 @@ void Answer::EndBranch(size_t index, bool length, std::string* frames) {
     result.end_token = branch.last_token;
   }
   --open_branches_;
-  if (!request_->stream) return;
+  if (!streams_) return;
   format_->EndChoice(index, result, frames);
   if (open_branches_ > 0) return;
   format_->End(Results(), usage_, frames);
@@ -350,5 +351,25 @@ std::vector<std::string> Answer::finish_reasons() const {
 }
 
 std::string Answer::Body() const { return format_->Body(Results(), usage_); }
+
+std::string Answer::Frames() const {
+  std::string frames;
+  const std::vector<ChoiceResult> results = Results();
+  format_->Begin(usage_, &frames);
+  for (size_t i = 0; i < results.size(); ++i) {
+    const ChoiceResult& result = results[i];
+    format_->BeginChoice(i, &frames);
+    if (request_->return_token_ids) format_->TakeTokenIds(i, result.token_ids);
+    for (size_t p = 0; p < result.pieces.size(); ++p) {
+      format_->WritePiece(i, result.pieces[p], result.TokensOf(p), &frames);
+    }
+    if (result.pieces.empty() && !result.tokens.empty()) {
+      format_->WritePiece(i, {Kind::kContent, "", {}}, result.tokens, &frames);
+    }
+    format_->EndChoice(i, result, &frames);
+  }
+  format_->End(results, usage_, &frames);
+  return frames;
+}
 
 }  // namespace heddle::server

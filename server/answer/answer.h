@@ -44,12 +44,14 @@ class Answer {
   // The finish reasons of the choices that have ended: "stop", "length" or "tool_calls".
   std::vector<std::string> finish_reasons() const;
 
-  // The content of a choice so far; only of a request that does not stream.
+  // The content of a choice so far; only of an answer that comes at once.
   std::string Content(size_t index) const;
   // Branch `index` alone is the answer, whatever the others are: a search has chosen it.
   void Choose(size_t index) { chosen_ = index; }
-  // The whole answer. Call when done() without error, for a request that does not stream.
+  // The whole answer. Call when done() without error, or behind Choose, for an answer that comes at
+  // once: as one body, or as all frames of a stream.
   std::string Body() const;
+  std::string Frames() const;
 
  private:
   struct Branch;
@@ -71,6 +73,8 @@ class Answer {
   std::vector<ChoiceResult> Results() const;
 
   const ApiRequest* request_;
+  // Pieces are written as they come. Without it the answer comes at once, when it is complete.
+  const bool streams_;
   const TextCodec* codec_;
   std::unique_ptr<AnswerFormat> format_;
   std::vector<std::string_view> marks_;  // marks of the request's syntax

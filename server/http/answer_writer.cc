@@ -29,6 +29,17 @@ void AnswerWriter::SendWhole(std::string body) {
   writer_->Send(std::move(response));
 }
 
+void AnswerWriter::SendAtOnce(const Answer& answer, const std::function<void()>& end) {
+  if (!request_->stream) {
+    std::string body = answer.Body();
+    end();
+    return SendWhole(std::move(body));
+  }
+  const bool is_taken = Send(answer.Frames());
+  end();
+  is_taken ? writer_->EndStream() : writer_->Abort();
+}
+
 void AnswerWriter::SendError(const absl::Status& status) {
   ApiError error = ToApiError(status);
   if (!streaming_) {

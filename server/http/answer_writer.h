@@ -4,10 +4,11 @@
 // Thread: the connection's I/O thread.
 #pragma once
 
+#include <functional>
 #include <string>
 
 #include "absl/status/status.h"
-#include "server/answer/answer_format.h"
+#include "server/answer/answer.h"
 #include "server/answer/api_request.h"
 #include "server/http/exchange.h"
 #include "server/http/server_context.h"
@@ -29,6 +30,9 @@ class AnswerWriter {
   // Each of these ends the exchange at the transport: whatever else ends comes before.
   void EndStream() { writer_->EndStream(); }
   void SendWhole(std::string body);
+  // Sends an answer that comes at once, whole or as the stream that its client asked for. Calls
+  // `end`, in which all else ends, before the exchange ends at the transport.
+  void SendAtOnce(const Answer& answer, const std::function<void()>& end);
   void SendError(const absl::Status& status);
 
   // Counts the end of the stream, if there was one. Call once.

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "server/http/responses.h"
-
 namespace heddle::server {
 namespace {
 
@@ -25,6 +23,7 @@ BeamExchange::BeamExchange(ServerContext* context, std::unique_ptr<const ApiRequ
     : EngineExchange(context, writer, received, std::move(adapter)),
       request_(std::move(request)),
       answer_(request_.get(), context->dependencies.codec, std::move(format)),
+      sender_(context, writer, request_.get(), &answer_.format()),
       search_(OptionsOf(*request_)) {
   if (context->branches == nullptr) return;
   first_context_ = context->branches->ReserveContexts(2 * request_->beam_width);
@@ -129,21 +128,13 @@ void BeamExchange::Finish() {
   RequestRecord& record = writer_->record();
   record.last_event_seconds = SecondsBetween(received_, Clock::now());
   record.first_token_seconds = record.last_event_seconds;
-  HttpResponse response = JsonResponse(answer_.Body());
-  if (!request_->warning.empty()) {
-    response.headers.emplace_back("X-Heddle-Warning", request_->warning);
-  }
-  AddCorsHeaders(context_->options.cors_origin, &response);
-  End();
-  writer_->Send(std::move(response));
+  sender_.SendAtOnce(answer_, [this] { End(); });
 }
 
 void BeamExchange::Fail(const absl::Status& status) {
   CancelAll();
   End();
-  const ApiError error = ToApiError(status);
-  writer_->Send(
-      ErrorResponse(error, answer_.format().ErrorBody(error), context_->options.cors_origin));
+  sender_.SendError(status);
 }
 
 // Behind the cancellation of what may still leave one.
@@ -158,14 +149,8 @@ void BeamExchange::DropContexts() {
 void BeamExchange::End() {
   EngineExchange::End();
   DropContexts();
-  const Usage& usage = answer_.usage();
-  RequestRecord& record = writer_->record();
-  record.prompt_tokens = usage.prompt_tokens;
-  record.generated_tokens = usage.completion_tokens;
-  record.cached_tokens = usage.cached_tokens;
-  record.finish_reasons = answer_.finish_reasons();
-  context_->dependencies.metrics->CountTokens(usage.prompt_tokens, usage.cached_tokens,
-                                              usage.completion_tokens);
+  sender_.Count();
+  CountAnswer(answer_.usage(), answer_.finish_reasons());
 }
 
 }  // namespace heddle::server

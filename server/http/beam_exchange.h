@@ -8,6 +8,7 @@
 
 #include "server/answer/answer.h"
 #include "server/answer/beam_search.h"
+#include "server/http/answer_writer.h"
 #include "server/http/engine_exchange.h"
 
 namespace heddle::server {
@@ -15,7 +16,7 @@ namespace heddle::server {
 class BeamExchange final : public EngineExchange,
                            public std::enable_shared_from_this<BeamExchange> {
  public:
-  // As GenerationExchange. REQUIRES: the request has a beam_width and one prompt, and no stream.
+  // As GenerationExchange. REQUIRES: the request has a beam_width and one prompt.
   BeamExchange(ServerContext* context, std::unique_ptr<const ApiRequest> request,
                std::unique_ptr<AnswerFormat> format, ResponseWriter* writer,
                Clock::time_point received, scheduler::AdapterUse adapter);
@@ -37,6 +38,7 @@ class BeamExchange final : public EngineExchange,
 
   std::unique_ptr<const ApiRequest> request_;
   Answer answer_;
+  AnswerWriter sender_;
   BeamSearch search_;
   std::shared_ptr<EventInbox> inbox_;
   // Contexts of the beams: those that a step goes on from, and those that it leaves, take turns.

@@ -58,6 +58,16 @@ void EngineExchange::Measure(size_t sequence, const GenerationEvent& event) {
   last = now;
 }
 
+void EngineExchange::CountAnswer(const Usage& usage, std::vector<std::string> finish_reasons) {
+  RequestRecord& record = writer_->record();
+  record.prompt_tokens = usage.prompt_tokens;
+  record.generated_tokens = usage.completion_tokens;
+  record.cached_tokens = usage.cached_tokens;
+  record.finish_reasons = std::move(finish_reasons);
+  context_->dependencies.metrics->CountTokens(usage.prompt_tokens, usage.cached_tokens,
+                                              usage.completion_tokens);
+}
+
 void EngineExchange::CancelAll() {
   for (RequestId id : ids_) context_->dependencies.generation->Cancel(id);
 }

@@ -4,10 +4,12 @@
 #pragma once
 
 #include <cstddef>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "server/answer/answer_format.h"
 #include "server/http/event_inbox.h"
 #include "server/http/exchange.h"
 #include "server/http/server_context.h"
@@ -34,6 +36,9 @@ class EngineExchange : public Exchange, public EventReceiver {
   void Measure(size_t sequence, const GenerationEvent& event);
   // Pauses what was submitted, if the client is behind, until it has caught up.
   void PauseIfBehind();
+
+  // Counts the tokens of an answer that has ended, in metrics and the record.
+  void CountAnswer(const Usage& usage, std::vector<std::string> finish_reasons);
 
   // Takes one event of the request at index `prompt` of ids_.
   virtual void Take(size_t prompt, GenerationEvent event) = 0;

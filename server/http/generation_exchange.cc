@@ -118,14 +118,7 @@ void GenerationExchange::End() {
   EngineExchange::End();
   turns_.reset();
   sender_.Count();
-  const Usage& usage = answer_.usage();
-  RequestRecord& record = writer_->record();
-  record.prompt_tokens = usage.prompt_tokens;
-  record.generated_tokens = usage.completion_tokens;
-  record.cached_tokens = usage.cached_tokens;
-  record.finish_reasons = answer_.finish_reasons();
-  context_->dependencies.metrics->CountTokens(usage.prompt_tokens, usage.cached_tokens,
-                                              usage.completion_tokens);
+  CountAnswer(answer_.usage(), answer_.finish_reasons());
 }
 
 }  // namespace heddle::server

@@ -121,7 +121,6 @@ void ParallelExchange::Finish() {
   answer_.usage().critical_path_tokens = tree_.critical_path();
   answer_.usage().branches = tree_.num_branches();
   answer_.Finish(tree_.length());
-  writer_->record().finish_reasons = {tree_.length() ? "length" : "stop"};
   if (!request_->stream) {
     std::string body = answer_.Body();
     End();
@@ -151,13 +150,9 @@ void ParallelExchange::End() {
   waiting_.clear();
   DropContexts();
   sender_.Count();
-  const Usage& usage = answer_.usage();
-  RequestRecord& record = writer_->record();
-  record.prompt_tokens = usage.prompt_tokens;
-  record.generated_tokens = usage.completion_tokens;
-  record.cached_tokens = usage.cached_tokens;
-  context_->dependencies.metrics->CountTokens(usage.prompt_tokens, usage.cached_tokens,
-                                              usage.completion_tokens);
+  std::vector<std::string> reasons;
+  if (tree_.done()) reasons.emplace_back(tree_.length() ? "length" : "stop");
+  CountAnswer(answer_.usage(), std::move(reasons));
   context_->dependencies.metrics->CountBranches(tree_.num_branches(), tree_.total_tokens(),
                                                 tree_.critical_path());
 }

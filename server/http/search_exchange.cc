@@ -106,9 +106,7 @@ void SearchExchange::Finish() {
   usage.pruned_samples = search_->num_pruned();
   usage.votes = search_->votes_of_best();
   usage.saved_tokens = search_->saved_tokens();
-  std::string body = answer_.Body();
-  End();
-  sender_.SendWhole(std::move(body));
+  sender_.SendAtOnce(answer_, [this] { End(); });
 }
 
 void SearchExchange::Fail(const absl::Status& status) {
@@ -130,16 +128,9 @@ void SearchExchange::End() {
   EngineExchange::End();
   DropContexts();
   sender_.Count();
-  const Usage& usage = answer_.usage();
-  RequestRecord& record = writer_->record();
-  record.prompt_tokens = usage.prompt_tokens;
-  record.generated_tokens = usage.completion_tokens;
-  record.cached_tokens = usage.cached_tokens;
-  record.finish_reasons = answer_.finish_reasons();
-  context_->dependencies.metrics->CountTokens(usage.prompt_tokens, usage.cached_tokens,
-                                              usage.completion_tokens);
+  CountAnswer(answer_.usage(), answer_.finish_reasons());
   context_->dependencies.metrics->CountSearch(search_->num_begun(), search_->num_pruned(),
-                                              usage.saved_tokens);
+                                              answer_.usage().saved_tokens);
 }
 
 }  // namespace heddle::server

@@ -16,8 +16,8 @@ namespace heddle::server {
 class SearchExchange final : public EngineExchange,
                              public std::enable_shared_from_this<SearchExchange> {
  public:
-  // As GenerationExchange. REQUIRES: the request has one prompt, no stream, and as many branches as
-  // the search has samples.
+  // As GenerationExchange. REQUIRES: the request has one prompt, and as many branches as the search
+  // has samples.
   SearchExchange(ServerContext* context, std::unique_ptr<const ApiRequest> request,
                  std::unique_ptr<AnswerFormat> format, ResponseWriter* writer,
                  Clock::time_point received, scheduler::AdapterUse adapter,

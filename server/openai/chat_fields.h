@@ -146,8 +146,8 @@ inline constexpr Field kAnswer[] = {
      "log-probabilities of the prompt's tokens, with so many alternatives; not with stream"},
     {"n", kInteger, 1, 128, "1", "answers per prompt"},
     {"use_beam_search", kBoolean, 0, 0, "false",
-     "the likeliest answers that a search finds, in place of drawn ones; not with stream, nor with "
-     "what constrains the answer (docs/parallel-decoding.md)"},
+     "the likeliest answers that a search finds, in place of drawn ones; a stream has them at its "
+     "end; not with what constrains the answer (docs/parallel-decoding.md)"},
     {"beam_width", kInteger, 1, kMaxBeams, "(n, or best_of)", "beams that the search keeps"},
     {"length_penalty", kNumber, -10, 10, "1",
      "answers of the search are compared by their log-probability / length ^ length_penalty"},
@@ -190,7 +190,7 @@ inline constexpr Field kAnswer[] = {
     {"speculative.p_min", kNumber, 0, 1, "", "llama.cpp's name of speculative's min_p"},
     {"search", kObject, 0, kInfinity, "",
      "draw several answers and give one, by a vote or by likelihood, with as few tokens as that "
-     "takes; not with stream (docs/parallel-decoding.md)",
+     "takes; a stream has it at its end (docs/parallel-decoding.md)",
      false, kSearch},
     {"parallel", kObject, 0, kInfinity, "",
      "the model may think in branches that run side by side (docs/parallel-decoding.md)", false,

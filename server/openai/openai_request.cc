@@ -228,10 +228,10 @@ absl::Status ReadBeams(const GenerationFields& body, size_t num_prompts, ApiRequ
     return FieldError(
         "n", base::StrCat("'n' must be at most beam_width, ", api->beam_width, ", found ", api->n));
   }
-  if (api->stream || api->keep || num_prompts > 1 || api->prompt_logprobs >= 0 ||
+  if (api->keep || num_prompts > 1 || api->prompt_logprobs >= 0 ||
       (api->echo && api->logprobs)) {
     return FieldError("use_beam_search",
-                      "'use_beam_search' is for one prompt, and not with 'stream', 'keep' or "
+                      "'use_beam_search' is for one prompt, and not with 'keep' or "
                       "log-probabilities of the prompt");
   }
   api->best_of = api->n;  // the search has its own choice

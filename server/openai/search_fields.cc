@@ -18,7 +18,6 @@ absl::Status CheckSearch(size_t num_prompts, bool has_branches, const ApiRequest
       {"prompt", num_prompts > 1},
       {"use_beam_search", api.beam_width > 0},
       {"keep", api.keep},
-      {"stream", api.stream},
       {"parallel", has_branches},
       {"prompt_logprobs", api.prompt_logprobs >= 0},
       {"echo", api.echo},

@@ -122,6 +122,47 @@ class Suite:
         assert self.stub.SetLoraScales(pb.SetLoraScalesRequest()).success
         assert text_of() == base
 
+    def test_branches_are_named_in_the_stream_and_are_those_of_http(self):
+        custom = dict(fork_at=".", items=r"\bt[a-z]+", header=" The {id}", branch_end=".", join="concurrent",
+                      after="\n", tail="\nSo")
+        fields = dict(prompt="Once upon a time there was a small robot who", max_tokens=90, temperature=0, ignore_eos=True)
+        limits = dict(format="custom", max_depth=1, max_branches=4, max_branch_tokens=16, max_total_tokens=1000)
+        parallel = self.pb.Parallel(**limits, custom=self.pb.Parallel.Custom(**custom))
+        chunks = list(self.stub.Generate(self.pb.GenerateRequest(**fields, parallel=parallel)))
+        texts = {}
+        for choice in (c.choices[0] for c in chunks if c.choices):
+            texts[choice.branch] = texts.get(choice.branch, "") + choice.text
+        status, _, text = self.server.request("POST", "/v1/completions", {
+            **fields, "parallel": {**limits, "custom": custom}})
+        assert status == 200, text
+        whole = json.loads(text)
+        assert sorted("".join(texts.values())) == sorted(whole["choices"][0]["text"]), texts
+        details = chunks[-1].usage.completion_tokens_details
+        expected = whole["usage"]["completion_tokens_details"]
+        assert details.branches == expected["branches"] > 0
+        assert details.critical_path_tokens == expected["critical_path_tokens"]
+        assert len(texts) >= details.branches, texts
+        parallel.max_branches = 1000
+        code, message = code_of(lambda: list(self.stub.Generate(self.pb.GenerateRequest(**fields, parallel=parallel))))
+        assert code == grpc.StatusCode.INVALID_ARGUMENT and message.startswith("parallel.max_branches"), message
+
+    def test_searches_and_beams_come_at_their_end(self):
+        message = dict(role="user", content="What is 3 + 4?")
+        search = self.pb.Search(answer=r"= (\d+)\.", samples=8)
+        chunks = list(self.stub.Chat(self.pb.ChatRequest(
+            messages=[self.pb.ChatMessage(**message)], temperature=0.2, seed=1, max_tokens=40, search=search)))
+        assert "".join(c.choices[0].delta.content for c in chunks if c.choices) == "3 + 4 = 7."
+        details = chunks[-1].usage.completion_tokens_details
+        assert details.votes == details.samples == 4 and details.saved_tokens > 0, details
+        beams = dict(use_beam_search=True, beam_width=4, n=2, max_tokens=12)
+        _, _, text = self.server.request("POST", "/v1/chat/completions", {"messages": [message], **beams})
+        expected = [choice["message"]["content"] for choice in json.loads(text)["choices"]]
+        got = ["", ""]
+        for chunk in self.stub.Chat(self.pb.ChatRequest(messages=[self.pb.ChatMessage(**message)], **beams)):
+            for choice in chunk.choices:
+                got[choice.index] += choice.delta.content
+        assert got == expected, (got, expected)
+
     def test_a_seed_of_64_bits_repeats(self):
         request = self.pb.GenerateRequest(prompt="Once", max_tokens=12, seed=2**63 + 5, temperature=1)
         texts = {

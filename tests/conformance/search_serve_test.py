@@ -69,8 +69,28 @@ class Searches(unittest.TestCase):
         for name in ("heddle_kept_contexts", "heddle_running_sequences"):
             self.assertTrue(wait_until(lambda n=name: self.server.metric(n) == 0), name)
 
+    def test_a_stream_has_the_same_answer_at_its_end(self):
+        body = {"messages": [{"role": "user", "content": "What is 3 + 4?"}], "max_tokens": 40, "seed": 1}
+        for fields in ({"search": {"answer": SLOT}, "logprobs": True}, {"use_beam_search": True, "beam_width": 3, "n": 2}):
+            whole = self.ask("What is 3 + 4?", **fields)
+            texts, ended, usage, logprobs = {}, [], None, []
+            for event in self.server.stream("/v1/chat/completions", {
+                    **body, **fields, "stream": True, "stream_options": {"include_usage": True}}):
+                if event == "[DONE]":
+                    break
+                usage = event["usage"] or usage
+                for choice in event["choices"]:
+                    texts[choice["index"]] = texts.get(choice["index"], "") + choice["delta"].get("content", "")
+                    logprobs += (choice["logprobs"] or {}).get("content", [])
+                    if choice["finish_reason"] is not None:
+                        ended.append((choice["index"], choice["finish_reason"]))
+            self.assertEqual(texts, {i: one["message"]["content"] for i, one in enumerate(whole["choices"])})
+            self.assertEqual(ended, [(i, one["finish_reason"]) for i, one in enumerate(whole["choices"])])
+            self.assertEqual(usage["completion_tokens_details"], whole["usage"]["completion_tokens_details"])
+            self.assertEqual(logprobs, (whole["choices"][0]["logprobs"] or {}).get("content", []))
+
     def test_what_does_not_go_with_a_search_is_refused(self):
-        for fields, param in (({"n": 2}, "n"), ({"stream": True}, "stream"), ({"keep": True}, "keep"),
+        for fields, param in (({"n": 2}, "n"), ({"keep": True}, "keep"),
                               ({"parallel": {}}, "parallel"), ({"use_beam_search": True}, "use_beam_search")):
             error = self.ask("x", status=400, search={}, **fields)["error"]
             self.assertEqual(error["param"], param)

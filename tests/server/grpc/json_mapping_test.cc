@@ -4,6 +4,7 @@
 #include "engine/sampling_params.h"
 #include "nlohmann/json.hpp"
 #include "proto/heddle/v1/inference.pb.h"
+#include "server/openai/chat_fields.h"
 
 namespace heddle::server {
 namespace {
@@ -65,6 +66,75 @@ TEST_CASE("Limits of drafts and predictions are objects, as over HTTP", "[grpc][
               .ok());
   CHECK(response.usage().completion_tokens_details().accepted_prediction_tokens() == 4);
   CHECK(response.usage().completion_tokens_details().rejected_prediction_tokens() == 2);
+}
+
+// Every field of the table is a field of the message, and of no other type.
+void CheckMembers(const google::protobuf::Descriptor* message, std::span<const Field> table) {
+  using Proto = google::protobuf::FieldDescriptor;
+  for (const Field& field : table) {
+    INFO(message->full_name() << "." << field.name);
+    const Proto* member = message->FindFieldByName(std::string(field.name));
+    REQUIRE(member != nullptr);
+    if (member->type() == Proto::TYPE_MESSAGE) {
+      if (!field.members.empty()) CheckMembers(member->message_type(), field.members);
+    } else if (field.type == FieldType::kInteger) {
+      CHECK(member->type() == Proto::TYPE_INT32);
+    } else if (field.type == FieldType::kNumber) {
+      CHECK(member->type() == Proto::TYPE_DOUBLE);
+    } else {
+      CHECK(member->type() == Proto::TYPE_STRING);
+    }
+  }
+  CHECK(message->field_count() == static_cast<int>(table.size()));
+}
+
+TEST_CASE("Branches and searches have all members that they have over HTTP", "[grpc][unit]") {
+  CheckMembers(v1::Parallel::descriptor(), fields::kParallel);
+  CheckMembers(v1::Search::descriptor(), fields::kSearch);
+  for (const auto* message : {v1::GenerateRequest::descriptor(), v1::ChatRequest::descriptor()}) {
+    INFO(message->name());
+    CHECK(message->FindFieldByName("parallel")->message_type() == v1::Parallel::descriptor());
+    CHECK(message->FindFieldByName("search")->message_type() == v1::Search::descriptor());
+    for (const char* name : {"use_beam_search", "beam_width", "length_penalty"}) {
+      INFO(name);
+      REQUIRE(message->FindFieldByName(name) != nullptr);
+      CHECK(message->FindFieldByName(name)->has_presence());
+    }
+  }
+}
+
+TEST_CASE("Limits of branches are what the client gave, and missing where it gave none",
+          "[grpc][unit]") {
+  v1::GenerateRequest request;
+  v1::Parallel* parallel = request.mutable_parallel();
+  CHECK(Body(request) == nlohmann::json::parse(R"({"parallel": {}})"));
+  parallel->set_format("custom");
+  parallel->set_max_depth(0);
+  parallel->mutable_on_slow()->set_cut_after_s(0.5);
+  parallel->mutable_custom()->set_fork_at("</Goal>");
+  parallel->mutable_custom()->set_cut_end("");
+  request.mutable_search()->mutable_prune()->set_tokens(8);
+  CHECK(Body(request) == nlohmann::json::parse(R"({
+      "parallel": {"format": "custom", "max_depth": 0, "on_slow": {"cut_after_s": 0.5},
+                   "custom": {"fork_at": "</Goal>", "cut_end": ""}},
+      "search": {"prune": {"tokens": 8}}})"));
+  v1::GenerateResponse response;
+  REQUIRE(server::FromResponseJson(
+              R"({"choices": [{"index": 0, "branch": "0.2", "text": "a"}],
+                  "usage": {"completion_tokens_details": {
+                    "critical_path_tokens": 7, "branches": 2, "samples": 4, "finished_samples": 3,
+                    "pruned_samples": 1, "votes": 2, "saved_tokens": 5000000000}}})",
+              &response)
+              .ok());
+  CHECK(response.choices(0).branch() == "0.2");
+  const v1::CompletionTokensDetails& details = response.usage().completion_tokens_details();
+  CHECK(details.critical_path_tokens() == 7);
+  CHECK(details.branches() == 2);
+  CHECK(details.samples() == 4);
+  CHECK(details.finished_samples() == 3);
+  CHECK(details.pruned_samples() == 1);
+  CHECK(details.votes() == 2);
+  CHECK(details.saved_tokens() == 5000000000);
 }
 
 TEST_CASE("A seed of 64 bits stays a number", "[grpc][unit]") {
