@@ -68,6 +68,7 @@ bool Admission::tells_clients_apart() const {
 void Admission::Add(RequestState* request, int64_t now_us) {
   request->key =
       policy_->Key(request->request, {.number = ++arrivals_,
+                                      .first = calls_.FirstOf(request->request.call, arrivals_),
                                       .now_us = now_us,
                                       .work_us = parts_.budget.EstimateWorkUs(request->request),
                                       .starvation_us = parts_.limits.options.starvation_us});

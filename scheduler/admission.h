@@ -18,6 +18,7 @@
 
 #include "absl/status/status.h"
 #include "scheduler/call_holds.h"
+#include "scheduler/call_order.h"
 #include "scheduler/planned_step.h"
 #include "scheduler/policy.h"
 #include "scheduler/scheduler_parts.h"
@@ -123,6 +124,7 @@ class Admission {
   int64_t blocked_spare_ = 0;  // this many pages were to spare beside its adapter's
   int64_t wanted_ = 0;         // tokens that the prompts of the step being planned have to run
   uint64_t arrivals_ = 0;
+  CallOrder calls_;
   int32_t num_parked_ = 0;
   int32_t num_unstarted_ = 0;
   int32_t num_with_adapter_ = 0;

@@ -21,14 +21,14 @@ constexpr PolicyTraits kPolicies[] = {
 class FcfsPolicy : public Policy {
  public:
   OrderKey Key(const GenerationRequest&, const Arrival& arrival) override {
-    return {.rank = 0, .arrival = arrival.number};
+    return {.rank = 0, .arrival = arrival.first, .number = arrival.number};
   }
 };
 
 class PriorityPolicy : public Policy {
  public:
   OrderKey Key(const GenerationRequest& request, const Arrival& arrival) override {
-    return {.rank = request.priority, .arrival = arrival.number};
+    return {.rank = request.priority, .arrival = arrival.first, .number = arrival.number};
   }
   bool Displaces(const OrderKey& waiting, const OrderKey& running) const override {
     return waiting.rank < running.rank;
@@ -47,7 +47,7 @@ class DeadlinePolicy : public Policy {
     int64_t deadline_us = DeadlineOf(request, arrival.now_us);
     int64_t start_us = deadline_us == kNone ? arrival.now_us + arrival.starvation_us
                                             : deadline_us - arrival.work_us;
-    return {.rank = std::max(start_us, OrderKey::kOverdue + 1), .arrival = arrival.number};
+    return {.rank = std::max(start_us, OrderKey::kOverdue + 1), .arrival = arrival.first, .number = arrival.number};
   }
 
  private:
@@ -78,7 +78,7 @@ class DeadlinePolicy : public Policy {
 class FairPolicy : public Policy {
  public:
   OrderKey Key(const GenerationRequest&, const Arrival& arrival) override {
-    return {.rank = 0, .arrival = arrival.number};
+    return {.rank = 0, .arrival = arrival.first, .number = arrival.number};
   }
   bool is_per_tenant() const override { return true; }
   // Displaces only tenants that have more than twice as many sequences: smaller differences even
@@ -93,7 +93,7 @@ class FairPolicy : public Policy {
 class ShortestPolicy : public Policy {
  public:
   OrderKey Key(const GenerationRequest& request, const Arrival& arrival) override {
-    return {.rank = static_cast<int64_t>(request.prompt.size()), .arrival = arrival.number};
+    return {.rank = static_cast<int64_t>(request.prompt.size()), .arrival = arrival.first, .number = arrival.number};
   }
 };
 

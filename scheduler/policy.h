@@ -35,19 +35,20 @@ const PolicyTraits& TraitsOf(PolicyKind kind);
 // The policy of that name, or null if there is none.
 const PolicyTraits* FindPolicy(std::string_view name);
 
-// Orders requests: smaller is more urgent. `arrival` is unique per request and makes the order
-// total.
+// Orders requests: smaller is more urgent. `number` is unique per request and makes the order total.
 struct OrderKey {
   static constexpr int64_t kOverdue = std::numeric_limits<int64_t>::min();
 
   int64_t rank = 0;
-  uint64_t arrival = 0;
+  uint64_t arrival = 0;  // number of the first request of its call
+  uint64_t number = 0;   // its own
   auto operator<=>(const OrderKey&) const = default;
 };
 
 // Facts about a request that a policy orders by, known when it arrives.
 struct Arrival {
   uint64_t number = 0;  // 1, 2, 3...
+  uint64_t first = 0;   // the number of the first request of its call
   int64_t now_us = 0;
   int64_t work_us = 0;        // estimated work; 0: unknown
   int64_t starvation_us = 0;  // SchedulerOptions::starvation_us

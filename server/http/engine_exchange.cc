@@ -22,7 +22,8 @@ absl::Status EngineExchange::SubmitToEngine(GenerationRequest generation, EventS
   generation.id = service->NextId();
   generation.label = writer_->record().request_id;
   generation.peer = writer_->record().peer;
-  generation.call = static_cast<uint64_t>(ids_.empty() ? generation.id : ids_.front());
+  if (call_ == 0) call_ = static_cast<uint64_t>(generation.id);
+  generation.call = call_;
   generation.weight = writer_->record().weight;
   // All of them together have one client's share of the machine, and those of live requests none.
   if (writer_->record().is_background) generation.tenant = kBackgroundClient;

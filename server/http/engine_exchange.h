@@ -60,6 +60,7 @@ class EngineExchange : public Exchange, public EventReceiver {
   void FailByException(const absl::Status& status);
 
   const scheduler::AdapterUse adapter_;        // of all generations
+  uint64_t call_ = 0;                          // GenerationRequest::call of all of them
   std::vector<Clock::time_point> last_token_;  // [sequences] the epoch means none yet
 };
 

@@ -2,6 +2,7 @@
 #include "scheduler/policy.h"
 
 #include "catch2/catch.hpp"
+#include "scheduler/call_order.h"
 #include "tests/scheduler/rig.h"
 
 namespace heddle::scheduler {
@@ -59,6 +60,34 @@ TEST_CASE("The lowest priority number is served first, equal ones as they came",
   RequestId c = rig.Add(WithPriority(MakeRequest(5, 3, 3), 7));
   RequestId d = rig.Add(WithPriority(MakeRequest(5, 3, 4), 0));
   CHECK(OrderOfEnds(&rig) == std::vector<RequestId>{b, d, a, c});
+}
+
+TEST_CASE("What a call asks for later has the place of its first request", "[scheduler][unit]") {
+  Rig rig(Options(PolicyKind::kFcfs, 1));
+  auto of_call = [](GenerationRequest request, uint64_t call) {
+    request.call = call;
+    return request;
+  };
+  RequestId first = rig.Add(of_call(MakeRequest(5, 3, 1), 7));
+  RequestId other = rig.Add(of_call(MakeRequest(5, 30, 2), 8));
+  RequestId third = rig.Add(MakeRequest(5, 3, 3));
+  while (!rig.Of(first).finished) REQUIRE(rig.Step());
+  REQUIRE(rig.Step());  // `other` runs
+  // Branches of the first call: behind nobody who came since, and among themselves in order.
+  RequestId branch = rig.Add(of_call(MakeRequest(5, 3, 4), 7));
+  RequestId sibling = rig.Add(of_call(MakeRequest(5, 3, 5), 7));
+  CHECK(OrderOfEnds(&rig) == std::vector<RequestId>{other, branch, sibling, third});
+}
+
+TEST_CASE("Calls beyond those that are remembered begin anew", "[scheduler][unit]") {
+  CallOrder order;
+  CHECK(order.FirstOf(1, 1) == 1);
+  CHECK(order.FirstOf(0, 2) == 2);
+  CHECK(order.FirstOf(0, 3) == 3);
+  CHECK(order.FirstOf(1, 4) == 1);
+  for (uint64_t i = 0; i < CallOrder::kMaxCalls; ++i) order.FirstOf(100 + i, 5 + i);
+  CHECK(order.FirstOf(1, 70000) == 70000);
+  CHECK(order.FirstOf(100 + CallOrder::kMaxCalls - 1, 70001) == 4 + CallOrder::kMaxCalls);
 }
 
 TEST_CASE("The shortest prompt goes first, equal ones as they came", "[scheduler][unit]") {
