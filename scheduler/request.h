@@ -91,9 +91,12 @@ struct GenerationRequest {
   // Whose share of the machine it uses (client_shares.h): its tenant's, or else its peer's.
   uint64_t peer = 0;   // stands for the client's address
   uint64_t call = 0;   // the client's call that it is a part of, such as one with several prompts
-                       // (call_holds.h); 0: none but its own
+                       // (call_holds.h, call_order.h); 0: none but its own
   int32_t weight = 1;  // of that client among the others
-  std::string label;   // the front end's name for it; not used for decisions
+  // The front end's names for it; not used for decisions.
+  std::string label;
+  // The branch that it runs, in a tree of branches: "0.2" is the third one forked from "0".
+  std::string tree, branch;  // empty: it has none
 };
 
 inline uint64_t ClientOf(const GenerationRequest& request) {

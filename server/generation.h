@@ -132,10 +132,24 @@ struct HistoryEntry {
   double end_seconds = 0;
 };
 
+// A request that ran a branch of a tree, for drawing the tree.
+struct BranchRun {
+  RequestId id{};
+  std::string branch;
+  bool finished = false;
+  FinishReason reason = FinishReason::kStop;
+  int32_t cached_tokens = 0;
+  int64_t generated_tokens = 0;
+  int32_t preemptions = 0;
+  double begin_seconds = 0;  // from the arrival of the first one that is remembered
+  double end_seconds = 0;    // now, while it runs
+};
+
 // The remembered part of a request's life.
 struct RequestHistory {
   RequestId id{};
   std::string label;  // GenerationRequest's label: the request id of the log
+  std::string tree, branch;  // GenerationRequest's
   double age_seconds = 0;
   bool finished = false;
   FinishReason reason = FinishReason::kStop;
@@ -146,6 +160,7 @@ struct RequestHistory {
   double queued_seconds = -1;       // until its first step; -1: it has had none
   int64_t forgotten_entries = 0;    // dropped behind the first entry, for want of room
   std::vector<HistoryEntry> steps;  // by time
+  std::vector<BranchRun> runs;      // of its tree, by arrival; empty: it has none
 };
 
 // Implemented by EngineLoop (loop/engine_loop.h) and by test doubles.

@@ -91,6 +91,11 @@ BranchTable::Branches::iterator BranchTable::AddChild(Branches::iterator parent,
                                                       Branch branch) {
   branch.root = parent->second.root;
   branch.parent = parent->first;
+  // A way that is longer is shown as its beginning.
+  constexpr size_t kMaxPath = 128;
+  branch.path = parent->second.path;
+  const int64_t number = parent->second.num_children++;
+  if (branch.path.size() < kMaxPath) branch.path.append(base::StrCat(".", number));
   parent->second.children.push_back(id);
   return Insert(std::move(id), std::move(branch));
 }
@@ -276,6 +281,12 @@ ContextId BranchTable::ContextOf(std::string_view id) const {
   std::lock_guard lock(mutex_);
   const auto found = branches_.find(id);
   return found == branches_.end() ? ContextId{} : found->second.context;
+}
+
+BranchTable::Names BranchTable::NamesOf(std::string_view id) const {
+  std::lock_guard lock(mutex_);
+  const auto found = branches_.find(id);
+  return found == branches_.end() ? Names() : Names{found->second.root, found->second.path};
 }
 
 uint64_t BranchTable::ReserveContexts(int32_t count) {

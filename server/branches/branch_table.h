@@ -145,6 +145,11 @@ class BranchTable {
   uint64_t ReserveContexts(int32_t count);
   // For requests that keep what they compute.
   ContextId ContextOf(std::string_view id) const;
+  // The branch's root and its way from there ("0.2"), which requests that run it are called by.
+  struct Names {
+    std::string tree, branch;
+  };
+  Names NamesOf(std::string_view id) const;
 
   BranchFigures figures(int64_t now);
   const BranchLimits& limits() const { return limits_; }
@@ -161,6 +166,8 @@ class BranchTable {
   struct Branch {
     std::string root, parent;
     std::vector<std::string> children;
+    std::string path = "0";       // its way from the root, for those who watch
+    int64_t num_children = 0;     // over its life
     int64_t created = 0, expires = 0, forked_at = 0;
     std::vector<TokenId> tokens;
     scheduler::ContextParts parts;  // of the tokens

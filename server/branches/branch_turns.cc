@@ -43,6 +43,9 @@ absl::StatusOr<std::unique_ptr<BranchTurns>> BranchTurns::Continue(BranchTable* 
                           table->Begin(owner, id, num_tokens, append, generation.max_tokens, now));
   Limit(granted, request);
   generation.from = generation.keep = table->ContextOf(id);
+  BranchTable::Names names = table->NamesOf(id);
+  generation.tree = std::move(names.tree);
+  generation.branch = std::move(names.branch);
   auto turns = std::unique_ptr<BranchTurns>(new BranchTurns(table, *request));
   turns->context_ = generation.keep;
   turns->Add(id);
@@ -81,6 +84,8 @@ absl::StatusOr<std::unique_ptr<BranchTurns>> BranchTurns::Keep(BranchTable* tabl
     return status;
   }
   Limit(granted, request);
+  generation.tree = id;
+  generation.branch.push_back('0');
   generation.keep = turns->context_ = table->ContextOf(order.ids.front());
   return turns;
 }

@@ -107,6 +107,7 @@ void ParallelTree::Submit(size_t index, ContextId from, ParallelOrders* orders) 
   run_of_.push_back(index);
   GenerationRequest& request = run.request;
   request = pattern_;
+  request.branch = branch.path;
   request.prompt = branch.tokens;
   request.parts = branch.parts;
   request.from = from;

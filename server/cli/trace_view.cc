@@ -6,6 +6,7 @@
 
 #include "base/message.h"
 #include "nlohmann/json.hpp"
+#include "server/cli/trace_tree.h"
 
 namespace heddle::server {
 namespace {
@@ -77,6 +78,9 @@ bool HasBranches(const json& events) {
 
 void AppendHead(const json& request, std::string* out) {
   *out += StrCat("request    ", Text(request, "id"), " (number ", Count(request, "number"), ")\n");
+  if (const std::string tree = Text(request, "tree"); !tree.empty()) {
+    *out += StrCat("branch     ", Text(request, "branch"), " of ", tree, "\n");
+  }
   *out += StrCat("state      ", Text(request, "state"), ", ", Duration(Number(request, "age_ms")),
                  " after it came\n");
   const auto queued = request.find("queued_ms");
@@ -119,6 +123,7 @@ absl::StatusOr<std::string> TimelineText(std::string_view body) {
       out += StrCat(std::string(24, ' '), "(", Counted(forgotten, "event"), " forgotten)\n");
     }
   }
+  if (const auto runs = request.find("runs"); runs != request.end()) out += TreeText(*runs);
   return out;
 }
 

@@ -26,9 +26,8 @@ std::string_view KindName(HistoryEntry::Kind kind) {
   return "";
 }
 
-std::string_view StateName(const RequestHistory& history) {
-  if (!history.finished) return history.queued_seconds < 0 ? "waiting" : "running";
-  switch (history.reason) {
+std::string_view EndName(FinishReason reason) {
+  switch (reason) {
     case FinishReason::kStop:
       return "stopped";
     case FinishReason::kLength:
@@ -41,11 +40,17 @@ std::string_view StateName(const RequestHistory& history) {
   return "failed";
 }
 
+std::string_view StateName(const RequestHistory& history) {
+  if (history.finished) return EndName(history.reason);
+  return history.queued_seconds < 0 ? "waiting" : "running";
+}
+
 // Milliseconds, rounded to the microsecond.
 double InMilliseconds(double seconds) { return std::round(seconds * 1e6) / 1e3; }
 
 void WriteHead(const RequestHistory& history, JsonWriter* json) {
   json->Member("id", history.label).Member("number", static_cast<uint64_t>(history.id));
+  if (!history.tree.empty()) json->Member("tree", history.tree).Member("branch", history.branch);
   json->Member("state", StateName(history));
   json->Key("age_ms").Number(InMilliseconds(history.age_seconds));
   json->Key("queued_ms");
@@ -61,6 +66,16 @@ void WriteEntry(const HistoryEntry& entry, JsonWriter* json) {
   json->Member("tokens", entry.tokens).Member("steps", entry.steps);
   json->Key("begin_ms").Number(InMilliseconds(entry.begin_seconds));
   json->Key("end_ms").Number(InMilliseconds(entry.end_seconds)).EndObject();
+}
+
+void WriteRun(const BranchRun& run, JsonWriter* json) {
+  json->BeginObject().Member("branch", run.branch).Member("number", static_cast<uint64_t>(run.id));
+  json->Member("state", run.finished ? EndName(run.reason) : "running");
+  json->Member("cached_tokens", run.cached_tokens);
+  json->Member("generated_tokens", run.generated_tokens);
+  json->Member("preemptions", run.preemptions);
+  json->Key("begin_ms").Number(InMilliseconds(run.begin_seconds));
+  json->Key("end_ms").Number(InMilliseconds(run.end_seconds)).EndObject();
 }
 
 }  // namespace
@@ -92,7 +107,13 @@ absl::StatusOr<std::string> RequestJson(const GenerationService& generation,
   WriteHead(*history, &json);
   json.Member("forgotten_events", history->forgotten_entries).Key("events").BeginArray();
   for (const HistoryEntry& entry : history->steps) WriteEntry(entry, &json);
-  json.EndArray().EndObject();
+  json.EndArray();
+  if (!history->runs.empty()) {
+    json.Key("runs").BeginArray();
+    for (const BranchRun& run : history->runs) WriteRun(run, &json);
+    json.EndArray();
+  }
+  json.EndObject();
   return out;
 }
 

@@ -21,6 +21,7 @@ absl::Status EngineExchange::SubmitToEngine(GenerationRequest generation, EventS
                                  static_cast<uint64_t>(adapter_.id), adapter_.scale);
   generation.id = service->NextId();
   generation.label = writer_->record().request_id;
+  if (!generation.branch.empty() && generation.tree.empty()) generation.tree = generation.label;
   generation.peer = writer_->record().peer;
   if (call_ == 0) call_ = static_cast<uint64_t>(generation.id);
   generation.call = call_;

@@ -44,6 +44,8 @@ void RequestHistories::Queued(const GenerationRequest& request, int64_t arrival_
   Record& record = records_[request.id];
   record.id = request.id;
   record.label = request.label;
+  record.tree = request.tree;
+  record.branch = request.branch;
   record.arrival_us = arrival_us;
   record.prompt_tokens = static_cast<int32_t>(request.prompt.size());
   Add(&record, {Kind::kQueued, 0, 0, record.prompt_tokens, arrival_us, arrival_us});
@@ -105,6 +107,8 @@ RequestHistory RequestHistories::Describe(const Record& record, int64_t now_us) 
   RequestHistory history;
   history.id = record.id;
   history.label = record.label;
+  history.tree = record.tree;
+  history.branch = record.branch;
   history.finished = record.ended_us >= 0;
   history.age_seconds =
       InSeconds((history.finished ? record.ended_us : now_us) - record.arrival_us);
@@ -116,6 +120,27 @@ RequestHistory RequestHistories::Describe(const Record& record, int64_t now_us) 
   history.queued_seconds = record.queued_us < 0 ? -1 : InSeconds(record.queued_us);
   history.forgotten_entries = record.forgotten_entries;
   return history;
+}
+
+std::vector<BranchRun> RequestHistories::RunsOf(std::string_view tree, int64_t now_us) const {
+  std::vector<BranchRun> runs;
+  int64_t first_us = 0;
+  for (const RequestId id : order_) {
+    const Record& record = records_.at(id);
+    if (record.tree != tree) continue;
+    if (runs.empty()) first_us = record.arrival_us;
+    BranchRun& run = runs.emplace_back();
+    run.id = id;
+    run.branch = record.branch;
+    run.finished = record.ended_us >= 0;
+    run.reason = record.reason;
+    run.cached_tokens = std::max(0, record.cached_tokens);
+    run.generated_tokens = record.generated_tokens;
+    run.preemptions = record.preemptions;
+    run.begin_seconds = InSeconds(record.arrival_us - first_us);
+    run.end_seconds = InSeconds((run.finished ? record.ended_us : now_us) - first_us);
+  }
+  return runs;
 }
 
 std::vector<RequestHistory> RequestHistories::Histories(int64_t now_us) const {
@@ -137,13 +162,15 @@ std::optional<RequestHistory> RequestHistories::History(std::string_view name,
   std::lock_guard lock(mutex_);
   for (auto id = order_.rbegin(); id != order_.rend(); ++id) {
     const Record& record = records_.at(*id);
-    if (record.label != name && !(is_number && record.id == RequestId{number})) continue;
+    const bool is_named = record.label == name || (!name.empty() && record.tree == name);
+    if (!is_named && !(is_number && record.id == RequestId{number})) continue;
     RequestHistory history = Describe(record, now_us);
     for (const Entry& entry : record.entries) {
       history.steps.push_back({entry.kind, entry.branch, entry.steps, entry.tokens,
                                InSeconds(entry.begin_us - record.arrival_us),
                                InSeconds(entry.end_us - record.arrival_us)});
     }
+    if (!record.tree.empty()) history.runs = RunsOf(record.tree, now_us);
     return history;
   }
   return std::nullopt;

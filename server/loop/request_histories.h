@@ -34,6 +34,7 @@ class RequestHistories {
   void Token(RequestId id, int64_t count);
 
   std::vector<RequestHistory> Histories(int64_t now_us) const;
+  // `name`: a label, the name of a tree, or a number; the newest request that has it.
   std::optional<RequestHistory> History(std::string_view name, int64_t now_us) const;
 
  private:
@@ -46,7 +47,7 @@ class RequestHistories {
   };
   struct Record {
     RequestId id{};
-    std::string label;
+    std::string label, tree, branch;
     int64_t arrival_us = 0;
     int64_t ended_us = -1;
     FinishReason reason = FinishReason::kStop;
@@ -64,6 +65,7 @@ class RequestHistories {
   static void AddNote(Record* record, const scheduler::StepNote& note, int64_t begin_us,
                       int64_t end_us);
   static RequestHistory Describe(const Record& record, int64_t now_us);
+  std::vector<BranchRun> RunsOf(std::string_view tree, int64_t now_us) const;
 
   mutable std::mutex mutex_;
   // All of the following are GUARDED_BY(mutex_).

@@ -1,6 +1,7 @@
 // The live view of the server: figures and plots from /debug/stats, the table from /debug/requests. While the view is
 // folded, or needs a key that nobody gave, only the server's state is asked for, and less often.
 import {ApiError, getJson} from './api.js';
+import {arranged, nameOf} from './branches.js';
 import {byId, element, short, sizeText} from './dom.js';
 import {Bar, Plot} from './plots.js';
 import {emit, state} from './state.js';
@@ -95,11 +96,11 @@ function show(now) {
 
 const kRows = 100;  // of the table; the rest is a number below it
 const kColumns = [
-  ['Request', row => row.id || String(row.number)],
+  ['Request', nameOf],
   ['State', row => row.state],
   ['For', row => (row.age_ms < 10 * kMilliseconds ? `${(row.age_ms / kMilliseconds).toFixed(1)} s` : duration(row.age_ms / kMilliseconds))],
   ['Queued', row => (row.queued_ms === null ? '–' : `${short(row.queued_ms)} ms`)],
-  ['Prompt', row => (row.cached_tokens ? `${row.prompt_tokens} (${row.cached_tokens} cached)` : String(row.prompt_tokens))],
+  ['Prompt', row => (row.prompt_tokens === null ? '–' : row.cached_tokens ? `${row.prompt_tokens} (${row.cached_tokens} cached)` : String(row.prompt_tokens))],
   ['Answer', row => String(row.generated_tokens)],
   ['Preempted', row => String(row.preemptions)],
 ];
@@ -107,9 +108,9 @@ byId('requests').createTHead().append(element('tr', {}, ...kColumns.map(([name])
   element('th', {scope: 'col', title: explain(name)}, name))));
 const rows = byId('requests').createTBody();
 
-// Draws the requests that are still going on, the newest first. Rows are used again, so that a selection stays.
+// Draws the requests that are still going on, the newest first, and branches as a tree. Rows are used again, so that a selection stays.
 function list(requests) {
-  const open = requests.filter(row => row.state === 'running' || row.state === 'waiting');
+  const open = arranged(requests.filter(row => row.state === 'running' || row.state === 'waiting'));
   const shown = open.slice(0, kRows);
   while (rows.rows.length > shown.length) rows.deleteRow(-1);
   while (rows.rows.length < shown.length) rows.append(element('tr', {}, ...kColumns.map(() => element('td'))));

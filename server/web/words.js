@@ -26,7 +26,7 @@ const kWords = {
   'Between tokens': 'From one token of an answer to the next: how fluently an answer comes.',
   'median': 'Half of them were faster.',
   '95 %': 'Of 20, 19 were faster.',
-  'Request': 'The X-Request-Id of the answer; `heddle trace ID` shows what happened to it.',
+  'Request': 'The X-Request-Id of the answer; `heddle trace ID` shows what happened to it. Branches of an answer stand below it.',
   'State': 'waiting in the queue, or running in the batch.',
   'For': 'Time since the request arrived.',
   'Queued': 'Time in the queue before its first step.',

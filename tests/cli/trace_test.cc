@@ -128,6 +128,51 @@ TEST_CASE("Branches are told apart, and forgotten events are counted", "[cli][un
   CHECK(text->find("     1  decode: 1 step, a token each") != std::string::npos);
 }
 
+TEST_CASE("Branches are drawn below the run from which they were forked", "[cli][unit]") {
+  const auto text = TimelineText(R"({
+    "id": "r", "number": 5, "tree": "r", "branch": "0", "state": "stopped", "age_ms": 5,
+    "queued_ms": 1, "prompt_tokens": 1, "cached_tokens": 0, "generated_tokens": 2, "preemptions": 0,
+    "forgotten_events": 0, "events": [], "runs": [
+      {"branch": "0", "begin_ms": 0, "end_ms": 80, "cached_tokens": 0, "generated_tokens": 40},
+      {"branch": "0.0", "begin_ms": 80, "end_ms": 160, "cached_tokens": 40, "generated_tokens": 64},
+      {"branch": "0.1", "begin_ms": 80, "end_ms": 100, "state": "cancelled"},
+      {"branch": "0.0.0", "begin_ms": 110, "end_ms": 120, "state": "stopped"},
+      {"branch": "0.0", "begin_ms": 120, "end_ms": 160},
+      {"branch": "0", "begin_ms": 160, "end_ms": 320},
+      {"branch": "0.2", "begin_ms": 320, "end_ms": 320}]})");
+  REQUIRE(text.ok());
+  CHECK(text->find("branch     0 of r\n") != std::string::npos);
+  const size_t tree = text->find("     at ms      for ms  cached");
+  REQUIRE(tree != std::string::npos);
+  CHECK(text->substr(tree) ==
+        "     at ms      for ms  cached  tokens  branch\n"
+        "       0.0        80.0       0      40  0                         ########\n"
+        "      80.0        80.0      40      64  |-- 0.0                           ########\n"
+        "     110.0        10.0       0       0  |   `-- 0.0.0                        #\n"
+        "     120.0        40.0       0       0  |   0.0                               ####\n"
+        "      80.0        20.0       0       0  `-- 0.1                           ## cancelled\n"
+        "     160.0       160.0       0       0  0                                         ################\n"
+        "     320.0         0.0       0       0  `-- 0.2                                                  #\n");
+}
+
+TEST_CASE("Runs that are none, and names that nobody gives, harm no drawing", "[cli][unit]") {
+  const auto draw = [](const std::string& runs) {
+    return TimelineText("{\"events\": [], \"runs\": " + runs + "}");
+  };
+  for (const char* runs : {"3", "[]", "{}", "[1, null, {}]", R"([{"branch": 1}, {"branch": []}])",
+                           R"([{"branch": "0", "begin_ms": -1e300, "end_ms": 1e300}])"}) {
+    INFO(runs);
+    REQUIRE(draw(runs).ok());
+    CHECK(draw(runs)->find("cached  tokens") == std::string::npos);
+  }
+  CHECK(draw(R"([{"branch": "0..1."}, {"branch": "."}, {"branch": "0..1", "begin_ms": 9e99},
+                 {"branch": "0", "end_ms": -5, "generated_tokens": 1e300}, {"branch": "0.."}])")
+            .ok());
+  std::string deep = "0", runs = "[";
+  for (int i = 0; i < 400; ++i, deep += ".0") runs += "{\"branch\": \"" + deep + "\"},";
+  CHECK(draw(runs + "{}]").ok());
+}
+
 TEST_CASE("Answers of another server are no histories and harm nothing", "[cli][unit]") {
   for (const char* body : {"", "{}", "[]", "not found", "{\"events\": 3}", "{\"requests\": {}}"}) {
     INFO(body);

@@ -11,6 +11,7 @@ const {ApiError, serverEvents} = await load('api');
 const {Reading, figuresText} = await load('reading');
 const {parseMath} = await load('math');
 const {pieces} = await load('highlight');
+const {arranged, nameOf} = await load('branches');
 
 const asked = (...contents) => {
   const conversation = new Conversation();
@@ -295,4 +296,16 @@ test('colours keep every character, in every language, and take no time to speak
   }
   assert.deepEqual(pieces('x = "a" # b', 'python'), [[null, 'x = '], ['string', '"a"'], [null, ' '], ['comment', '# b']]);
   assert.deepEqual(pieces('{"a": "b"}', 'json').filter(([kind]) => kind).map(([kind]) => kind), ['key', 'string']);
+});
+
+test('branches stand below their tree, in its order, and other requests where they were', () => {
+  const row = (number, tree, branch) => ({id: `r${number}`, number, tree, branch, state: 'running', age_ms: number, queued_ms: 1,
+    prompt_tokens: 1, cached_tokens: 0, generated_tokens: number, preemptions: 1});
+  const rows = arranged([row(9, 't', '0.10'), row(8), row(7, 't', '0.2'), row(6, 't', '0.2.0'), row(5, 'u', '0')]);
+  assert.deepEqual(rows.map(nameOf), ['t', '\u2003└ 0.2', '\u2003\u2003└ 0.2.0', '\u2003└ 0.10', 'r8', 'u', '└ 0']);
+  assert.equal(rows[0].state, '3 branches');
+  assert.equal(rows[0].generated_tokens, 22);
+  assert.equal(rows[0].age_ms, 9);
+  assert.equal(rows[5].state, '1 branch');
+  assert.deepEqual(arranged([]), []);
 });

@@ -209,6 +209,42 @@ TEST_CASE("Only so many requests are remembered, the newest", "[loop][unit]") {
   CHECK(trace.History("6", 0)->preemptions == 100);
 }
 
+TEST_CASE("The requests that run a tree's branches are told with each of them", "[server][unit]") {
+  RequestHistories trace;
+  const auto add = [&](uint64_t id, const char* tree, const char* branch, int64_t at_us) {
+    GenerationRequest request;
+    request.id = RequestId{id};
+    request.prompt = {1};
+    request.label = tree[0] == 0 ? "else" : "call";
+    request.tree = tree;
+    request.branch = branch;
+    trace.Queued(request, at_us);
+  };
+  add(1, "call", "0", 1000);
+  trace.Finished(RequestId{1}, 0, FinishReason::kStop, /*is_last=*/true, 3000);
+  add(2, "call", "0.0", 3000);
+  add(3, "", "", 3000);
+  add(4, "call", "0.1", 3000);
+  trace.Token(RequestId{4}, 7);
+  for (const char* name : {"call", "2"}) {
+    INFO(name);
+    const auto history = trace.History(name, 4000);
+    REQUIRE(history.has_value());
+    CHECK(history->tree == "call");
+    REQUIRE(history->runs.size() == 3);
+    CHECK(history->runs[0].branch == "0");
+    CHECK(history->runs[0].finished);
+    CHECK(history->runs[0].end_seconds == 0.002);
+    CHECK(history->runs[1].branch == "0.0");
+    CHECK(history->runs[1].begin_seconds == 0.002);
+    CHECK_FALSE(history->runs[2].finished);
+    CHECK(history->runs[2].generated_tokens == 7);
+    CHECK(history->runs[2].end_seconds == 0.003);
+  }
+  CHECK(trace.History("3", 4000)->runs.empty());
+  CHECK_FALSE(trace.History("", 4000).has_value());
+}
+
 TEST_CASE("Cancelling ends a request with its pages free one step later", "[loop][unit]") {
   LoopUnderTest t({}, Limits(), /*gated=*/true);
   auto answer = std::make_shared<Answer>();
