@@ -2,12 +2,16 @@
 
 #include <algorithm>
 #include <cmath>
+#include <memory>
 #include <numeric>
+#include <optional>
 #include <random>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/in_flight.h"
 #include "base/status.h"
+#include "scheduler/simulation/simulated_fork.h"
 
 namespace heddle::scheduler {
 namespace {
@@ -73,8 +77,15 @@ class Simulation {
  private:
   // The part of a running request that is not booked yet.
   struct Open {
-    int32_t branches = 0;
+    int32_t branches = 0;  // that have not ended
+    bool started = false;
     std::vector<double> last_token_us;  // [branches]; 0: none yet
+    std::unique_ptr<SimulatedFork> fork;
+  };
+  // A request of the scheduler: all of one in the workload, or a part of it.
+  struct Part {
+    size_t index = 0;
+    size_t first_branch = 0;  // of the workload's request
   };
 
   int64_t NowUs() const { return std::llround(now_us_); }
@@ -112,14 +123,57 @@ class Simulation {
       record.outcome = SimulatedOutcome::kQueueFull;
       return;
     }
-    GenerationRequest request = ToGenerationRequest(workload_[index], index);
-    if (!Scheduler::Validate(request, options_.scheduler).ok()) {
-      record.outcome = SimulatedOutcome::kNeverFits;
-      return;
+    Open& open = open_[index];
+    if (workload_[index].forks > 0) {
+      open.fork = std::make_unique<SimulatedFork>(workload_[index], index);
+      if (!AddStage(index, std::llround(arrival_us))) return;
+    } else {
+      GenerationRequest request = ToGenerationRequest(workload_[index], index);
+      if (!Scheduler::Validate(request, options_.scheduler).ok()) {
+        record.outcome = SimulatedOutcome::kNeverFits;
+        return;
+      }
+      Add(std::move(request), {index, 0}, std::llround(arrival_us));
     }
-    open_[index] = {request.num_branches, std::vector<double>(request.num_branches, 0.0)};
     if (options_.clients > 0) --free_clients_;
-    scheduler_.Add(std::move(request), std::llround(arrival_us));
+  }
+
+  void Add(GenerationRequest request, const Part& part, int64_t arrival_us) {
+    Open& open = open_[part.index];
+    open.branches += request.num_branches;
+    open.last_token_us.resize(part.first_branch + static_cast<size_t>(request.num_branches));
+    parts_.push_back(part);
+    request.id = RequestId{parts_.size()};
+    scheduler_.Add(std::move(request), arrival_us);
+  }
+
+  // Begins what follows in a request with branches. Returns false if that was all of it.
+  bool AddStage(size_t index, int64_t now_us) {
+    SimulatedResult& record = result_.requests[index];
+    Open& open = open_[index];
+    std::optional<ContextJoin> join;
+    std::vector<GenerationRequest> stage = open.fork->NextStage(&join);
+    for (const GenerationRequest& request : stage) {
+      if (Scheduler::Validate(request, options_.scheduler).ok()) continue;
+      record.outcome = SimulatedOutcome::kNeverFits;
+      stage.clear();
+      break;
+    }
+    if (stage.empty()) {
+      EndFork(&open);
+      return false;
+    }
+    if (join.has_value()) scheduler_.JoinContexts(*join);
+    if (open.fork->is_joined()) record.joins = 1;
+    std::fill(open.last_token_us.begin(), open.last_token_us.end(), 0.0);
+    for (size_t i = 0; i < stage.size(); ++i) Add(std::move(stage[i]), {index, i}, now_us);
+    return true;
+  }
+
+  void EndFork(Open* open) {
+    if (open->fork == nullptr) return;
+    for (const ContextId id : open->fork->Contexts()) scheduler_.DropContext(id);
+    open->fork.reset();
   }
 
   bool QueueIsFull(int32_t prompt_tokens) const {
@@ -233,14 +287,21 @@ class Simulation {
   }
 
   void Book(const SequenceEvent& event, double begin_us) {
-    const auto index = static_cast<size_t>(event.request) - 1;
+    const Part part = parts_[static_cast<size_t>(event.request) - 1];
+    const size_t index = part.index;
     SimulatedResult& record = result_.requests[index];
     Open& open = open_[index];
-    if (event.queued_us >= 0) record.started_us = begin_us;
-    record.cached_tokens = std::max(record.cached_tokens, event.cached_tokens);
+    if (event.queued_us >= 0 && !std::exchange(open.started, true)) {
+      record.started_us = begin_us;
+      record.cached_tokens = event.cached_tokens;
+    }
+    if (open.fork == nullptr) {
+      record.cached_tokens = std::max(record.cached_tokens, event.cached_tokens);
+    }
     record.output_tokens += event.num_tokens;
     if (event.num_tokens > 0) {
-      double& last_us = open.last_token_us[static_cast<size_t>(event.branch)];
+      const size_t branch = part.first_branch + static_cast<size_t>(event.branch);
+      double& last_us = open.last_token_us[branch];
       // Tokens of one step come together; each counts as its share of the wait.
       for (int32_t i = 0; i < event.num_tokens && last_us > 0; ++i) {
         result_.inter_token.Add((now_us_ - last_us) / event.num_tokens);
@@ -251,8 +312,12 @@ class Simulation {
     if (event.finished) budget_.Forget(event.sequence);
     if (!event.finished || --open.branches > 0) return;
     const bool expired = event.reason == FinishReason::kError;
-    record.outcome = expired ? SimulatedOutcome::kWaitedTooLong : SimulatedOutcome::kDone;
+    if (!expired && open.fork != nullptr && AddStage(index, NowUs())) return;
+    if (record.outcome == SimulatedOutcome::kUnknown) {
+      record.outcome = expired ? SimulatedOutcome::kWaitedTooLong : SimulatedOutcome::kDone;
+    }
     record.done_us = now_us_;
+    EndFork(&open);
     open = {};
     if (options_.clients > 0) ++free_clients_;
   }
@@ -276,7 +341,8 @@ class Simulation {
   std::vector<size_t> order_;  // workload indices in the order of arrival
   size_t next_ = 0;            // position in order_
   int32_t free_clients_ = 0;
-  std::vector<Open> open_;  // parallel to the workload
+  std::vector<Open> open_;   // parallel to the workload
+  std::vector<Part> parts_;  // by id of the scheduler's request, from 1
   double now_us_ = 0;
   int64_t steps_without_token_ = 0;
   int64_t prompt_rows_booked_ = 0;

@@ -60,6 +60,7 @@ struct SimulatedResult {
   int32_t prompt_tokens = 0;
   int32_t cached_tokens = 0;  // of the prompt
   int32_t output_tokens = 0;  // over all branches
+  int32_t joins = 0;          // of branches
 };
 
 struct SimulationResult {

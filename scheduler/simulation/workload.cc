@@ -116,6 +116,7 @@ GenerationRequest ToGenerationRequest(const SimulatedRequest& request, uint64_t 
   out.deadline_us = request.deadline_us;
   out.workflow = request.workflow;
   out.tenant = request.tenant;
+  if (request.forks > 0) out.call = index + 1;
   out.adapter.id = engine::AdapterId{request.adapter};
   out.adapter.num_pages = request.adapter_pages;
   out.cache_space = request.adapter;

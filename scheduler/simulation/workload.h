@@ -16,6 +16,13 @@ struct SimulatedRequest {
   int32_t prompt_tokens = 1;
   int32_t output_tokens = 1;  // 0: the prompt only
   int32_t branches = 1;       // n
+  // A model that thinks in branches: when it has written fork_at tokens, `forks` branches (0: none)
+  // run, the i-th of them for (i + 1) / forks of branch_tokens; the rest of output_tokens, which do
+  // not count those of branches, follows their join.
+  int32_t fork_at = 0;
+  int32_t forks = 0;
+  int32_t branch_tokens = 0;
+  bool joins_side_by_side = false;  // else they are read one behind the other
   // Prompts of a group share their first prefix_tokens (<= prompt_tokens) tokens. 0: no group.
   uint64_t prefix_group = 0;
   int32_t prefix_tokens = 0;

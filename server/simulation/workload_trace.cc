@@ -1,6 +1,8 @@
 #include "server/simulation/workload_trace.h"
 
+#include <algorithm>
 #include <cmath>
+#include <iterator>
 
 #include "absl/container/flat_hash_map.h"
 #include "base/message.h"
@@ -12,14 +14,15 @@ namespace {
 
 using scheduler::SimulatedRequest;
 
-constexpr std::string_view kFields[] = {"arrival_s",    "prompt_tokens", "output_tokens",
-                                        "prefix_group", "prefix_tokens", "n",
-                                        "priority",     "deadline_ms",   "workflow",
-                                        "tenant",       "adapter",       "adapter_pages"};
+constexpr std::string_view kFields[] = {
+    "arrival_s", "prompt_tokens", "output_tokens", "prefix_group", "prefix_tokens", "n",
+    "priority",  "deadline_ms",   "workflow",      "tenant",       "adapter",       "adapter_pages",
+    "fork_at",   "forks",         "branch_tokens", "join"};
 
 constexpr int64_t kMaxTokens = 1 << 24;    // the longest context that can be configured
 constexpr double kMaxArrivalS = 1e8;       // three years
 constexpr int64_t kMaxBranches = 1 << 16;  // --max-batch-seqs' own limit
+constexpr int64_t kMaxForks = 64;          // as in requests
 constexpr int64_t kMaxAdapterPages = 1 << 24;
 constexpr int64_t kMaxDeadlineMs = 86'400'000;
 constexpr size_t kMaxRequests = 10'000'000;
@@ -42,6 +45,7 @@ class TraceReader {
       HEDDLE_ASSIGN_OR_RETURN(const int64_t branches, line.Integer("n", 1, kMaxBranches));
       request.branches = static_cast<int32_t>(branches);
     }
+    HEDDLE_RETURN_IF_ERROR(TakeFork(line, &request));
     HEDDLE_RETURN_IF_ERROR(TakePrefix(line, &request));
     HEDDLE_RETURN_IF_ERROR(TakeAdapter(line, &request));
     HEDDLE_RETURN_IF_ERROR(TakeScheduling(line, &request));
@@ -64,6 +68,36 @@ class TraceReader {
                             line.Integer("prefix_tokens", 0, request->prompt_tokens));
     request->prefix_group = NumberOf(group, &groups_);
     request->prefix_tokens = static_cast<int32_t>(tokens);
+    return absl::OkStatus();
+  }
+
+  static absl::Status TakeFork(const JsonLine& line, SimulatedRequest* request) {
+    constexpr std::string_view kAll[] = {"fork_at", "forks", "branch_tokens"};
+    const auto given = std::count_if(std::begin(kAll), std::end(kAll),
+                                     [&line](std::string_view name) { return line.Has(name); });
+    if (given == 0 && !line.Has("join")) return absl::OkStatus();
+    if (given < std::ssize(kAll)) {
+      return line.Error(
+          "has not all of \"fork_at\", \"forks\" and \"branch_tokens\"; expected all or none, and "
+          "\"join\" only with them");
+    }
+    if (request->branches > 1 || request->output_tokens < 2) {
+      return line.Error("forks, and \"n\" is not 1 or \"output_tokens\" is less than 2");
+    }
+    HEDDLE_ASSIGN_OR_RETURN(const int64_t at,
+                            line.Integer("fork_at", 1, request->output_tokens - 1));
+    HEDDLE_ASSIGN_OR_RETURN(const int64_t forks, line.Integer("forks", 1, kMaxForks));
+    HEDDLE_ASSIGN_OR_RETURN(const int64_t tokens, line.Integer("branch_tokens", 1, kMaxTokens));
+    request->fork_at = static_cast<int32_t>(at);
+    request->forks = static_cast<int32_t>(forks);
+    request->branch_tokens = static_cast<int32_t>(tokens);
+    if (!line.Has("join")) return absl::OkStatus();
+    HEDDLE_ASSIGN_OR_RETURN(const std::string join, line.Name("join"));
+    if (join != "text" && join != "concurrent") {
+      return line.Error(
+          base::StrCat("\"join\" is ", base::Quote(join), "; expected \"text\" or \"concurrent\""));
+    }
+    request->joins_side_by_side = join == "concurrent";
     return absl::OkStatus();
   }
 

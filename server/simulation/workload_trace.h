@@ -4,6 +4,8 @@
 // arrival_s: since the trace began, in any order. prefix_group: requests of one group share their
 // first prefix_tokens tokens (both or neither). n (1 if absent): answers to the one prompt.
 // adapter, adapter_pages: the LoRA adapter and the pages that it takes (both or neither).
+// forks, fork_at, branch_tokens, join ("text" if absent, or "concurrent"): a model that thinks in
+// branches (workload.h).
 // priority, deadline_ms, workflow, tenant: as in requests; each policy uses its own.
 #pragma once
 

@@ -89,6 +89,82 @@ TEST_CASE("Rows of several steps pass a slow link one after the other", "[simula
   CHECK(result.requests[0].first_token_us < 4000 * 10 + 600);
 }
 
+TEST_CASE("Branches run side by side, and the rest of the answer behind their join",
+          "[simulation]") {
+  for (const bool side_by_side : {true, false}) {
+    INFO(side_by_side);
+    const auto result = Run({{.prompt_tokens = 10,
+                              .output_tokens = 30,
+                              .fork_at = 12,
+                              .forks = 4,
+                              .branch_tokens = 40,
+                              .joins_side_by_side = side_by_side}},
+                            {.scheduler = kRoomy, .machine = {.fixed_us = 1000}});
+    const SimulatedResult& record = result.requests[0];
+    CHECK(record.outcome == SimulatedOutcome::kDone);
+    CHECK(record.output_tokens == 30 + 10 + 20 + 30 + 40);
+    CHECK(record.joins == 1);
+    CHECK(record.prompt_tokens == 10);
+    CHECK(record.first_token_us == 1000);
+    // A token each step: 12, the longest branch, and 18. The last token of each branch was drawn
+    // and not run: side by side each of them is a part of its own, and takes a step, as does the
+    // last one before the fork.
+    CHECK(result.steps >= 12 + 40 + 18);
+    CHECK(result.steps <= 12 + 40 + 18 + (side_by_side ? 6 : 0));
+    CHECK(result.totals.live_requests == 0);
+    CHECK(result.totals.pages_used == 0);
+  }
+}
+
+TEST_CASE("Branches of a request that came early do not wait behind those who came later",
+          "[simulation]") {
+  SchedulerOptions narrow = kRoomy;
+  narrow.max_step_seqs = 4;
+  std::vector<SimulatedRequest> load(40,
+                                     {.arrival_us = 1, .prompt_tokens = 8, .output_tokens = 50});
+  load[0] = {.prompt_tokens = 8,
+             .output_tokens = 20,
+             .fork_at = 10,
+             .forks = 4,
+             .branch_tokens = 10,
+             .joins_side_by_side = true};
+  const auto result = Run(load, {.scheduler = narrow, .machine = {.fixed_us = 1000}});
+  CHECK(CountOf(result, SimulatedOutcome::kDone) == 40);
+  // The others hold all places when it forks, and again when it joins: its branches get the first
+  // ones that become free, within 50 steps each time, and do not wait for 36 more requests.
+  CHECK(result.requests[0].done_us < 250'000);
+  CHECK(result.end_us > 400'000);
+}
+
+TEST_CASE("Random loads with joins end, in little memory as well", "[simulation]") {
+  std::mt19937 random(7);
+  const auto any = [&random](int32_t least, int32_t most) {
+    return least + static_cast<int32_t>(random() % static_cast<uint32_t>(most - least + 1));
+  };
+  for (int round = 0; round < 20; ++round) {
+    std::vector<SimulatedRequest> load;
+    for (int i = 0; i < 60; ++i) {
+      SimulatedRequest& one = load.emplace_back();
+      one.arrival_us = any(0, 200'000);
+      one.prompt_tokens = any(1, 200);
+      one.output_tokens = any(2, 60);
+      if (any(0, 3) == 0) continue;
+      one.fork_at = any(1, one.output_tokens - 1);
+      one.forks = any(1, 6);
+      one.branch_tokens = any(1, 50);
+      one.joins_side_by_side = any(0, 1) == 0;
+    }
+    SchedulerOptions options = kRoomy;
+    options.num_pages = any(60, 400);
+    options.max_context = 900;
+    options.max_step_seqs = any(2, 16);
+    const auto result = Run(load, {.scheduler = options, .machine = {.fixed_us = 1000}});
+    CHECK(CountOf(result, SimulatedOutcome::kUnknown) == 0);
+    CHECK(result.totals.live_requests == 0);
+    CHECK(result.totals.pages_used == 0);
+  }
+}
+
 TEST_CASE("Drafts that are right bring several tokens per step", "[simulation]") {
   SchedulerOptions drafting = kRoomy;
   drafting.max_draft_tokens = 16;

@@ -40,6 +40,29 @@ TEST_CASE("A trace is read field by field, blank lines left out", "[simulation]"
   CHECK((*trace)[0].tenant == 0);
 }
 
+TEST_CASE("Branches of a trace have all of their fields, or none", "[simulation]") {
+  const std::string head = R"({"arrival_s": 0, "prompt_tokens": 9, "output_tokens": 30, )";
+  const auto trace = ReadWorkloadTrace(
+      head + R"("forks": 4, "fork_at": 10, "branch_tokens": 20, "join": "concurrent"})" + "\n" +
+          head + R"("forks": 2, "fork_at": 29, "branch_tokens": 1})",
+      "trace.jsonl");
+  REQUIRE(trace.ok());
+  CHECK((*trace)[0].forks == 4);
+  CHECK((*trace)[0].fork_at == 10);
+  CHECK((*trace)[0].branch_tokens == 20);
+  CHECK((*trace)[0].joins_side_by_side);
+  CHECK_FALSE((*trace)[1].joins_side_by_side);
+  for (const char* rest : {R"("forks": 4})", R"("join": "text"})", R"("forks": 4, "fork_at": 10})",
+                           R"("forks": 65, "fork_at": 10, "branch_tokens": 20})",
+                           R"("forks": 4, "fork_at": 30, "branch_tokens": 20})",
+                           R"("forks": 4, "fork_at": 10, "branch_tokens": 0})",
+                           R"("forks": 4, "fork_at": 10, "branch_tokens": 1, "n": 2})",
+                           R"("forks": 4, "fork_at": 10, "branch_tokens": 1, "join": "other"})"}) {
+    INFO(rest);
+    CHECK(TraceError(head + rest).starts_with("trace.jsonl:1"));
+  }
+}
+
 TEST_CASE("A wrong line is refused with its place, what was found and what is expected",
           "[simulation]") {
   const std::string good = std::string(kGood) + "\n";
@@ -54,7 +77,7 @@ TEST_CASE("A wrong line is refused with its place, what was found and what is ex
   CHECK(TraceError(R"({"arrival_s": 1, "prompt_tokens": 1, "output_tokens": 1, "promt": 1})") ==
         "trace.jsonl:1: unknown field \"promt\"; known are arrival_s, prompt_tokens, "
         "output_tokens, prefix_group, prefix_tokens, n, priority, deadline_ms, workflow, tenant, "
-        "adapter, adapter_pages");
+        "adapter, adapter_pages, fork_at, forks, branch_tokens, join");
   CHECK(TraceError("[1, 2]\n") == "trace.jsonl:1: found array; expected one JSON object per line");
   CHECK(TraceError(good + "{\"arrival_s\": 1,\n").starts_with("trace.jsonl:2 is not valid JSON"));
   CHECK(TraceError(R"({"arrival_s": 1, "prompt_tokens": 9, "output_tokens": 1, "prefix_group": 4})")
