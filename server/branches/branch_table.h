@@ -166,8 +166,8 @@ class BranchTable {
   struct Branch {
     std::string root, parent;
     std::vector<std::string> children;
-    std::string path = "0";       // its way from the root, for those who watch
-    int64_t num_children = 0;     // over its life
+    std::string path = "0";    // its way from the root, for those who watch
+    int64_t num_children = 0;  // over its life
     int64_t created = 0, expires = 0, forked_at = 0;
     std::vector<TokenId> tokens;
     scheduler::ContextParts parts;  // of the tokens

@@ -33,9 +33,12 @@ ParallelAnswer::ParallelAnswer(const ApiRequest* request, const TextCodec* codec
       codec_(codec),
       format_(std::move(format)),
       tags_(request->stream && !request->parallel.limits.is_sequential),
-      marks_(request->syntax.AllMarks()) {
+      marks_(request->syntax.AllMarks()),
+      stops_(request->stop) {
   const std::vector<std::string_view> own = request->parallel.syntax->Marks();
   marks_.insert(marks_.end(), own.begin(), own.end());
+  const std::string_view restart = request->parallel.syntax->restart_at();
+  if (!restart.empty()) stops_.emplace_back(restart);
   usage_.prompt_tokens = static_cast<int64_t>(request->generations.front().prompt.size());
   usage_.has_branches = true;
 }
@@ -54,7 +57,7 @@ void ParallelAnswer::Add(size_t parent, std::string path) {
 // Begins the text behind a fork, or that of the branch.
 void ParallelAnswer::Open(Branch* branch) const {
   Choice::Options options;
-  options.stop = request_->stop;
+  options.stop = stops_;
   options.stop_tokens = request_->generations.front().stop_tokens;
   options.min_tokens = branch->min_tokens;
   options.keep_stop = request_->keep_stop;
@@ -142,10 +145,10 @@ void ParallelAnswer::Force(size_t index, std::span<const TokenId> tokens) {
   Take(&branch, std::move(pieces));
 }
 
-void ParallelAnswer::Fork(size_t index, size_t count) {
+void ParallelAnswer::Fork(size_t index, size_t count, bool shown) {
   Branch& branch = branches_[index];
   Close(&branch);
-  if (tags_) return;
+  if (tags_ || !shown) return;
   Item& fork = branch.items.emplace_back();
   fork.first_child = branches_.size();
   fork.num_children = count;

@@ -33,7 +33,8 @@ class ParallelAnswer {
   // Tokens that belong to the format and nobody has drawn.
   void Force(size_t branch, std::span<const TokenId> tokens);
   // `branch` has forked: the next `count` branches that are added stand here in its text.
-  void Fork(size_t branch, size_t count);
+  // Those that are not shown have no place in it: only a stream that names branches has them.
+  void Fork(size_t branch, size_t count, bool shown);
   void End(size_t branch);
 
   void AddCached(int64_t tokens) { usage_.cached_tokens += tokens; }
@@ -65,6 +66,7 @@ class ParallelAnswer {
   std::unique_ptr<AnswerFormat> format_;
   const bool tags_;  // pieces are sent as they come
   std::vector<std::string_view> marks_;
+  std::vector<std::string> stops_;  // the client's, and the format's own
   std::deque<Branch> branches_;
   std::string frames_;
   bool begun_ = false;

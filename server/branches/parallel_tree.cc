@@ -49,6 +49,11 @@ void ParallelTree::Begin(ParallelOrders* orders) {
   root.parts = pattern_.parts;
   root.seed = pattern_.sampling.seed;
   root.limit = max_context_;
+  if (syntax_.is_calls()) {
+    const std::unique_ptr<TokenStream> text = codec_.NewStream(/*after_text=*/false, {});
+    for (const TokenId token : pattern_.prompt) text->Push(token, &root.before);
+    text->Finish(&root.before);
+  }
   StartText(&root);
   answer_.Add(0, root.path);
   Submit(0, pattern_.from, orders);
@@ -177,6 +182,7 @@ bool ParallelTree::TakeToken(size_t index, const engine::SampledToken& token, bo
   const bool stopped = answer_.Push(index, token);
   const bool is_end = Contains(pattern_.stop_tokens, token.token);
   if (!is_end) branch.tokens.push_back(token.token);
+  if (stopped && Restart(index, token.token, is_last, orders)) return false;
   if (stopped || is_end) {
     Stop(&branch, is_last, orders);
     EndBranch(index, /*is_marked=*/false, /*length=*/false, orders);
@@ -238,6 +244,10 @@ ParallelTree::Found ParallelTree::Search(Branch* branch, bool is_root) {
 // Whether the branches that the text asks for are as the format says, and allowed.
 bool ParallelTree::PlanFork(const Branch& branch, ForkPlan* plan) {
   if (branch.depth >= limits_.max_depth || branch.nesting > 0 || items_take_too_long_) return false;
+  return syntax_.is_calls() ? PlanCalls(branch, plan) : PlanHeaders(branch, plan);
+}
+
+bool ParallelTree::PlanHeaders(const Branch& branch, ForkPlan* plan) {
   const auto most = static_cast<size_t>(limits_.max_branches);
   const absl::StatusOr<std::vector<std::string>> found =
       syntax_.Items(std::string_view(branch.text).substr(0, branch.searched), most + 1);
@@ -292,14 +302,16 @@ bool ParallelTree::Fork(size_t index, bool has_ended, double now, ParallelOrders
   parent.forked_at = now;
   parent.forked.clear();
   parent.num_open = plan.headers.size();
-  answer_.Fork(index, plan.headers.size());
+  parent.calls = std::move(plan.calls);
+  answer_.Fork(index, plan.headers.size(), /*shown=*/!syntax_.is_calls());
   // All of them are there before the first begins to run.
   for (size_t i = 0; i < plan.headers.size(); ++i) {
     AddChild(index, i, plan);
     if (done_) return true;
   }
   const std::vector<size_t> children = parent.forked;
-  for (const size_t child : children) Submit(child, parent.context, orders);
+  const ContextId from = syntax_.is_calls() ? ContextId{} : parent.context;
+  for (const size_t child : children) Submit(child, from, orders);
   return true;
 }
 
@@ -310,11 +322,16 @@ void ParallelTree::AddChild(size_t index, size_t number, const ForkPlan& plan) {
   branch.parent = index;
   branch.path = base::StrCat(parent.path, ".", parent.num_children);
   branch.depth = parent.depth + 1;
-  branch.tokens = parent.tokens;
+  if (syntax_.is_calls()) {
+    branch.before = parent.calls[number].prompt;
+  } else {
+    branch.tokens = parent.tokens;
+  }
   branch.begun_at = branch.length = parent.length;
   branch.seed = SeedOf(parent.seed, parent.num_children++);
   const auto at = static_cast<int32_t>(parent.tokens.size());
-  branch.parts = syntax_.is_concurrent() ? scheduler::PartsApart(parent.parts, at) : parent.parts;
+  if (syntax_.is_concurrent()) branch.parts = scheduler::PartsApart(parent.parts, at);
+  if (!syntax_.is_concurrent() && !syntax_.is_calls()) branch.parts = parent.parts;
   parent.forked.push_back(child);
   StartText(&branch);
   answer_.Add(index, branch.path);
@@ -337,6 +354,7 @@ void ParallelTree::EndBranch(size_t index, bool is_marked, bool length, Parallel
 
 // The branch goes on behind its branches.
 void ParallelTree::Join(size_t index, ParallelOrders* orders) {
+  if (syntax_.is_calls()) return JoinCalls(index, orders);
   Branch& branch = At(index);
   const size_t at = branch.tokens.size();
   branch.stale.push_back(branch.context);

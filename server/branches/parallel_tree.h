@@ -20,6 +20,7 @@
 
 #include "server/branches/parallel_answer.h"
 #include "server/generation.h"
+#include "server/parallel/apr_trace.h"
 
 namespace heddle::server {
 
@@ -92,13 +93,16 @@ class ParallelTree {
     std::string text;
     size_t searched = 0;
     int32_t nesting = 0;  // branches that are open in it, written by the model itself
+    std::string before;   // of a format with calls: the trace before `text`
+    std::vector<AprCall> calls;
   };
   enum class Found : uint8_t { kNothing, kFork, kEnd };
   // The share of a fork that each branch gets.
   struct ForkPlan {
     std::vector<std::vector<TokenId>> headers;
-    int64_t forced = 0;  // tokens of all
-    int32_t share = 0;   // places of each
+    int64_t forced = 0;          // tokens of all
+    int32_t share = 0;           // places of each
+    std::vector<AprCall> calls;  // of a format with calls
   };
 
   Branch& At(size_t index) { return branches_[index]; }
@@ -107,6 +111,7 @@ class ParallelTree {
                  ParallelOrders* orders);
   Found Search(Branch* branch, bool is_root);
   bool PlanFork(const Branch& branch, ForkPlan* plan);
+  bool PlanHeaders(const Branch& branch, ForkPlan* plan);
   bool PlanRoom(const Branch& branch, size_t longest, ForkPlan* plan) const;
   bool Fork(size_t index, bool has_ended, double now, ParallelOrders* orders);
   void AddChild(size_t parent, size_t number, const ForkPlan& plan);
@@ -116,6 +121,13 @@ class ParallelTree {
   bool Force(size_t index, std::span<const TokenId> tokens);
   void EndBranch(size_t index, bool is_marked, bool length, ParallelOrders* orders);
   void Join(size_t index, ParallelOrders* orders);
+  // Branches with prompts of their own (parallel_calls.cc).
+  std::string TraceOf(const Branch& branch) const;
+  bool PlanCalls(const Branch& branch, ForkPlan* plan) const;
+  void JoinCalls(size_t index, ParallelOrders* orders);
+  bool Restart(size_t index, TokenId token, bool is_last, ParallelOrders* orders);
+  void GoOnBehind(size_t index, std::string trace, std::span<const TokenId> put_in,
+                  ParallelOrders* orders);
   void Cut(size_t index, ParallelOrders* orders);
   void Stop(Branch* branch, bool has_ended, ParallelOrders* orders);
   void Finish(bool length);

@@ -75,11 +75,6 @@ absl::StatusOr<ParallelFormat> ReadFormat(const ParallelFields& body,
     return UnknownFormat(
         "the format parathinker needs segment embeddings, which this server does not read");
   }
-  if (name == "apr") {
-    return UnknownFormat(
-        "branches of the format apr begin with prompts of their own, which clients make of the "
-        "trace: send them to /v1/completions");
-  }
   const ParallelFormat* found = FindParallelFormat(name);
   if (found != nullptr) return *found;
   return UnknownFormat(base::StrCat("'parallel.format' must be auto, ", ParallelFormatNames(),

@@ -39,6 +39,10 @@ const std::vector<ParallelFormat>& Formats() {
        .after = "",
        .tail = "\n</Parallel>",
        .shown = "<Parallel><Outline></Outline>"},
+      {.name = "apr",
+       .join = ParallelJoin::kCalls,
+       .fork_at = std::string(kAprEndOfCalls),
+       .tail = std::string(kAprBeginOfCalls)},
   };
   return formats;
 }
@@ -121,15 +125,24 @@ absl::StatusOr<std::vector<std::string>> ParallelSyntax::Items(std::string_view 
   return ids;
 }
 
+std::vector<TokenId> ParallelSyntax::Prompt(std::string_view text) const {
+  absl::StatusOr<std::vector<TokenId>> tokens = codec_.Encode(text, /*add_special=*/true);
+  return tokens.ok() ? *std::move(tokens) : std::vector<TokenId>();
+}
+
+std::vector<TokenId> ParallelSyntax::Text(std::string_view text) const {
+  std::vector<TokenId> tokens;
+  if (!EncodeTo(text, codec_, &tokens).ok()) tokens.clear();
+  return tokens;
+}
+
 std::vector<TokenId> ParallelSyntax::Header(std::string_view id) const {
   constexpr std::string_view kId = "{id}";
   std::string text = format_.header;
   for (size_t at = text.find(kId); at != std::string::npos; at = text.find(kId, at + id.size())) {
     text.replace(at, kId.size(), id);
   }
-  std::vector<TokenId> tokens;
-  if (!EncodeTo(text, codec_, &tokens).ok()) tokens.clear();
-  return tokens;
+  return Text(text);
 }
 
 std::vector<std::string_view> ParallelSyntax::Marks() const {

@@ -6,6 +6,7 @@
 // come `before` and, for each item, a branch: `header` with the item's id, what the model writes up
 // to `branch_end` (or `cut_end`, where it did not come as far), and `after`. Behind all branches
 // comes `tail`, and the model goes on.
+// The format "apr" is other: its branches begin with prompts of their own.
 // Sources: Yang et al., "Multiverse", 2025, and its engine; Lian et al., "ThreadWeaver", 2025, and
 // its agent loop.
 // Thread-safety: immutable data.
@@ -19,6 +20,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "server/parallel/apr_trace.h"
 #include "server/text/text_codec.h"
 
 namespace heddle::server {
@@ -26,6 +28,8 @@ namespace heddle::server {
 enum class ParallelJoin : uint8_t {
   kText,        // a branch is read behind the ones before it
   kConcurrent,  // branches do not see each other, and stay as they were computed
+  kCalls,       // branches have prompts of their own, and what they have found takes the place of
+                // the calls that the model has written (apr_trace.h)
 };
 
 struct ParallelFormat {
@@ -41,7 +45,7 @@ struct ParallelFormat {
   std::string branch_end;
   std::string cut_end;
   std::string after;
-  std::string tail;
+  std::string tail;   // with kCalls: goes in the place of restart_at()
   std::string shown;  // further marks that an answer shows where they are special tokens
 };
 
@@ -63,6 +67,12 @@ class ParallelSyntax {
 
   const ParallelFormat& format() const { return format_; }
   bool is_concurrent() const { return format_.join == ParallelJoin::kConcurrent; }
+  bool is_calls() const { return format_.join == ParallelJoin::kCalls; }
+  // The tokens of a whole prompt; none if it cannot be encoded.
+  std::vector<TokenId> Prompt(std::string_view text) const;
+  std::vector<TokenId> Text(std::string_view text) const;  // of a text within
+  // A text at which a run ends and goes on behind another one; empty: there is none.
+  std::string_view restart_at() const { return is_calls() ? kAprResults : std::string_view(); }
   // The ids of the items in `text`, which ends at `fork_at`; `limit` of them at most. None if the
   // text is not what the format says, or if they stand in more than its last kMaxItemBytes.
   // RESOURCE_EXHAUSTED: the client's expression takes too long.

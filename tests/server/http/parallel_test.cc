@@ -216,13 +216,75 @@ TEST_CASE("A client's own format, nested branches, and limits that make them pla
   CHECK(nested["usage"]["completion_tokens_details"]["branches"] == 6);
 }
 
+constexpr const char* kMoved = "Moving to Node #0\nCurrent State: 9:[4, 5], Operations: []";
+constexpr const char* kSearch = "Moving to Node #0,0\nCurrent State: 9:[9], Operations: ['4+5=9']";
+constexpr const char* kGenerated = "\nGenerated Node #0,0: 9:[9] Operation: 4+5=9\n";
+constexpr const char* kCall =
+    "\n<Start Sub Search 0 at level 1> Moving to Node #0,0\n<End Calling Sub Searches>";
+
+// Searches as APR's models do. It begins a list of calls with the mark of results, as they do.
+std::string Apr(const server::GenerationRequest& request) {
+  const std::string prompt = PromptOf(request);
+  if (prompt == kMoved) return std::string(kGenerated) + "<Sub Searches> ignored";
+  if (EndsWith(prompt, "<Calling Sub Searches>")) return std::string(kCall) + " ignored";
+  if (prompt == kSearch) return "\n9,9 equal: Goal Reached\nthe way: Goal Reached\n";
+  if (EndsWith(prompt, "<End Sub Searches>\n")) return "9 it is.";
+  return "?";
+}
+
+TEST_CASE("APR's searches begin with prompts of their own, and their results follow the calls",
+          "[server]") {
+  Parallel test(Apr);
+  const json body = {{"prompt", kMoved}, {"max_tokens", 1000}, {"parallel", {{"format", "apr"}}}};
+  const RawResponse response = test.client.Post("/v1/completions", body.dump());
+  REQUIRE(response.status == 200);
+  const json answer = json::parse(response.body);
+  const std::string results =
+      "<Sub Searches>\n<Goal Reached in Sub Search 0 at level 1 at Node #0,0>\n"
+      "the way: Goal Reached\n<End Sub Searches>\n";
+  CHECK(answer["choices"][0]["text"] ==
+        std::string(kGenerated) + "<Calling Sub Searches>" + kCall + results + "9 it is.");
+  CHECK(answer["usage"]["completion_tokens_details"]["branches"] == 1);
+  CHECK(PromptOf(test.server.generation->WaitForRequest(1)) ==
+        std::string(kMoved) + kGenerated + "<Calling Sub Searches>");
+  const server::GenerationRequest search = test.server.generation->WaitForRequest(2);
+  CHECK(PromptOf(search) == kSearch);
+  CHECK(search.from == scheduler::ContextId{});
+  CHECK(search.branch == "0.0");
+  const server::GenerationRequest last = test.server.generation->WaitForRequest(3);
+  CHECK(PromptOf(last) == std::string(kMoved) + kGenerated + results);
+  CHECK(last.from != scheduler::ContextId{});
+  CHECK(last.call == search.call);
+  CHECK(test.server.generation->num_submitted() == 4);
+  CHECK(test.server.generation->num_dropped_contexts() == 4);
+}
+
+TEST_CASE("APR's calls are plain text where a limit forbids them, and limits end an answer",
+          "[server]") {
+  Parallel test(Apr);
+  const auto ask = [&](json limits) {
+    limits["format"] = "apr";
+    const json body = {{"prompt", kMoved}, {"max_tokens", 1000}, {"parallel", limits}};
+    const RawResponse response = test.client.Post("/v1/completions", body.dump());
+    REQUIRE(response.status == 200);
+    return json::parse(response.body);
+  };
+  const json plain = ask({{"max_depth", 0}});
+  CHECK(plain["usage"]["completion_tokens_details"]["branches"] == 0);
+  CHECK(plain["choices"][0]["text"].get<std::string>().find(" ignored") != std::string::npos);
+  for (int total = 1; total < 420; total += 7) {
+    const json cut = ask({{"max_total_tokens", total}});
+    INFO(total << ": " << cut.dump());
+    CHECK(cut["usage"]["completion_tokens"].get<int>() <= total);
+  }
+}
+
 TEST_CASE("What does not go with branches is refused by name", "[server]") {
   Parallel test(Multiverse);
   const json multiverse = {{"format", "multiverse"}};
   CHECK(test.Refused({{"format", "auto"}})["code"] == "parallel_format_unknown");
   CHECK(test.Refused(json::object())["param"] == "parallel.format");
   CHECK(test.Refused({{"format", "parathinker"}})["code"] == "parallel_format_unknown");
-  CHECK(test.Refused({{"format", "apr"}})["code"] == "parallel_format_unknown");
   CHECK(test.Refused({{"format", "other"}})["code"] == "parallel_format_unknown");
   CHECK(test.Refused({{"format", "custom"}})["param"] == "parallel.custom");
   CHECK(test.Refused({{"format", "multiverse"}, {"custom", json::object()}})["param"] ==
