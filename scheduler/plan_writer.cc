@@ -96,9 +96,13 @@ void Begin(Sequence* sequence, StepPlan* plan, engine::StepLocals* locals) {
   const GenerationRequest& request = sequence->request->request;
   engine::SequenceBegin& begin = plan->begun.emplace_back();
   begin.id = sequence->id;
-  begin.sampling = request.sampling;
-  begin.sampling.seed += static_cast<uint64_t>(sequence->branch);
-  if (request.sampling.has_penalties()) {
+  if (request.sampling_of.empty()) {
+    begin.sampling = request.sampling;
+    begin.sampling.seed += static_cast<uint64_t>(sequence->branch);
+  } else {
+    begin.sampling = request.sampling_of[static_cast<size_t>(sequence->branch)];
+  }
+  if (begin.sampling.has_penalties()) {
     begin.prompt = request.prompt;
     std::erase(begin.prompt, engine::kNoToken);
   }

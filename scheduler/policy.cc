@@ -47,7 +47,9 @@ class DeadlinePolicy : public Policy {
     int64_t deadline_us = DeadlineOf(request, arrival.now_us);
     int64_t start_us = deadline_us == kNone ? arrival.now_us + arrival.starvation_us
                                             : deadline_us - arrival.work_us;
-    return {.rank = std::max(start_us, OrderKey::kOverdue + 1), .arrival = arrival.first, .number = arrival.number};
+    return {.rank = std::max(start_us, OrderKey::kOverdue + 1),
+            .arrival = arrival.first,
+            .number = arrival.number};
   }
 
  private:
@@ -93,7 +95,9 @@ class FairPolicy : public Policy {
 class ShortestPolicy : public Policy {
  public:
   OrderKey Key(const GenerationRequest& request, const Arrival& arrival) override {
-    return {.rank = static_cast<int64_t>(request.prompt.size()), .arrival = arrival.first, .number = arrival.number};
+    return {.rank = static_cast<int64_t>(request.prompt.size()),
+            .arrival = arrival.first,
+            .number = arrival.number};
   }
 };
 

@@ -35,7 +35,8 @@ const PolicyTraits& TraitsOf(PolicyKind kind);
 // The policy of that name, or null if there is none.
 const PolicyTraits* FindPolicy(std::string_view name);
 
-// Orders requests: smaller is more urgent. `number` is unique per request and makes the order total.
+// Orders requests: smaller is more urgent. `number` is unique per request and makes the order
+// total.
 struct OrderKey {
   static constexpr int64_t kOverdue = std::numeric_limits<int64_t>::min();
 

@@ -61,6 +61,8 @@ struct GenerationRequest {
   int32_t num_branches = 1;     // n: continuations that share the prompt's pages
   // Branch b draws with seed + b, so that each equals a separate request with that seed.
   engine::SamplingParams sampling;
+  // [num_branches], in place of it: that of each branch, with its own seed. Empty: they are alike.
+  std::vector<engine::SamplingParams> sampling_of;
   // The grammar of each answer; null: unconstrained.
   std::shared_ptr<engine::grammar::CompiledGrammar> grammar;
   std::vector<TokenId> stop_tokens;  // end-of-sequence ids (unless ignored) and stop_token_ids

@@ -100,6 +100,12 @@ absl::Status Scheduler::Validate(const GenerationRequest& request,
         absl::StrCat("n is ", request.num_branches, "; it must be between 1 and ", max_running,
                      ", the number of sequences that this server runs at a time."));
   }
+  if (!request.sampling_of.empty() &&
+      static_cast<int32_t>(request.sampling_of.size()) != request.num_branches) {
+    return absl::InvalidArgumentError(absl::StrCat("sampling_of has ", request.sampling_of.size(),
+                                                   " entries for ", request.num_branches,
+                                                   " branches."));
+  }
   return absl::OkStatus();
 }
 

@@ -148,7 +148,7 @@ struct BranchRun {
 // The remembered part of a request's life.
 struct RequestHistory {
   RequestId id{};
-  std::string label;  // GenerationRequest's label: the request id of the log
+  std::string label;         // GenerationRequest's label: the request id of the log
   std::string tree, branch;  // GenerationRequest's
   double age_seconds = 0;
   bool finished = false;

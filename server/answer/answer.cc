@@ -219,7 +219,7 @@ bool Answer::PushTokens(size_t index, std::vector<engine::SampledToken> tokens,
 
 void Answer::TakeTokenId(size_t index, TokenId token) {
   streams_ ? format_->TakeTokenIds(index, {&token, 1})
-                   : branches_[index].result.token_ids.push_back(token);
+           : branches_[index].result.token_ids.push_back(token);
 }
 
 void Answer::Parse(size_t index, ChoiceDelta delta, std::vector<OutputPiece>* pieces) {

@@ -8,6 +8,7 @@
 
 #include "base/status.h"
 #include "engine/text/regex.h"
+#include "server/answer/json_slot.h"
 
 namespace heddle::server {
 namespace {
@@ -63,6 +64,10 @@ SampleSearch::~SampleSearch() = default;
 
 absl::StatusOr<std::unique_ptr<SampleSearch>> SampleSearch::Make(const SearchOptions& options) {
   std::unique_ptr<SampleSearch> search(new SampleSearch(options));
+  if (options.answer_at.has_value() && !IsJsonPointer(*options.answer_at)) {
+    return absl::InvalidArgumentError(
+        "the place of the answer is no JSON pointer, such as /answer");
+  }
   if (options.answer.empty()) return search;
   HEDDLE_ASSIGN_OR_RETURN(engine::text::Regex regex, engine::text::Regex::Compile(options.answer));
   search->slot_ = std::make_unique<Slot>(Slot{std::move(regex)});
@@ -144,6 +149,9 @@ void SampleSearch::End(size_t index, std::string_view text) {
   --num_open_;
   ++num_finished_;
   sample.vote = std::string(Trimmed(text));
+  if (options_.answer_at.has_value()) {
+    sample.vote = JsonSlot(text, *options_.answer_at).value_or("");
+  }
   if (slot_ == nullptr) return;
   size_t begin = text.size() - std::min(text.size(), kMaxSlotBytes);
   while (begin < text.size() && (static_cast<unsigned char>(text[begin]) & 0xC0) == 0x80) ++begin;
@@ -163,7 +171,8 @@ std::map<std::string, SampleSearch::Votes> SampleSearch::Count() const {
   for (size_t i = 0; i < samples_.size(); ++i) {
     const Sample& sample = samples_[i];
     const Sample& voter = sample.follows == SIZE_MAX ? sample : samples_[sample.follows];
-    if (!voter.is_finished || (slot_ != nullptr && voter.vote.empty())) continue;
+    const bool has_slot = slot_ != nullptr || options_.answer_at.has_value();
+    if (!voter.is_finished || (has_slot && voter.vote.empty())) continue;
     Votes& votes = all[voter.vote];
     const bool is_first = votes.count == 0 && sample.is_finished;
     if (is_first) votes.first = i;

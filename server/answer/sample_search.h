@@ -3,18 +3,19 @@
 // when that is settled; best-of-n takes the likeliest one, and drops the others half by half.
 //
 // Samples are begun in waves. A sample votes with what an expression finds last in its text (its
-// slot), or with all of its text. The vote is settled when the leading answer cannot be caught by
-// the samples that are left, or when it will win with the wished probability: with v votes for the
-// leader and w for the next one, the probability that the leader's share of both is more than a
-// half, by the posterior Beta(v + 1, w + 1).
-// Sources: Wang et al., "Self-Consistency", ICLR 2023; Aggarwal et al., "Let's Sample Step by
-// Step", EMNLP 2023 (the stop); "DeepPrune", 2025 (cutting what will end equal).
-// Pure. Thread-safety: none; belongs to one exchange.
+// slot), with a value of its JSON, or with all of its text. The vote is settled when the leading
+// answer cannot be caught by the samples that are left, or when it will win with the wished
+// probability: with v votes for the leader and w for the next one, the probability that the
+// leader's share of both is more than a half, by the posterior Beta(v + 1, w + 1). Sources: Wang et
+// al., "Self-Consistency", ICLR 2023; Aggarwal et al., "Let's Sample Step by Step", EMNLP 2023 (the
+// stop); "DeepPrune", 2025 (cutting what will end equal). Pure. Thread-safety: none; belongs to one
+// exchange.
 #pragma once
 
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -29,9 +30,11 @@ enum class SearchKind : uint8_t { kSelfConsistency, kBestOfN };
 
 struct SearchOptions {
   SearchKind kind = SearchKind::kSelfConsistency;
-  int32_t samples = 0;       // at most; 0: no search
-  int32_t wave = 4;          // that are begun at a time
-  std::string answer;        // expression of the slot; empty: the whole text votes
+  int32_t samples = 0;  // at most; 0: no search
+  int32_t wave = 4;     // that are begun at a time
+  std::string answer;   // expression of the slot; empty: the whole text votes
+  // In its place, where answers are JSON: the pointer of the slot (json_slot.h).
+  std::optional<std::string> answer_at;
   double confidence = 0.95;  // of the settled vote; 1: only where the leader cannot be caught
   // Tokens between two looks at which samples are cut; 0: none is. Self-consistency compares as
   // many, the last ones, and cuts a sample for one to which they are as similar as this.
@@ -41,7 +44,7 @@ struct SearchOptions {
 
 class SampleSearch {
  public:
-  // INVALID_ARGUMENT: `answer` is no expression.
+  // INVALID_ARGUMENT: `answer` is no expression, or `answer_at` no pointer.
   static absl::StatusOr<std::unique_ptr<SampleSearch>> Make(const SearchOptions& options);
   ~SampleSearch();
 

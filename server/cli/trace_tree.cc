@@ -59,9 +59,8 @@ class Drawing {
       children_of_[is_top ? std::string() : std::string(parent)].push_back(&branch);
     }
     for (auto& [parent, children] : children_of_) {
-      std::sort(children.begin(), children.end(), [this](const auto* a, const auto* b) {
-        return FirstOf(*a) < FirstOf(*b);
-      });
+      std::sort(children.begin(), children.end(),
+                [this](const auto* a, const auto* b) { return FirstOf(*a) < FirstOf(*b); });
     }
   }
 
@@ -122,8 +121,9 @@ std::string TreeText(const json& runs) {
   if (!runs.is_array()) return "";
   for (const json& one : runs) {
     if (!one.is_object()) continue;
-    Run run{RunText(one, "branch"), RunNumber(one, "begin_ms"), RunNumber(one, "end_ms"),
-            RunCount(one, "cached_tokens"), RunCount(one, "generated_tokens"), RunText(one, "state")};
+    Run run{
+        RunText(one, "branch"),         RunNumber(one, "begin_ms"),        RunNumber(one, "end_ms"),
+        RunCount(one, "cached_tokens"), RunCount(one, "generated_tokens"), RunText(one, "state")};
     if (run.branch.empty() || run.branch.size() > kMaxName) continue;
     run.begin = std::clamp(run.begin, 0.0, kMostMs);
     run.end = std::clamp(run.end, run.begin, kMostMs);

@@ -87,6 +87,8 @@ inline constexpr Field kSearch[] = {
     {"wave", kInteger, 1, kMaxSamples, "4", "samples that are begun at a time, while votes differ"},
     {"answer", kString, 0, kMaxMarkBytes, "(the whole text)",
      "an expression: what its first group finds last in a sample is the sample's vote"},
+    {"answer_at", kString, 0, kMaxMarkBytes, "",
+     "in its place, where a grammar makes the answers JSON: the pointer of the value that votes"},
     {"confidence", kNumber, 0.5, 1, "0.95",
      "end when the leading answer will win with this probability; 1: when it cannot be caught"},
     {"prune", kObject, 0, kInfinity, "", "cut samples before their end", false, kSearchPrune},
@@ -114,7 +116,8 @@ inline constexpr Field kParallelCustom[] = {
 
 inline constexpr Field kParallel[] = {
     {"format", kString, 0, 64, "auto",
-     "how the model asks for branches: multiverse, threadweaver, custom, or auto, by its tokens"},
+     "how the model asks for branches: multiverse, threadweaver, apr, custom, or auto, by its "
+     "tokens"},
     {"max_branches", kInteger, 1, 64, "8", "of one fork; a larger one is plain text"},
     {"max_depth", kInteger, 0, 8, "2", "forks within branches; a deeper one is plain text"},
     {"max_branch_tokens", kInteger, 1, kMaxInt32, "(max_tokens)", "of one branch"},
@@ -126,6 +129,12 @@ inline constexpr Field kParallel[] = {
      "tagged: text comes as it is drawn, with its branch; sequential: one branch behind the other"},
     {"custom", kObject, 0, kInfinity, "", "the format custom", false, kParallelCustom},
 };
+
+inline constexpr Field kChoiceSeed[] = {
+    {"seed", kInteger, kMinInt64, kMaxUint64, "(that of the request, and the choice's number)", ""},
+};
+// What the choices of a request may differ in.
+inline constexpr auto kChoice = Concat(kSamplingNumbers, kChoiceSeed);
 
 // Behind what says how tokens are drawn.
 inline constexpr Field kAnswer[] = {
@@ -145,6 +154,9 @@ inline constexpr Field kAnswer[] = {
     {"prompt_logprobs", kInteger, 0, 20, "",
      "log-probabilities of the prompt's tokens, with so many alternatives; not with stream"},
     {"n", kInteger, 1, 128, "1", "answers per prompt"},
+    {"branches", kArray, 1, 128, "",
+     "for each of the n answers an object with its own temperature, top_p, seed and other numbers "
+     "of sampling"},
     {"use_beam_search", kBoolean, 0, 0, "false",
      "the likeliest answers that a search finds, in place of drawn ones; a stream has them at its "
      "end; not with what constrains the answer (docs/parallel-decoding.md)"},

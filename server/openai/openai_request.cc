@@ -8,6 +8,7 @@
 #include "base/status.h"
 #include "engine/grammar/compiled_grammar.h"
 #include "nlohmann/json.hpp"
+#include "server/openai/choice_fields.h"
 #include "server/openai/constraint.h"
 #include "server/openai/drafting.h"
 #include "server/openai/parallel_fields.h"
@@ -228,8 +229,7 @@ absl::Status ReadBeams(const GenerationFields& body, size_t num_prompts, ApiRequ
     return FieldError(
         "n", base::StrCat("'n' must be at most beam_width, ", api->beam_width, ", found ", api->n));
   }
-  if (api->keep || num_prompts > 1 || api->prompt_logprobs >= 0 ||
-      (api->echo && api->logprobs)) {
+  if (api->keep || num_prompts > 1 || api->prompt_logprobs >= 0 || (api->echo && api->logprobs)) {
     return FieldError("use_beam_search",
                       "'use_beam_search' is for one prompt, and not with 'keep' or "
                       "log-probabilities of the prompt");
@@ -282,6 +282,7 @@ absl::Status AddGenerations(const AnswerFields& body, const RequestContext& cont
     api->generations.push_back(std::move(request));
   }
   HEDDLE_RETURN_IF_ERROR(ReadParallel(body.generation, context, api));
+  HEDDLE_RETURN_IF_ERROR(ReadChoices(body.generation, api));
   api->min_tokens = api->generations.front().sampling.min_tokens;
   api->stop_token_ids = ToldStopTokens(api->generations.front(),
                                        body.generation.Bool<"ignore_eos">(false), *context.codec);

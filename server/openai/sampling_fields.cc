@@ -166,22 +166,6 @@ absl::Status ReadDry(const SamplingFields& body, const RequestContext& context,
   return absl::OkStatus();
 }
 
-// Absent ones stay as they are.
-absl::Status ReadNumbers(const NumberFields& body, engine::SamplingParams* out) {
-  engine::SamplingParams& sampling = *out;
-  body.ForEachNumber(
-      [&](size_t i, double value) { engine::kSamplingNumbers[i].Set(value, &sampling); });
-  sampling.top_k = std::max(0, sampling.top_k);
-  if (sampling.top_p == 0.0f) {  // "the likeliest alone"; 0 is not a sum that tokens can reach
-    sampling.top_p = 1.0f;
-    sampling.top_k = 1;
-  }
-  if (sampling.typical_p <= 0.0f) {
-    return FieldError("typical_p", "'typical_p' must be above 0, found 0; 1 turns it off");
-  }
-  return absl::OkStatus();
-}
-
 }  // namespace
 
 absl::StatusOr<std::vector<engine::DryBreaker>> FindDryBreakers(
@@ -220,11 +204,26 @@ absl::StatusOr<std::vector<engine::DryBreaker>> FindDryBreakers(
   return breakers;
 }
 
+absl::Status ReadSamplingNumbers(const NumberFields& body, engine::SamplingParams* out) {
+  engine::SamplingParams& sampling = *out;
+  body.ForEachNumber(
+      [&](size_t i, double value) { engine::kSamplingNumbers[i].Set(value, &sampling); });
+  sampling.top_k = std::max(0, sampling.top_k);
+  if (sampling.top_p == 0.0f) {  // "the likeliest alone"; 0 is not a sum that tokens can reach
+    sampling.top_p = 1.0f;
+    sampling.top_k = 1;
+  }
+  if (sampling.typical_p <= 0.0f) {
+    return FieldError("typical_p", "'typical_p' must be above 0, found 0; 1 turns it off");
+  }
+  return absl::OkStatus();
+}
+
 absl::Status ReadSampling(const SamplingFields& body, const RequestContext& context,
                           GenerationRequest* request) {
   engine::SamplingParams& sampling = request->sampling;
   sampling = context.model->defaults;
-  HEDDLE_RETURN_IF_ERROR(ReadNumbers(body, &sampling));
+  HEDDLE_RETURN_IF_ERROR(ReadSamplingNumbers(body, &sampling));
   sampling.seed = context.random_seed;
   if (body.Has<"seed">()) sampling.seed = body.Uint<"seed">();
   sampling.min_tokens = static_cast<int32_t>(body.Int<"min_tokens">(0));

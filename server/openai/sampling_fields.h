@@ -56,6 +56,10 @@ inline constexpr auto kSampling = Concat(kSamplingNumbers, kSamplingOwn);
 absl::StatusOr<std::vector<engine::DryBreaker>> FindDryBreakers(
     const std::optional<std::vector<std::string>>& texts, const TextCodec& codec);
 
+// Sets the numbers that the body has, and leaves the others.
+absl::Status ReadSamplingNumbers(const RequestFields<fields::kSamplingNumbers>& body,
+                                 engine::SamplingParams* sampling);
+
 // Sets the request's parameters, beginning with the model's, and the tokens that end it.
 absl::Status ReadSampling(const RequestFields<fields::kSampling>& body,
                           const RequestContext& context, scheduler::GenerationRequest* request);

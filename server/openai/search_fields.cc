@@ -50,12 +50,17 @@ absl::Status ReadSearch(const RequestFields<fields::kGeneration>& body, size_t n
   options.wave = static_cast<int32_t>(search->Int<"wave">(options.wave));
   options.confidence = search->Number<"confidence">(options.confidence);
   if (const std::string* answer = search->Text<"answer">()) options.answer = *answer;
+  if (const std::string* at = search->Text<"answer_at">()) options.answer_at = *at;
+  if (options.answer_at.has_value() && !options.answer.empty()) {
+    return FieldError("search.answer_at", "'search.answer_at' does not go with 'search.answer'");
+  }
   if (const auto prune = search->Object<"prune", fields::kSearchPrune>(); prune.has_value()) {
     options.prune_tokens = static_cast<int32_t>(prune->Int<"tokens">(32));
     options.similarity = prune->Number<"similarity">(options.similarity);
   }
   if (const auto made = SampleSearch::Make(options); !made.ok()) {
-    return FieldError("search.answer", MessageOf(made.status()));
+    return FieldError(options.answer_at.has_value() ? "search.answer_at" : "search.answer",
+                      MessageOf(made.status()));
   }
   api->best_of = options.samples;
   return absl::OkStatus();

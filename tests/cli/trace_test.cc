@@ -151,8 +151,10 @@ TEST_CASE("Branches are drawn below the run from which they were forked", "[cli]
         "     110.0        10.0       0       0  |   `-- 0.0.0                        #\n"
         "     120.0        40.0       0       0  |   0.0                               ####\n"
         "      80.0        20.0       0       0  `-- 0.1                           ## cancelled\n"
-        "     160.0       160.0       0       0  0                                         ################\n"
-        "     320.0         0.0       0       0  `-- 0.2                                                  #\n");
+        "     160.0       160.0       0       0  0                                         "
+        "################\n"
+        "     320.0         0.0       0       0  `-- 0.2                                           "
+        "       #\n");
 }
 
 TEST_CASE("Runs that are none, and names that nobody gives, harm no drawing", "[cli][unit]") {

@@ -89,6 +89,19 @@ class Searches(unittest.TestCase):
             self.assertEqual(usage["completion_tokens_details"], whole["usage"]["completion_tokens_details"])
             self.assertEqual(logprobs, (whole["choices"][0]["logprobs"] or {}).get("content", []))
 
+    def test_a_value_of_constrained_answers_votes(self):
+        schema = {"type": "object", "properties": {"number": {"type": "integer", "minimum": 0, "maximum": 3}},
+                  "required": ["number"], "additionalProperties": False}
+        answer = self.ask("What is 3 + 4?", temperature=1.5, response_format={
+            "type": "json_schema", "json_schema": {"name": "n", "schema": schema}},
+            search={"answer_at": "/number", "samples": 24, "confidence": 1})
+        self.assertIn(json.loads(answer["choices"][0]["message"]["content"])["number"], range(4))
+        # Of 24 samples with at most four different values, spaced as they like, six agree.
+        self.assertGreaterEqual(answer["usage"]["completion_tokens_details"]["votes"], 6)
+        for search, param in (({"answer_at": "number"}, "search.answer_at"), ({"answer_at": "/~2"}, "search.answer_at"),
+                              ({"answer_at": "/a", "answer": "b"}, "search.answer_at")):
+            self.assertEqual(self.ask("x", status=400, search=search)["error"]["param"], param)
+
     def test_what_does_not_go_with_a_search_is_refused(self):
         for fields, param in (({"n": 2}, "n"), ({"keep": True}, "keep"),
                               ({"parallel": {}}, "parallel"), ({"use_beam_search": True}, "use_beam_search")):

@@ -1,6 +1,7 @@
 // Searches over samples: which are begun, which are cut, and which one is the answer.
 #include "server/answer/sample_search.h"
 #include "catch2/catch.hpp"
+#include "server/answer/json_slot.h"
 
 namespace heddle::test {
 namespace {
@@ -124,6 +125,41 @@ TEST_CASE("Without any vote the likeliest sample is the answer", "[answer]") {
   CHECK(search->done());
   CHECK(search->best() == 0);
   CHECK_FALSE(SampleSearch::Make({.samples = 2, .answer = "("}).ok());
+}
+
+TEST_CASE("A place in JSON is found as RFC 6901 says", "[server][unit]") {
+  // The examples of its section 5, in the document given there.
+  const std::string document = R"({"foo": ["bar", "baz"], "": 0, "a/b": 1, "c%d": 2, "e^f": 3,
+                                   "g|h": 4, "i\\j": 5, "k\"l": 6, " ": 7, "m~n": 8})";
+  const std::pair<const char*, const char*> cases[] = {
+      {"/foo", R"(["bar","baz"])"},
+      {"/foo/0", R"("bar")"},
+      {"/", "0"},
+      {"/a~1b", "1"},
+      {"/c%d", "2"},
+      {"/e^f", "3"},
+      {"/g|h", "4"},
+      {"/i\\j", "5"},
+      {"/k\"l", "6"},
+      {"/ ", "7"},
+      {"/m~0n", "8"},
+  };
+  for (const auto& [pointer, value] : cases) {
+    INFO(pointer);
+    REQUIRE(server::IsJsonPointer(pointer));
+    CHECK(server::JsonSlot(document, pointer).value_or("none") == value);
+  }
+  for (const char* pointer : {"/foo/2", "/foo/-", "/foo/00", "/foo/0/x", "/none", "/a", "//"}) {
+    INFO(pointer);
+    REQUIRE(server::IsJsonPointer(pointer));
+    CHECK_FALSE(server::JsonSlot(document, pointer).has_value());
+  }
+  for (const char* pointer : {"a", "/~", "/~2", "~0"}) CHECK_FALSE(server::IsJsonPointer(pointer));
+  CHECK(*server::JsonSlot(" [1, 2] ", "") == "[1,2]");
+  for (const std::string& text :
+       {std::string("{\"a\": 1"), std::string(100000, '['), std::string()}) {
+    CHECK_FALSE(server::JsonSlot(text, "/a").has_value());
+  }
 }
 
 }  // namespace

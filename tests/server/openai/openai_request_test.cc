@@ -46,6 +46,41 @@ TEST_CASE("best_of draws more branches than are returned, and asks for their log
   }
 }
 
+TEST_CASE("Choices may differ in how they are drawn", "[openai]") {
+  Parser parser;
+  const ApiRequest request = parser.Completion(
+      R"({"prompt":"a","n":3,"temperature":0.5,"top_k":7,"seed":5,
+          "branches":[{"temperature":0},{"seed":99,"top_p":0.25},{"temperature":null}]})");
+  const std::vector<engine::SamplingParams>& each = request.generations[0].sampling_of;
+  REQUIRE(each.size() == 3);
+  CHECK(each[0].temperature == 0);
+  CHECK(each[0].seed == 5);
+  CHECK(each[0].top_k == 7);
+  CHECK(each[1].temperature == 0.5f);
+  CHECK(each[1].top_p == 0.25f);
+  CHECK(each[1].seed == 99);
+  CHECK(each[2].temperature == 0.5f);
+  CHECK(each[2].seed == 7);
+  CHECK(parser.Completion(R"({"prompt":"a","n":3})").generations[0].sampling_of.empty());
+  const std::pair<const char*, const char*> refused[] = {
+      {R"("branches":[{}])", "branches"},
+      {R"("branches":[{},{},{}])", "branches"},
+      {R"("branches":[{},3])", "branches[1]"},
+      {R"("branches":[{},{"temperature":-1}])", "branches[1].temperature"},
+      {R"("branches":[{},{"stop":"a"}])", "branches[1].stop"},
+      {R"("branches":[{},{"typical_p":0}])", "typical_p"},
+      {R"("branches":{})", "branches"},
+      {R"("branches":[{},{}],"best_of":3)", "branches"},
+      {R"("branches":[{},{}],"use_beam_search":true)", "branches"},
+  };
+  for (const auto& [members, param] : refused) {
+    INFO(members);
+    CHECK(
+        parser.Refused(Endpoint::kCompletion, base::StrCat(R"({"prompt":"a","n":2,)", members, "}"))
+            .param == param);
+  }
+}
+
 TEST_CASE("Bad words become token sequences, with a space before and without", "[openai]") {
   Parser parser;
   auto words = parser.Chat(R"("bad_words":["no"," maybe"])").generations[0].sampling.bad_words;
