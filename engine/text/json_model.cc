@@ -1,4 +1,4 @@
-// The "model" section of tokenizer.json: BPE and Unigram.
+// The "model" section of tokenizer.json: BPE, Unigram and WordPiece.
 #include <utility>
 
 #include "base/message.h"
@@ -6,6 +6,7 @@
 #include "engine/text/bpe_vocabulary.h"
 #include "engine/text/loaders.h"
 #include "engine/text/unigram.h"
+#include "engine/text/wordpiece.h"
 
 namespace heddle::engine::text {
 namespace {
@@ -35,7 +36,7 @@ absl::StatusOr<UnknownPolicy> ParseUnknown(const JsonNode& node, const TokenTabl
   return policy;
 }
 
-absl::Status ParseBpeVocab(const JsonNode& node, TokenTable* tokens) {
+absl::Status ParseVocabulary(const JsonNode& node, TokenTable* tokens) {
   HEDDLE_ASSIGN_OR_RETURN(const JsonNode vocab, node.Get("vocab"));
   if (!vocab.value().is_object()) return vocab.Wrong("an object of tokens and their ids");
   if (vocab.value().empty()) return vocab.Wrong("at least one token");
@@ -100,7 +101,7 @@ absl::StatusOr<ParsedModel> ParseBpe(const JsonNode& node, bool byte_level, size
   HEDDLE_ASSIGN_OR_RETURN(const JsonNode vocab, node.Get("vocab"));
   ParsedModel parsed;
   parsed.tokens = TokenTable(IdLimit(vocab.value().size() + num_added));
-  HEDDLE_RETURN_IF_ERROR(ParseBpeVocab(node, &parsed.tokens));
+  HEDDLE_RETURN_IF_ERROR(ParseVocabulary(node, &parsed.tokens));
   HEDDLE_ASSIGN_OR_RETURN(MergeTable merges, ParseMerges(node, parsed.tokens));
   BpeVocabulary vocabulary;
   vocabulary.vocab_size = parsed.tokens.size();
@@ -151,6 +152,34 @@ absl::StatusOr<ParsedModel> ParseUnigram(const JsonNode& node, size_t num_added)
   return parsed;
 }
 
+absl::StatusOr<ParsedModel> ParseWordPiece(const JsonNode& node, size_t num_added) {
+  HEDDLE_ASSIGN_OR_RETURN(const JsonNode vocab, node.Get("vocab"));
+  ParsedModel parsed;
+  parsed.tokens = TokenTable(IdLimit(vocab.value().size() + num_added));
+  HEDDLE_RETURN_IF_ERROR(ParseVocabulary(node, &parsed.tokens));
+  WordPieceOptions options;
+  HEDDLE_ASSIGN_OR_RETURN(options.prefix, node.StringOr("continuing_subword_prefix", "##"));
+  if (node.Find("max_input_chars_per_word")) {
+    constexpr int64_t kMostChars = 1 << 20;
+    HEDDLE_ASSIGN_OR_RETURN(const int64_t chars, node.Int("max_input_chars_per_word"));
+    if (chars < 1 || chars > kMostChars) return node.Wrong("max_input_chars_per_word of 1 or more");
+    options.max_word_chars = static_cast<int32_t>(chars);
+  }
+  HEDDLE_ASSIGN_OR_RETURN(const std::string unk, node.StringOr("unk_token", "[UNK]"));
+  const auto unk_id = parsed.tokens.Find(unk);
+  if (!unk_id) {
+    return absl::InvalidArgumentError(
+        base::StrCat(node.place(), ": unk_token '", unk, "' is not in the vocabulary"));
+  }
+  options.unk_id = *unk_id;
+  std::vector<std::pair<std::string_view, TokenId>> tokens;
+  for (const auto& [text, id] : vocab.value().items()) {
+    tokens.emplace_back(parsed.tokens.Text(id.get<TokenId>()), id.get<TokenId>());
+  }
+  parsed.model = std::make_unique<WordPiece>(tokens, std::move(options));
+  return parsed;
+}
+
 }  // namespace
 
 absl::StatusOr<ParsedModel> ParseModel(const JsonNode& node, bool byte_level, size_t num_added) {
@@ -159,8 +188,10 @@ absl::StatusOr<ParsedModel> ParseModel(const JsonNode& node, bool byte_level, si
                           node.StringOr("type", node.Find("merges") ? "BPE" : ""));
   if (type == "BPE") return ParseBpe(node, byte_level, num_added);
   if (type == "Unigram") return ParseUnigram(node, num_added);
-  return absl::InvalidArgumentError(base::StrCat(node.place(), ".type: model '", type,
-                                                 "' is not supported; known are BPE, Unigram"));
+  if (type == "WordPiece") return ParseWordPiece(node, num_added);
+  return absl::InvalidArgumentError(
+      base::StrCat(node.place(), ".type: model '", type,
+                   "' is not supported; known are BPE, Unigram, WordPiece"));
 }
 
 }  // namespace heddle::engine::text

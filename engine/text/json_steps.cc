@@ -67,6 +67,15 @@ absl::StatusOr<std::unique_ptr<Normalizer>> ParsePrecompiled(const JsonNode& nod
   return NewPrecompiled(*std::move(map));
 }
 
+absl::StatusOr<std::unique_ptr<Normalizer>> ParseBertNormalizer(const JsonNode& node) {
+  BertRules rules;
+  HEDDLE_ASSIGN_OR_RETURN(rules.cleans, node.BoolOr("clean_text", true));
+  HEDDLE_ASSIGN_OR_RETURN(rules.separates_ideographs, node.BoolOr("handle_chinese_chars", true));
+  HEDDLE_ASSIGN_OR_RETURN(rules.lowercases, node.BoolOr("lowercase", true));
+  HEDDLE_ASSIGN_OR_RETURN(rules.removes_accents, node.BoolOr("strip_accents", rules.lowercases));
+  return NewBertNormalizer(rules);
+}
+
 absl::StatusOr<std::unique_ptr<Normalizer>> ParseNormalizerAt(const JsonNode& node, int depth) {
   if (depth > kMaxNesting) return node.Wrong("at most 16 nested sequences");
   HEDDLE_ASSIGN_OR_RETURN(const std::string type, node.Type());
@@ -86,6 +95,7 @@ absl::StatusOr<std::unique_ptr<Normalizer>> ParseNormalizerAt(const JsonNode& no
   if (type == "NFKD") return NewUnicodeNormalizer(NormalForm::kNfkd);
   if (type == "Lowercase") return NewLowercase();
   if (type == "StripAccents") return NewRemoveMarks();
+  if (type == "BertNormalizer") return ParseBertNormalizer(node);
   if (type == "Replace") return ParseReplace(node);
   if (type == "Precompiled") return ParsePrecompiled(node);
   if (type == "Prepend") {
@@ -99,7 +109,7 @@ absl::StatusOr<std::unique_ptr<Normalizer>> ParseNormalizerAt(const JsonNode& no
   }
   return Unsupported(node, "normalizer", type,
                      "NFC, NFD, NFKC, NFKD, Lowercase, StripAccents, Strip, Prepend, Replace, "
-                     "Precompiled, Sequence");
+                     "Precompiled, BertNormalizer, Sequence");
 }
 
 absl::StatusOr<SplitBehavior> ParseBehavior(const JsonNode& node, std::string_view absent) {
@@ -254,8 +264,10 @@ class DecoderParser {
     if (type == "ByteFallback") return Step({DecodeStep::Kind::kByteFallback, "", ""});
     if (type == "Replace") return ParseReplaceStep(node);
     if (type == "Metaspace") return ParseMetaspaceStep(node);
-    return Unsupported(node, "decoder", type,
-                       "ByteLevel, ByteFallback, Replace, Metaspace, Fuse, Strip, Sequence");
+    if (type == "WordPiece") return ParseWordPieceStep(node);
+    return Unsupported(
+        node, "decoder", type,
+        "ByteLevel, ByteFallback, Replace, Metaspace, WordPiece, Fuse, Strip, Sequence");
   }
 
   TokenDecoder Finish() { return std::move(decoder_); }
@@ -312,6 +324,15 @@ class DecoderParser {
     }
     if (scheme != "never") decoder_.drop_in_first = replacement;
     return Replacement(node, std::move(replacement), " ");
+  }
+
+  absl::Status ParseWordPieceStep(const JsonNode& node) {
+    HEDDLE_ASSIGN_OR_RETURN(std::string prefix, node.StringOr("prefix", "##"));
+    HEDDLE_ASSIGN_OR_RETURN(const bool cleanup, node.BoolOr("cleanup", true));
+    if (prefix.empty() || prefix.size() > kMaxMark) return node.Wrong("a prefix like ##");
+    decoder_.strip_left.assign(1, ' ');
+    decoder_.strip_left_count = 1;
+    return Step({DecodeStep::Kind::kWordPiece, std::move(prefix), "", cleanup ? 1 : 0});
   }
 
   TokenDecoder decoder_;

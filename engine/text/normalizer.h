@@ -41,6 +41,15 @@ std::unique_ptr<Normalizer> NewReplaceMatches(Regex from, std::string to);
 // The `Precompiled` normalizer of tokenizer.json, which works on user-perceived characters.
 std::unique_ptr<Normalizer> NewPrecompiled(Charsmap charsmap);
 
+// What BERT's normalizer does, in this order.
+struct BertRules {
+  bool cleans = true;  // drops control characters and makes white space spaces
+  bool separates_ideographs = true;
+  bool removes_accents = true;
+  bool lowercases = true;
+};
+std::unique_ptr<Normalizer> NewBertNormalizer(const BertRules& rules);
+
 // SentencePiece's normalisation, by its NormalizerSpec.
 struct SentencePieceRules {
   bool add_dummy_prefix = true;

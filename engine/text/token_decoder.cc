@@ -1,5 +1,7 @@
 #include "engine/text/token_decoder.h"
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "base/strings.h"
@@ -19,6 +21,17 @@ std::string Strip(std::string_view left, const DecodeStep& step) {
   return std::string(left);
 }
 
+// The space before some tokens goes, as the `tokenizers` library cleans up.
+std::string WordPieceText(std::string_view token, const DecodeStep& step) {
+  if (token.starts_with(step.from)) return std::string(token.substr(step.from.size()));
+  constexpr std::string_view kWithoutSpace[] = {".",  "?",  "!",   ",",  "n't",
+                                                "'m", "'s", "'ve", "'re"};
+  const bool joins =
+      step.start == 1 && std::any_of(std::begin(kWithoutSpace), std::end(kWithoutSpace),
+                                     [&](auto begin) { return token.starts_with(begin); });
+  return joins ? std::string(token) : std::string(" ").append(token);
+}
+
 std::string ApplyStep(const DecodeStep& step, std::string text) {
   switch (step.kind) {
     case DecodeStep::Kind::kByteLevel:
@@ -29,6 +42,8 @@ std::string ApplyStep(const DecodeStep& step, std::string text) {
     }
     case DecodeStep::Kind::kReplace:
       return base::ReplaceAll(text, step.from, step.to);
+    case DecodeStep::Kind::kWordPiece:
+      return WordPieceText(text, step);
     case DecodeStep::Kind::kStrip:
       return Strip(text, step);
   }

@@ -18,7 +18,9 @@ struct DecodeStep {
     kByteLevel,     // byte alphabet to bytes; a token outside the alphabet stays
     kByteFallback,  // <0xNN> to its byte
     kReplace,       // every `from` by `to`
-    kStrip,         // up to `start` copies of `from` from the left, `stop` from the right
+    kWordPiece,  // without `from` at its begin, or else behind a space; start 1: the space before
+                 // punctuation is dropped
+    kStrip,      // up to `start` copies of `from` from the left, `stop` from the right
   };
   Kind kind;
   std::string from;

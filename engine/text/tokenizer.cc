@@ -211,6 +211,9 @@ const std::vector<TokenId>& Tokenizer::eos_ids() const { return parts_->eos; }
 std::span<const AddedToken> Tokenizer::added_tokens() const { return parts_->added; }
 const std::string& Tokenizer::chat_template() const { return parts_->chat_template; }
 
+std::span<const TokenId> Tokenizer::suffix() const { return parts_->suffix; }
+const PairTemplate& Tokenizer::pair() const { return parts_->pair; }
+
 std::optional<TokenId> Tokenizer::Find(std::string_view token_text) const {
   return parts_->tokens.Find(token_text);
 }

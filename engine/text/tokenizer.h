@@ -42,6 +42,15 @@ struct AddedToken {
   bool single_word = false;  // only where no word character touches it
 };
 
+// The tokens around two texts that are read as one.
+struct PairTemplate {
+  bool is_known = false;  // false: the files say nothing of pairs, or what is not read here
+  std::vector<TokenId> before;
+  std::vector<TokenId> between;
+  std::vector<TokenId> behind;
+  bool types_differ = false;  // tokens from the second text on have the type 1
+};
+
 struct TokenizerParts;
 class ScratchPool;
 
@@ -80,6 +89,9 @@ class Tokenizer {
   // themselves are encoded without add_special.
   bool add_bos() const;
   std::span<const AddedToken> added_tokens() const;
+  // The tokens that Encode with add_special puts behind a text.
+  std::span<const TokenId> suffix() const;
+  const PairTemplate& pair() const;
   // The Jinja source that came with the tokenizer; empty if there is none.
   const std::string& chat_template() const;
 

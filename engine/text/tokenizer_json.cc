@@ -32,6 +32,7 @@ absl::StatusOr<AddedToken> ParseAddedToken(const JsonNode& node) {
 struct Around {
   std::vector<TokenId> prefix;
   std::vector<TokenId> suffix;
+  PairTemplate pair;
 };
 
 class PostProcessorParser {
@@ -43,7 +44,8 @@ class PostProcessorParser {
     HEDDLE_ASSIGN_OR_RETURN(const std::string type, node.Type());
     if (type == "ByteLevel") return Around{};  // concerns offsets only
     if (type == "TemplateProcessing") return Template(node);
-    if (type == "BertProcessing" || type == "RobertaProcessing") return Bert(node);
+    if (type == "BertProcessing") return Bert(node);
+    if (type == "RobertaProcessing") return Roberta(node);
     if (type == "Sequence") return Sequence(node, depth);
     return absl::InvalidArgumentError(
         base::StrCat(node.place(), ": post-processor '", type,
@@ -59,6 +61,7 @@ class PostProcessorParser {
       HEDDLE_ASSIGN_OR_RETURN(const Around around, Parse(step, depth + 1));
       all.prefix.insert(all.prefix.begin(), around.prefix.begin(), around.prefix.end());
       all.suffix.insert(all.suffix.end(), around.suffix.begin(), around.suffix.end());
+      if (around.pair.is_known) all.pair = around.pair;
     }
     return all;
   }
@@ -68,6 +71,20 @@ class PostProcessorParser {
     Around around;
     HEDDLE_RETURN_IF_ERROR(AppendPair(node, "cls", &around.prefix));
     HEDDLE_RETURN_IF_ERROR(AppendPair(node, "sep", &around.suffix));
+    around.pair = {.is_known = true,
+                   .before = around.prefix,
+                   .between = around.suffix,
+                   .behind = around.suffix,
+                   .types_differ = true};
+    return around;
+  }
+
+  // "sep" twice between two texts, which have one type.
+  absl::StatusOr<Around> Roberta(const JsonNode& node) const {
+    HEDDLE_ASSIGN_OR_RETURN(Around around, Bert(node));
+    around.pair.between.insert(around.pair.between.end(), around.suffix.begin(),
+                               around.suffix.end());
+    around.pair.types_differ = false;
     return around;
   }
 
@@ -107,7 +124,41 @@ class PostProcessorParser {
       }
     }
     if (!after_text) return node.Wrong("a Sequence in 'single'");
+    if (node.Find("pair")) {
+      HEDDLE_ASSIGN_OR_RETURN(around.pair, Pair(node));
+    }
     return around;
+  }
+
+  // Reads A and then B, with types that are 0 up to B or everywhere; others are left as unknown:
+  // generating models never read pairs.
+  absl::StatusOr<PairTemplate> Pair(const JsonNode& node) const {
+    PairTemplate pair;
+    HEDDLE_ASSIGN_OR_RETURN(const std::vector<JsonNode> pieces, node.Array("pair"));
+    std::vector<TokenId>* ids = &pair.before;
+    for (const JsonNode& piece : pieces) {
+      const auto sequence = piece.Find("Sequence");
+      const auto special = piece.Find("SpecialToken");
+      if (!sequence && !special) return piece.Wrong("a SpecialToken or a Sequence");
+      const JsonNode& entry = sequence ? *sequence : *special;
+      HEDDLE_ASSIGN_OR_RETURN(const std::string name, entry.String("id"));
+      int64_t type = 0;
+      if (entry.Find("type_id")) {
+        HEDDLE_ASSIGN_OR_RETURN(type, entry.Int("type_id"));
+      }
+      const bool is_second = sequence && name == "B";
+      const bool is_behind = is_second || ids == &pair.behind;
+      if (is_second) pair.types_differ = type == 1;
+      if (type != (is_behind && pair.types_differ ? 1 : 0)) return PairTemplate{};
+      if (special) {
+        HEDDLE_RETURN_IF_ERROR(AppendSpecial(node, name, ids));
+        continue;
+      }
+      if (ids != (is_second ? &pair.between : &pair.before)) return PairTemplate{};
+      ids = is_second ? &pair.behind : &pair.between;
+    }
+    pair.is_known = ids == &pair.behind;
+    return pair;
   }
 
   absl::Status AppendSpecial(const JsonNode& node, const std::string& name,
@@ -176,6 +227,7 @@ absl::StatusOr<TokenizerParts> ParseTokenizerJson(const nlohmann::json& document
     HEDDLE_ASSIGN_OR_RETURN(Around around, PostProcessorParser(parts.tokens).Parse(*node));
     parts.prefix = std::move(around.prefix);
     parts.suffix = std::move(around.suffix);
+    parts.pair = std::move(around.pair);
   }
   // Without a configuration file, the token that the template puts in front is the best guess.
   if (!parts.prefix.empty()) parts.bos = parts.prefix.front();

@@ -30,6 +30,7 @@ struct TokenizerParts {
   TokenDecoder decoder;
   std::vector<TokenId> prefix;  // put around the text with add_special
   std::vector<TokenId> suffix;
+  PairTemplate pair;
   std::optional<TokenId> bos;
   std::vector<TokenId> eos;
   std::string chat_template;

@@ -223,6 +223,38 @@ def unigram(prepend, byte_fallback):
     return Tokenizer.from_str(json.dumps(description))
 
 
+def wordpiece(lowercase):
+    """BERT's tokenizer, with and without lower case."""
+    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]", max_input_chars_per_word=20))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece(cleanup=lowercase)
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    tokenizer.train_from_iterator(corpus(limit=0x250), trainers.WordPieceTrainer(
+        vocab_size=900, show_progress=False, special_tokens=special))
+    if lowercase:
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single="[CLS]:0 $A:0 [SEP]:0", pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
+            special_tokens=[("[CLS]", 2), ("[SEP]", 3)])
+    else:
+        tokenizer.post_processor = processors.RobertaProcessing(("[SEP]", 3), ("[CLS]", 2))
+    return tokenizer
+
+
+def pair_golden(path):
+    """Ids and types of pairs of texts, cut to a number of tokens."""
+    tokenizer = Tokenizer.from_file(str(path))
+    texts = [random_text(i) for i in range(40)]
+    cases = []
+    for i, (first, second) in enumerate(zip(texts[::2], texts[1::2])):
+        limit = 5 + i
+        tokenizer.enable_truncation(limit, strategy="longest_first")
+        encoding = tokenizer.encode(first, second)
+        cases.append({"first": first, "second": second, "limit": limit, "ids": encoding.ids,
+                      "types": encoding.type_ids})
+    return cases
+
+
 def train_sentencepiece(path, **options):
     """`rules.tsv` holds normalisation rules of our own: some letters and ligatures."""
     with tempfile.TemporaryDirectory() as folder:
@@ -258,6 +290,7 @@ def main():
         "qwen35": lambda: pattern_bpe(QWEN35),
         "unigram": lambda: unigram("always", False),
         "unigram_bytes": lambda: unigram("first", True),
+        "wordpiece": lambda: wordpiece(True), "wordpiece_cased": lambda: wordpiece(False),
     }
     goldens = {"tokenizers": tokenizers.__version__, "sentencepiece": sentencepiece.__version__,
                "made": {}, "shared": {}}
@@ -281,6 +314,8 @@ def main():
     for name in ("stories260K", "babyllama361"):
         path = f"{name}/tokenizer.model"
         goldens["shared"][path] = sentencepiece_golden(shared / path)
+    pairs = {name: pair_golden(out / name) for name in ("wordpiece.json", "wordpiece_cased.json")}
+    (out / "pairs.json").write_text(json.dumps(pairs) + "\n")
     (out / "goldens.json").write_text(json.dumps(goldens, indent=1) + "\n")
 
 
