@@ -47,6 +47,8 @@ struct HostBatch {
   std::span<const int32_t> draw_of_row = {};
   // [n_tokens] the adapter of each row (kernels/adapters.h), -1: none; empty if no row has one.
   std::span<const int32_t> adapter_slot = {};
+  // [n_tokens] 0 or 1, Ops::AddTokenTypes; empty: all are 0.
+  std::span<const int32_t> token_types = {};
   // Groups 1, 2, ...; the spans above are those of group 0.
   std::span<const BatchSpans> more_groups = {};
 

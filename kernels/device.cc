@@ -33,6 +33,10 @@ absl::Status Device::JoinStages(std::shared_ptr<Communicator>) {
                                   " cannot be a stage of a pipeline yet; --pp is for --device cpu");
 }
 
+void Ops::AddTokenTypes(const PackedWeight&, Tensor) {
+  HEDDLE_CHECK(false, "this device has no types of tokens");
+}
+
 void Ops::ShortConv(const ShortConvArgs&) {
   HEDDLE_CHECK(false, "this device has no short convolutions");
 }

@@ -132,7 +132,11 @@ struct AttentionArgs {
   float scale = 0.0f;
   int32_t window = 0;     // > 0: a row sees only the last `window` positions, itself included
   bool in_order = false;  // rows see the rows before them, also where the batch has a tree_mask
-  float softcap = 0.0f;   // > 0: scores become softcap * tanh(score / softcap)
+  // Rows see all positions of their sequence, those behind them too; with a window those less than
+  // `window` away on either side. Only on devices with Device::has_attention_both_ways(), and for
+  // batches without a tree_mask.
+  bool both_ways = false;
+  float softcap = 0.0f;          // > 0: scores become softcap * tanh(score / softcap)
   const float* sinks = nullptr;  // [n_heads] an extra logit per head without a value
   Tensor out;                    // [n, n_heads * head_dim]
   float* lse = nullptr;          // [n, n_heads] log-sum-exp of the scores and the sink, or nullptr:
@@ -190,6 +194,9 @@ class Ops {
   virtual void AdaptEmbedding(const AdapterMatrix& adapters, Tensor x) = 0;
   // x[t] += table[positions[t] + offset]: learned positions.
   virtual void AddPositions(const PackedWeight& table, int32_t offset, Tensor x) = 0;
+  // x[t] += table[token_types[t]]: 0 where the batch has no types. Only on devices with
+  // Device::has_attention_both_ways().
+  virtual void AddTokenTypes(const PackedWeight& table, Tensor x);
   virtual void Norm(const NormArgs& args) = 0;
   virtual void Linear(const LinearArgs& args) = 0;
   virtual void RopeAngles(const RopeAnglesArgs& args) = 0;

@@ -89,6 +89,17 @@ absl::Status CheckAdapters(const HostBatch& batch) {
   return absl::OkStatus();
 }
 
+absl::Status CheckTypes(const HostBatch& batch) {
+  if (batch.token_types.empty()) return absl::OkStatus();
+  HEDDLE_RETURN_IF_ERROR(
+      CheckSize("token_types", batch.token_types.size(), batch.token_ids.size()));
+  for (int32_t type : batch.token_types) {
+    if (type == 0 || type == 1) continue;
+    return absl::InvalidArgumentError(absl::StrCat("batch: token type ", type, "; 0 and 1 exist"));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckDraws(const HostBatch& batch) {
   if (batch.draw_of_row.empty()) return absl::OkStatus();
   HEDDLE_RETURN_IF_ERROR(
@@ -111,6 +122,7 @@ absl::Status Check(const HostBatch& batch) {
   }
   HEDDLE_RETURN_IF_ERROR(CheckTrees(batch));
   HEDDLE_RETURN_IF_ERROR(CheckAdapters(batch));
+  HEDDLE_RETURN_IF_ERROR(CheckTypes(batch));
   HEDDLE_RETURN_IF_ERROR(CheckDraws(batch));
   for (int32_t row : batch.logit_rows) {
     if (row < 0 || row >= batch.n_tokens()) {
@@ -152,6 +164,7 @@ absl::Status OwnedBatch::Assign(const HostBatch& batch) {
   tree_mask_.assign(batch.tree_mask.begin(), batch.tree_mask.end());
   draw_of_row_.assign(batch.draw_of_row.begin(), batch.draw_of_row.end());
   adapter_slot_.assign(batch.adapter_slot.begin(), batch.adapter_slot.end());
+  token_types_.assign(batch.token_types.begin(), batch.token_types.end());
   // Reserves first, because the spans below must not move.
   int32s_.reserve(batch.token_ids.size() + batch.positions.size() + batch.q_begin.size() +
                   batch.logit_rows.size() + NumSpanNumbers(batch));
@@ -167,7 +180,8 @@ absl::Status OwnedBatch::Assign(const HostBatch& batch) {
            .logit_rows = Keep(batch.logit_rows),
            .tree_mask = tree_mask_,
            .draw_of_row = draw_of_row_,
-           .adapter_slot = adapter_slot_};
+           .adapter_slot = adapter_slot_,
+           .token_types = token_types_};
   for (const BatchSpans& group : batch.more_groups) {
     more_groups_.push_back({.kv_slot = KeepSlots(group.kv_slot),
                             .span_begin = Keep(group.span_begin),

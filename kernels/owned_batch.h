@@ -30,6 +30,7 @@ class OwnedBatch {
   std::vector<uint64_t> tree_mask_;
   std::vector<int32_t> draw_of_row_;
   std::vector<int32_t> adapter_slot_;
+  std::vector<int32_t> token_types_;
   std::vector<BatchSpans> more_groups_;
   HostBatch view_;
 };

@@ -134,6 +134,22 @@ class CpuOps final : public Ops {
             });
   }
 
+  void AddTokenTypes(const PackedWeight& table, Tensor x) override {
+    const cpu::CpuWeight& weight = AsCpu(table);
+    const std::span<const int32_t> types = batch().token_types;
+    auto* rows = static_cast<float*>(position_rows_.Get(2 * weight.cols * 4));
+    const int64_t n_types = types.empty() ? 1 : std::min<int64_t>(2, weight.rows);
+    for (int64_t type = 0; type < n_types; ++type) {
+      weight.UnpackRow(type, rows + type * weight.cols);
+    }
+    EachRow(batch().n_tokens(), kNsPerGatheredElement * static_cast<double>(weight.cols),
+            [&](int64_t t, int32_t) {
+              const int64_t type = types.empty() ? 0 : types[static_cast<size_t>(t)];
+              const float* row = rows + (type < n_types ? type : 0) * weight.cols;
+              for (int64_t i = 0; i < weight.cols; ++i) x.row<float>(t)[i] += row[i];
+            });
+  }
+
   void AdaptEmbedding(const AdapterMatrix& adapters, Tensor x) override {
     if (adapter_groups_.segments.empty()) return;
     EachRow(batch().n_tokens(), kNsPerGatheredElement * static_cast<double>(x.cols),
@@ -482,6 +498,7 @@ class CpuDevice final : public Device {
   bool has_short_conv() const override { return true; }
   bool has_recurrence() const override { return true; }
   bool has_norms_behind_rotation() const override { return true; }
+  bool has_attention_both_ways() const override { return true; }
   DType preferred_kv_type() const override {
     return isa_ == Isa::kAvx512Bf16 ? DType::kBF16 : DType::kF16;
   }

@@ -61,6 +61,12 @@ std::vector<int64_t> VisibleSlots(const HostBatch& batch, const AttentionArgs& a
                                   int32_t i, const std::vector<int64_t>& slots) {
   const int32_t rows = batch.q_begin[s + 1] - batch.q_begin[s];
   const int32_t before = batch.context_len[s] - rows;
+  if (args.both_ways) {
+    const int32_t at = before + i;
+    const int32_t reach = args.window > 0 ? args.window : batch.context_len[s];
+    const auto begin = slots.begin() + std::max(0, at + 1 - reach);
+    return {begin, slots.begin() + std::min(batch.context_len[s], at + reach)};
+  }
   const bool tree = batch.IsTree(s) && !args.in_order;
   const int32_t row = batch.q_begin[s] + i;
   const int32_t depth = tree ? batch.positions[row] - batch.positions[batch.q_begin[s]] : i;

@@ -32,6 +32,9 @@ class ReferenceOps final : public Ops {
   void AddPositions(const PackedWeight& table, int32_t offset, Tensor x) override {
     reference::AddPositions(batch_, static_cast<const reference::Weight&>(table), offset, x);
   }
+  void AddTokenTypes(const PackedWeight& table, Tensor x) override {
+    reference::AddTokenTypes(batch_, static_cast<const reference::Weight&>(table), x);
+  }
   void Norm(const NormArgs& args) override { reference::Norm(batch_, args); }
   void Linear(const LinearArgs& args) override {
     if (args.norm.has_value()) Norm(*args.norm);
@@ -102,6 +105,7 @@ class ReferenceDevice final : public Device {
   bool has_short_conv() const override { return true; }
   bool has_recurrence() const override { return true; }
   bool has_norms_behind_rotation() const override { return true; }
+  bool has_attention_both_ways() const override { return true; }
 
   absl::StatusOr<std::unique_ptr<Buffer>> Allocate(int64_t bytes) override {
     return AllocateHost(bytes, "buffer");

@@ -51,6 +51,15 @@ void AddPositions(const HostBatch& batch, const Weight& table, int32_t offset, T
   }
 }
 
+// A type that the table lacks counts as 0: models with one type read pairs, too.
+void AddTokenTypes(const HostBatch& batch, const Weight& table, Tensor x) {
+  for (int64_t t = 0; t < batch.n_tokens(); ++t) {
+    const int64_t given = batch.token_types.empty() ? 0 : batch.token_types[static_cast<size_t>(t)];
+    const int64_t type = given < table.rows ? given : 0;
+    for (int64_t i = 0; i < table.cols; ++i) x.row<float>(t)[i] += table.row(type)[i];
+  }
+}
+
 void GatherLogitRows(const HostBatch& batch, Tensor x, Tensor out) {
   for (size_t i = 0; i < batch.logit_rows.size(); ++i) {
     const float* from = x.row<float>(batch.logit_rows[i]);

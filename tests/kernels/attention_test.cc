@@ -24,6 +24,7 @@ struct Case {
   float softcap = 0;
   bool sinks = false;
   bool in_order = false;
+  bool both_ways = false;
 };
 
 struct Result {
@@ -44,6 +45,7 @@ Result Attend(Device& device, const Case& c, const TestBatch& batch, const TestC
                 args.scale = 1.0f / std::sqrt(static_cast<float>(c.head_dim));
                 args.window = c.window;
                 args.in_order = c.in_order;
+                args.both_ways = c.both_ways;
                 args.softcap = c.softcap;
                 args.sinks = c.sinks ? sinks.data() : nullptr;
                 args.out = result.out.tensor();
@@ -318,6 +320,53 @@ TEST_CASE("A block that is read in order has the bits of a prompt", "[kernels][k
     CHECK_FALSE(SameBits(in_turn.out, Attend(*device, c, block, cache, q, {}).out));
     c.in_order = true;
     CHECK(SameBits(in_turn.out, Attend(*device, c, block, cache, q, {}).out));
+  }
+}
+
+TEST_CASE("Attention both ways agrees with the reference", "[kernels][kernel]") {
+  BatchSpec texts{{{5, 5}, {1, 1}, {64, 64}, {129, 129}, {700, 700}}};
+  uint32_t seed = 40;
+  for (int32_t window : {0, 1, 2, 65, 600}) {
+    for (auto [heads, kv_heads] : {std::pair(4, 2), std::pair(5, 5), std::pair(9, 3)}) {
+      Case c{texts};
+      c.n_heads = heads;
+      c.n_kv_heads = kv_heads;
+      c.head_dim = 24;
+      c.dtype = window == 2 ? DType::kBF16 : DType::kF32;
+      c.window = window;
+      c.both_ways = true;
+      CheckCase(c, ++seed);
+    }
+  }
+}
+
+// A window of 1 is a row's own value; one as long as the text is none; without one, rows see what
+// the rows of a tree with all bits see.
+TEST_CASE("Rows both ways see what is behind them, as far as their window", "[kernels][kernel]") {
+  Case c;
+  c.batch = {.sequences = {{40, 40}}, .page_tokens = 16};
+  TestBatch text(c.batch, 7);
+  TestBatch tree = text;
+  tree.tree_mask.assign(40, (uint64_t{1} << 40) - 1);
+  TestCache cache(c.dtype, text.num_pages, 16, c.n_kv_heads, c.head_dim, 7);
+  Random random(7);
+  Matrix q = Matrix::RandomOf(random, 40, int64_t{c.n_heads} * c.head_dim);
+  std::vector<NamedDevice> devices = CpuDevices(2);
+  devices.push_back({"reference", CreateReferenceDevice()});
+  for (auto& [name, device] : devices) {
+    INFO(name);
+    c.both_ways = false;
+    const Result all = Attend(*device, c, tree, cache, q, {});
+    const Result causal = Attend(*device, c, text, cache, q, {});
+    c.both_ways = true;
+    CHECK(SameBits(Attend(*device, c, text, cache, q, {}).out, all.out));
+    c.window = 40;
+    CHECK(SameBits(Attend(*device, c, text, cache, q, {}).out, all.out));
+    c.window = 1;
+    const Result own = Attend(*device, c, text, cache, q, {});
+    CHECK(own.out(0, 0) == causal.out(0, 0));  // the first row of a text sees itself alone
+    CHECK_FALSE(own.out(39, 0) == causal.out(39, 0));
+    c.window = 0;
   }
 }
 

@@ -345,6 +345,42 @@ TEST_CASE("Embed decodes rows of the same packed weight exactly", "[kernels][ker
   }
 }
 
+TEST_CASE("Types of tokens add rows of a table", "[kernels][kernel]") {
+  std::vector<NamedDevice> devices = CpuDevices(2);
+  devices.push_back({"reference", CreateReferenceDevice()});
+  for (auto& [name, device] : devices) {
+    INFO(name);
+    Random random(8);
+    TestWeight w = MakeWeight(random, DType::kF32, 2, 70);
+    std::vector<WeightSource> both = {w.source()};
+    std::vector<WeightSource> one = both;
+    one[0].rows = 1;
+    auto table = device->Pack(both);
+    auto short_table = device->Pack(one);
+    REQUIRE((table.ok() && short_table.ok()));
+    TestBatch batch({{{3, 3}}});
+    HostBatch view = batch.view();
+    Matrix out(3, 70, /*pad=*/1);
+    // Without types all are 0; a type that the table lacks counts as 0.
+    REQUIRE(device->Plan(view).ok());
+    REQUIRE(device->Run([&](Ops& ops) { ops.AddTokenTypes(**table, out.tensor()); }).ok());
+    CHECK(out(2, 69) == w.decoded[69]);
+    const std::vector<int32_t> types = {0, 1, 1};
+    view.token_types = types;
+    REQUIRE(device->Plan(view).ok());
+    REQUIRE(device->Run([&](Ops& ops) { ops.AddTokenTypes(**table, out.tensor()); }).ok());
+    CHECK(out(0, 69) == 2.0f * w.decoded[69]);
+    CHECK(out(2, 69) == w.decoded[69] + w.decoded[139]);
+    REQUIRE(device->Run([&](Ops& ops) { ops.AddTokenTypes(**short_table, out.tensor()); }).ok());
+    CHECK(out(2, 69) == w.decoded[69] + w.decoded[139] + w.decoded[69]);
+    const std::vector<int32_t> wrong = {0, 2, 1};
+    view.token_types = wrong;
+    CHECK_FALSE(device->Plan(view).ok());
+    view.token_types = std::span<const int32_t>(types).first(2);
+    CHECK_FALSE(device->Plan(view).ok());
+  }
+}
+
 // Rows of a TestWeight, counting that they are asked for in range.
 class RowsOf final : public RowReader {
  public:

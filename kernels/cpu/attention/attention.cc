@@ -152,12 +152,17 @@ class AttentionCall {
   // mask.
   int32_t UpperOf(const Tile& tile, int32_t q) const {
     if (SeesByTree(tile.seq)) return batch_.context_len[tile.seq];
-    int32_t row = (tile.first + q) / group_;
-    return FirstRowOf(tile.seq) + 1 + row;
+    const int32_t upper = FirstRowOf(tile.seq) + 1 + (tile.first + q) / group_;
+    if (!args_.both_ways) return upper;
+    if (args_.window <= 0) return batch_.context_len[tile.seq];
+    return std::min(upper - 1 + args_.window, batch_.context_len[tile.seq]);
   }
   int32_t LowerOf(const Tile& tile, int32_t q) const {
     if (args_.window <= 0) return 0;
-    if (!SeesByTree(tile.seq)) return std::max(0, UpperOf(tile, q) - args_.window);
+    if (!SeesByTree(tile.seq)) {
+      const int32_t position = FirstRowOf(tile.seq) + (tile.first + q) / group_;
+      return std::max(0, position + 1 - args_.window);
+    }
     const int32_t depth = batch_.positions[static_cast<size_t>(RowOf(tile, q))] -
                           batch_.positions[static_cast<size_t>(batch_.q_begin[tile.seq])];
     return std::clamp(FirstRowOf(tile.seq) + depth + 1 - args_.window, 0, FirstRowOf(tile.seq));
