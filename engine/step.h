@@ -64,6 +64,7 @@ struct SequenceSlice {
   int32_t mask_begin = 0;         // masks [mask_begin, mask_begin + num_masks) of the plan
   int32_t num_masks = 0;          // 0, or num_tokens
   TokenId next_token = kNoToken;  // behind its last row, if it is known
+  int32_t second_begin = -1;      // the first of its rows whose token has the type 1; -1: none
 };
 
 // A row whose token is not drawn yet: it is the first token of a sample of a step in flight

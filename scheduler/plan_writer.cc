@@ -91,6 +91,12 @@ void WritePools(const Sequence& sequence, int32_t begin, int32_t end, int32_t fi
   plan->pools.push_back({sequence.id, row, to - from, last});
 }
 
+// The first of the rows of positions [begin, end) whose token has the type 1; -1: none.
+int32_t SecondBegin(const Sequence& sequence, int32_t begin, int32_t end) {
+  const int32_t second = sequence.request->request.second_begin;
+  return second < 0 || second >= end ? -1 : std::max(0, second - begin);
+}
+
 void Begin(Sequence* sequence, StepPlan* plan, engine::StepLocals* locals) {
   if (sequence->begun) return;
   const GenerationRequest& request = sequence->request->request;
@@ -139,7 +145,8 @@ int32_t WriteSlice(Sequence* writable, int32_t page_tokens, StepPlan* plan,
                              .num_spans = range.num_spans,
                              .context_tokens = range.context_tokens,
                              .adapter_slot = sequence.adapter_slot,
-                             .next_token = sequence.TokenAt(end)});
+                             .next_token = sequence.TokenAt(end),
+                             .second_begin = SecondBegin(sequence, end - count, end)});
   for (int32_t place = end - count; place < end; ++place) {
     plan->token_ids.push_back(sequence.TokenAt(place));
     plan->positions.push_back(layout.PositionAt(place));

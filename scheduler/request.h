@@ -71,6 +71,7 @@ struct GenerationRequest {
   uint64_t cache_space = 0;
   // Asks for the prompt's embedding and nothing else: needs max_tokens 0.
   engine::Pooling pooling = engine::Pooling::kNone;
+  int32_t second_begin = -1;     // the first token of the prompt with the type 1; -1: none
   int32_t prompt_logprobs = -1;  // -1: none; n: log-probability of each prompt token, n best
   // Leading pages of the prompt are taken from this context, as far as it has them and has the same
   // tokens. That changes no token of the answer.

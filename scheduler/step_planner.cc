@@ -125,7 +125,7 @@ void StepPlanner::ListRunning() {
       ++step_.held;
       continue;
     }
-    if (remaining == 1 && is_ready) {
+    if (remaining == 1 && is_ready && !parts_.limits.options.whole_prompts) {
       sequence->num_planned = 1;
       step_.decoding.push_back(sequence);
     } else {
@@ -157,8 +157,19 @@ void StepPlanner::PrepareAdapters() {
   std::erase_if(step_.prompts, [](const Sequence* s) { return !AdapterPool::IsReady(*s); });
 }
 
+// Gives rows to as many prompts as the step takes, the most urgent ones first, and none to others.
+void StepPlanner::TakeWholePrompts() {
+  int32_t left = parts_.limits.options.max_step_tokens - step_.decodes;
+  for (Sequence* prompt : step_.prompts) {
+    const int32_t rows = prompt->num_remaining();
+    prompt->num_planned = rows <= left ? rows : 0;
+    left -= prompt->num_planned;
+  }
+}
+
 void StepPlanner::SharePrompts(int32_t budget) {
   std::sort(step_.prompts.begin(), step_.prompts.end(), MoreUrgent());
+  if (parts_.limits.options.whole_prompts) return TakeWholePrompts();
   step_.wants.clear();
   for (const Sequence* prompt : step_.prompts) {
     const int32_t in_part = prompt->request->layout.RowsAt(prompt->num_computed());
@@ -305,6 +316,10 @@ int32_t StepPlanner::FitPages(Sequence* sequence, size_t index, int32_t reserved
     available = pool.num_free() - reserved;
   }
   if (need <= available) return need;
+  if (parts_.limits.options.whole_prompts) {
+    sequence->num_planned = 0;
+    return 0;
+  }
   sequence->num_planned = std::min(sequence->num_planned, tables.Capacity(available, pool));
   return tables.PagesNeeded(sequence->num_planned, pool);
 }

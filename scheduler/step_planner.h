@@ -41,6 +41,7 @@ class StepPlanner {
   void ListRunning();
   int32_t PromptBudget(int64_t streams);
   void PrepareAdapters();
+  void TakeWholePrompts();
   void SharePrompts(int32_t budget);
   int32_t AssignRows(int32_t budget);
   int32_t AssignPages();

@@ -49,6 +49,23 @@ absl::Status ValidateParts(const GenerationRequest& request, const SchedulerOpti
   return absl::InvalidArgumentError("Only the last part of a joined prompt has log-probabilities.");
 }
 
+// Whether the model reads texts whole and the request asks for what comes of them.
+absl::Status ValidateWhole(const GenerationRequest& request, const SchedulerOptions& options) {
+  const auto places = static_cast<int32_t>(request.prompt.size());
+  if (request.second_begin < -1 || request.second_begin >= places) {
+    return absl::InvalidArgumentError(absl::StrCat("second_begin is ", request.second_begin,
+                                                   "; the prompt has ", places, " tokens."));
+  }
+  if (!options.whole_prompts) return absl::OkStatus();
+  if (request.pooling == engine::Pooling::kNone || request.max_tokens != 0 ||
+      !request.parts.empty()) {
+    return absl::InvalidArgumentError("This model is an encoder: it writes no text.");
+  }
+  if (places <= options.max_step_tokens) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("The prompt has ", places, " tokens; at most ",
+                                                 options.max_step_tokens, " are read at once."));
+}
+
 }  // namespace
 
 absl::Status Scheduler::CanJoin(const SchedulerOptions& options) {
@@ -74,6 +91,7 @@ absl::Status Scheduler::Validate(const GenerationRequest& request,
   if (absl::Status status = ValidateParts(request, options); !status.ok()) return status;
   int32_t max_running = std::min(options.max_step_seqs, options.max_step_tokens);
   if (request.prompt.empty()) return absl::InvalidArgumentError("The prompt has no tokens.");
+  if (absl::Status status = ValidateWhole(request, options); !status.ok()) return status;
   if (request.max_tokens < 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("max_tokens is ", request.max_tokens, "; it must be at least 0."));

@@ -47,6 +47,15 @@ void PlanBatch::SetMasks(const StepPlan& plan, const SequenceSlice& slice) {
   std::copy(from, from + slice.num_masks, tree_mask_.begin() + slice.token_begin);
 }
 
+// Does the same for types: all are 0 up to the second text of a pair.
+void PlanBatch::SetTypes(const SequenceSlice& slice) {
+  if (slice.second_begin < 0 && token_types_.empty()) return;
+  const int32_t first = slice.second_begin < 0 ? slice.num_tokens : slice.second_begin;
+  token_types_.resize(static_cast<size_t>(slice.token_begin) + static_cast<size_t>(first), 0);
+  token_types_.resize(
+      static_cast<size_t>(slice.token_begin) + static_cast<size_t>(slice.num_tokens), 1);
+}
+
 kernels::HostBatch PlanBatch::Build(const StepPlan& plan, int32_t page_tokens,
                                     std::span<const int32_t> logit_rows) {
   groups_.resize(plan.more_groups.size() + 1);
@@ -55,11 +64,13 @@ kernels::HostBatch PlanBatch::Build(const StepPlan& plan, int32_t page_tokens,
   q_begin_.assign(1, 0);
   adapter_slot_.clear();
   tree_mask_.clear();
+  token_types_.clear();
   for (const SequenceSlice& slice : plan.sequences) {
     HEDDLE_CHECK(slice.token_begin == q_begin_.back(), "the slices of a plan are not in row order");
     q_begin_.push_back(slice.token_begin + slice.num_tokens);
     SetAdapters(slice);
     SetMasks(plan, slice);
+    SetTypes(slice);
     first.AddSequence({slice.span_begin, slice.num_spans, slice.context_tokens});
   }
   more_groups_.clear();
@@ -85,6 +96,7 @@ kernels::HostBatch PlanBatch::Build(const StepPlan& plan, int32_t page_tokens,
           .logit_rows = logit_rows,
           .tree_mask = tree_mask_,
           .adapter_slot = adapter_slot_,
+          .token_types = token_types_,
           .more_groups = more_groups_};
 }
 

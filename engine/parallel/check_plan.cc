@@ -133,6 +133,7 @@ class PlanChecker {
         right = right && AreSpans(group.spans, group.ranges[i]) &&
                 group.ranges[i].context_tokens >= slice.num_tokens;
       }
+      right = right && slice.second_begin >= -1 && slice.second_begin < slice.num_tokens;
       if (slice.num_masks != 0) {
         right = right && slice.num_masks == slice.num_tokens && slice.num_masks <= kMaxTreeRows &&
                 IsRange(slice.mask_begin, slice.num_masks,

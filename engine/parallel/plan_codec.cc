@@ -25,6 +25,7 @@ enum SliceFlag : uint8_t {
   kGrown = 16,      // the spans of all groups are those of the mirror and the rows of this slice
   kHasMasks = 32,
   kHasNextToken = 64,
+  kHasSecond = 128,
 };
 
 // The lists that a slice without kAsExpected has.
@@ -270,7 +271,8 @@ void PlanEncoder::WriteSlice(const StepPlan& plan, size_t index, ByteWriter* byt
   bytes->Byte(static_cast<uint8_t>(
       static_cast<uint8_t>(slice.kind) | (slice.num_tokens == 1 ? kOneRow : 0) |
       (lists == 0 ? kAsExpected : 0) | (grown ? kGrown : 0) |
-      (slice.num_masks > 0 ? kHasMasks : 0) | (slice.next_token != kNoToken ? kHasNextToken : 0)));
+      (slice.num_masks > 0 ? kHasMasks : 0) | (slice.next_token != kNoToken ? kHasNextToken : 0) |
+      (slice.second_begin >= 0 ? kHasSecond : 0)));
   if (slice.num_tokens != 1) bytes->Varint(static_cast<uint64_t>(slice.num_tokens));
   for (const TokenId token : RowsOf(slice, plan.token_ids)) {
     bytes->Varint(static_cast<uint64_t>(int64_t{token} + 1));
@@ -289,6 +291,7 @@ void PlanEncoder::WriteSlice(const StepPlan& plan, size_t index, ByteWriter* byt
           .subspan(static_cast<size_t>(slice.mask_begin), static_cast<size_t>(slice.num_masks));
   for (const uint64_t mask : masks) bytes->Varint(mask);
   if (slice.next_token != kNoToken) bytes->Varint(static_cast<uint64_t>(slice.next_token));
+  if (slice.second_begin >= 0) bytes->Varint(static_cast<uint64_t>(slice.second_begin));
   known.adapter_slot = slice.adapter_slot;
   known.next_position = RowsOf(slice, plan.positions).back() + 1;
   known.step = plan.step;
@@ -371,6 +374,7 @@ void PlanDecoder::ReadSlice(ByteReader* bytes, StepPlan* plan) {
   }
   for (int32_t i = 0; i < slice.num_masks; ++i) plan->ancestor_masks.push_back(bytes->Varint());
   if ((flags & kHasNextToken) != 0) slice.next_token = static_cast<TokenId>(bytes->Varint());
+  if ((flags & kHasSecond) != 0) slice.second_begin = static_cast<int32_t>(bytes->Varint());
   if (!bytes->ok()) return;
   known.adapter_slot = slice.adapter_slot;
   known.next_position = plan->positions.back() + 1;

@@ -18,7 +18,9 @@ constexpr double kAdapterLoadUs = 1000;
 scheduler::SchedulerOptions SchedulerOptionsFor(const engine::ExecutorLimits& limits,
                                                 const EngineLoopOptions& options) {
   int32_t step_tokens = limits.max_batch_tokens;
-  if (options.max_step_tokens > 0) step_tokens = std::min(step_tokens, options.max_step_tokens);
+  if (options.max_step_tokens > 0 && !limits.whole_prompts) {
+    step_tokens = std::min(step_tokens, options.max_step_tokens);
+  }
   const double adapter_page_us =
       std::max(1.0, static_cast<double>(limits.page_bytes) / kAdapterBytesPerUs);
   return {.num_pages = limits.num_pages,
@@ -29,6 +31,7 @@ scheduler::SchedulerOptions SchedulerOptionsFor(const engine::ExecutorLimits& li
           .window_grain = limits.window_grain,
           .state_groups = limits.state_groups,
           .state_is_snapshot = limits.state_is_snapshot,
+          .whole_prompts = limits.whole_prompts,
           .max_step_tokens = step_tokens,
           .max_step_seqs = limits.max_batch_seqs,
           .pipeline_stages = limits.pipeline_stages,
@@ -38,7 +41,7 @@ scheduler::SchedulerOptions SchedulerOptionsFor(const engine::ExecutorLimits& li
           .max_queue_us = options.max_queue_us,
           .max_draft_tokens = limits.max_draft_tokens,
           .rows_beyond_guesses = limits.rows_beyond_guesses,
-          .prefix_cache = options.prefix_cache,
+          .prefix_cache = options.prefix_cache && !limits.whole_prompts,
           .policy = options.policy,
           .starvation_us = options.starvation_us,
           .max_lead_us = options.max_lead_us,

@@ -34,9 +34,9 @@ auto MembersOf(T& x) {
 template <Is<SequenceSlice> T>
 auto MembersOf(T& x) {
   auto& [id, kind, token_begin, num_tokens, span_begin, num_spans, context_tokens, adapter_slot,
-         mask_begin, num_masks, next_token] = x;
+         mask_begin, num_masks, next_token, second_begin] = x;
   return std::tie(id, kind, token_begin, num_tokens, span_begin, num_spans, context_tokens,
-                  adapter_slot, mask_begin, num_masks, next_token);
+                  adapter_slot, mask_begin, num_masks, next_token, second_begin);
 }
 template <Is<GroupSpans> T>
 auto MembersOf(T& x) {
@@ -116,6 +116,7 @@ StepPlan FullPlan(uint64_t step) {
   AddSlice(7, 100, 0, 40, &plan);
   plan.sequences.back().adapter_slot = 31;
   plan.sequences.back().next_token = 0;
+  plan.sequences.back().second_begin = 0;
   AddSlice(5, 300, 100, 4, &plan, 50'000, 3);  // ids need not ascend; a window has dropped pages
   SequenceSlice& tree = plan.sequences.back();
   tree.kind = SliceKind::kDraft;
