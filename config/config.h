@@ -39,7 +39,7 @@ using NumbersByName = std::map<std::string, double, std::less<>>;
 
 // Enumerations: the values in the order of their names in the option's row (`choices`).
 enum class PrefixCacheScope : uint8_t { kAuto, kKey, kAll };  // kAuto: kKey with several API keys
-enum class Pooling : uint8_t { kLast, kMean, kFirst };
+enum class Pooling : uint8_t { kAuto, kLast, kMean, kFirst };
 enum class ReasoningField : uint8_t { kReasoningContent, kReasoning, kBoth, kNone };
 enum class MaxTokensOverflow : uint8_t { kClamp, kError };
 enum class UnknownFields : uint8_t { kIgnore, kError };
@@ -119,7 +119,7 @@ struct ServerConfig {
   std::string tls_key;
   std::string tls_client_ca;
   std::string cors_origin;
-  Pooling pooling = Pooling::kLast;
+  Pooling pooling = Pooling::kAuto;
   std::string tool_parser = "auto";
   std::string reasoning_parser = "auto";
   ReasoningField reasoning_field = ReasoningField::kReasoningContent;

@@ -7,7 +7,7 @@ constexpr std::string_view kServer = "Server";
 constexpr std::string_view kLimits = "Limits and timeouts";
 constexpr std::string_view kLogs = "Logs";
 
-constexpr std::string_view kPoolings[] = {"last", "mean", "first"};
+constexpr std::string_view kPoolings[] = {"auto", "last", "mean", "first"};
 constexpr std::string_view kReasoningFields[] = {"reasoning_content", "reasoning", "both", "none"};
 constexpr std::string_view kOverflows[] = {"clamp", "error"};
 constexpr std::string_view kUnknownFields[] = {"ignore", "error"};
@@ -119,7 +119,7 @@ constexpr Option kServerOptions[] = {
      .value = "WHAT",
      .help =
          "Which final hidden states make an embedding: that of the last token, of the first, or "
-         "the mean of all.",
+         "the mean of all. auto: what the model's folder says, and else the last.",
      .commands = kServe,
      .choices = kPoolings},
     {.name = "tool-parser",

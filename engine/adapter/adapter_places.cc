@@ -86,6 +86,8 @@ void AdapterPlaces::AddModel(const NameMap& names) {
   add(names.lm_head, AdapterSite::kHead);
   add(names.final_norm, AdapterSite::kFinalNorm, names.final_norm_bias);
   Refuse(names.positions, "holds learned positions");
+  Refuse(names.token_types, "holds types of tokens");
+  Refuse(names.embed_norm, "norms the embedding");
 }
 
 void AdapterPlaces::AddLayer(const NameMap& pattern, int32_t layer) {

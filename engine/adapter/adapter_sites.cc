@@ -143,11 +143,11 @@ SiteShape ShapeInLayer(const ModelSpec& spec, const LayerSpec& layer, AdapterSit
     case AdapterSite::kAttentionNorm:
       return {has_attention && layer.pre_norm ? 1 : 0, 1, {spec.hidden}};
     case AdapterSite::kAttentionPostNorm:
-      return {has_attention && layer.post_norm ? 1 : 0, 1, {spec.hidden}};
+      return {has_attention && (layer.post_norm || layer.stream_norm) ? 1 : 0, 1, {spec.hidden}};
     case AdapterSite::kMlpNorm:
       return {has_mlp && layer.pre_norm ? 1 : 0, 1, {spec.hidden}};
     case AdapterSite::kMlpPostNorm:
-      return {has_mlp && layer.post_norm ? 1 : 0, 1, {spec.hidden}};
+      return {has_mlp && (layer.post_norm || layer.stream_norm) ? 1 : 0, 1, {spec.hidden}};
     default:
       return ShapeInAttention(spec, layer.attention, site);
   }

@@ -9,6 +9,7 @@
 #include "engine/family/describe_draft.h"
 #include "engine/family/known_keys.h"
 #include "engine/family/model_description.h"
+#include "engine/family/pooled.h"
 #include "nlohmann/json.hpp"
 
 namespace heddle::engine {
@@ -145,15 +146,21 @@ NameMap MakeNames(const NameMap& pattern, std::string_view prefix, const ModelSp
   clear_unless(first.attention.qk_norm != QkNorm::kNone, {&layer.q_norm, &layer.k_norm});
   clear_unless(first.pre_norm,
                {&layer.attn_norm, &layer.attn_norm_bias, &layer.mlp_norm, &layer.mlp_norm_bias});
-  clear_unless(first.post_norm, {&layer.attn_post_norm, &layer.mlp_post_norm});
+  const bool norms_behind = first.post_norm || first.stream_norm;
+  clear_unless(norms_behind, {&layer.attn_post_norm, &layer.mlp_post_norm});
+  clear_unless(norms_behind && spec.norm == NormKind::kLayer,
+               {&layer.attn_post_norm_bias, &layer.mlp_post_norm_bias});
+  clear_unless(spec.token_types > 0, {&names.token_types});
+  clear_unless(spec.embedding_norm, {&names.embed_norm, &names.embed_norm_bias});
+  clear_unless(spec.final_norm, {&names.final_norm, &names.final_norm_bias});
   clear_unless(first.mlp.gated, {&layer.gate, &layer.gate_bias, &layer.gate_up});
   clear_unless(first.mlp.bias, {&layer.gate_bias, &layer.up_bias, &layer.down_bias});
 
   auto add_prefix = [prefix](std::string* name) {
     if (!name->empty()) name->insert(0, prefix);
   };
-  for (std::string* name :
-       {&names.embed, &names.positions, &names.final_norm, &names.final_norm_bias}) {
+  for (std::string* name : {&names.embed, &names.positions, &names.token_types, &names.embed_norm,
+                            &names.embed_norm_bias, &names.final_norm, &names.final_norm_bias}) {
     add_prefix(name);
   }
   layer.ForEach(add_prefix);
@@ -198,6 +205,7 @@ absl::StatusOr<ModelDescription> Describe(const Checkpoint& checkpoint) {
   if (prefix.starts_with(kTextPart)) names.lm_head.insert(0, kTextPart);
   HEDDLE_ASSIGN_OR_RETURN(ModelDescription description,
                           DescribeConfigWithNames(*family, parts, names, prefix));
+  HEDDLE_RETURN_IF_ERROR(DescribePooled(checkpoint, *family, prefix, parts, &description));
   HEDDLE_RETURN_IF_ERROR(RefuseUnreadKeys(parts.decoder));
   return description;
 }

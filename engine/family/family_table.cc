@@ -2,6 +2,7 @@
 
 #include <vector>
 
+#include "engine/family/encoder_rows.h"
 #include "engine/family/family_names.h"
 #include "engine/family/family_refine.h"
 #include "engine/family/gguf_refine.h"
@@ -473,6 +474,8 @@ std::span<const Family> FamilyTable() {
     rows.insert(rows.end(), vision.begin(), vision.end());
     const std::vector<Family> mamba = MambaRows(Llama());
     rows.insert(rows.end(), mamba.begin(), mamba.end());
+    const std::vector<Family> encoders = EncoderRows();
+    rows.insert(rows.end(), encoders.begin(), encoders.end());
     return rows;
   }();
   return table;

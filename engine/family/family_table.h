@@ -11,6 +11,7 @@
 #include "engine/family/name_map.h"
 #include "engine/files/checkpoint.h"
 #include "engine/model/model_spec.h"
+#include "engine/model/pooled_output.h"
 
 namespace heddle::engine {
 
@@ -112,6 +113,11 @@ struct Family {
   const NameMap* stacked_names = nullptr;
   // The names if config.json says that the experts are in ExpertLayout::kMxfp4.
   const NameMap* mxfp4_names = nullptr;
+  // The layers behind the pooled state of the family's class of ...ForSequenceClassification;
+  // nullptr: one matrix behind the last token's.
+  absl::Status (*classifier)(const JsonSource& config, std::string_view prefix, int32_t hidden,
+                             int32_t n_labels, PooledOutput* output) = nullptr;
+  bool is_encoder = false;        // none of its classes writes text
   bool gguf_renormalise = false;  // default in GGUF: weights of a row's experts sum to one
 
   // Refines the spec and the pattern of names, or refuses what config.json asks for and this

@@ -10,6 +10,7 @@
 #include "base/strings.h"
 #include "engine/family/describe.h"
 #include "engine/family/other_architectures.h"
+#include "engine/family/pooled.h"
 #include "nlohmann/json.hpp"
 
 namespace heddle::engine {
@@ -57,6 +58,10 @@ absl::StatusOr<const Family*> FindFamily(const JsonSource& config) {
     for (const Family& family : FamilyTable()) {
       if (Contains(family.architectures, name)) return &family;
       known.insert(known.end(), family.architectures.begin(), family.architectures.end());
+    }
+    for (const Family& family : FamilyTable()) {
+      const auto is_variant = [&](std::string_view of) { return IsVariantOf(name, of); };
+      if (std::ranges::any_of(family.architectures, is_variant)) return &family;
     }
     return config.Unsupported("architectures", base::Quote(name), Suggest(name, known));
   }

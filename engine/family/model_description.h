@@ -21,6 +21,7 @@
 #include "engine/files/checkpoint.h"
 #include "engine/ids.h"
 #include "engine/model/model_spec.h"
+#include "engine/model/pooled_output.h"
 #include "nlohmann/json_fwd.hpp"
 
 namespace heddle::engine {
@@ -45,6 +46,7 @@ struct ModelDescription {
   std::vector<TokenId> eos_ids;  // each ends a text; ascending, may be empty
   std::optional<TokenId> bos_id;
   GenerationDefaults generation;
+  std::optional<PooledOutput> pooled;  // of a model that writes no text; absent: it does
 };
 
 // INVALID_ARGUMENT for metadata that is wrong or contradicts itself; UNIMPLEMENTED for a family or

@@ -66,8 +66,8 @@ LayerNames NameMap::Layer(int32_t index, const LayerSpec& spec) const {
       names.qkv_bias = names.conv_in_bias;
     }
     if (!spec.attention.linear && !convolves) {
-      clear({&names.attn_norm, &names.attn_norm_bias, &names.attn_post_norm, &names.o,
-             &names.o_bias});
+      clear({&names.attn_norm, &names.attn_norm_bias, &names.attn_post_norm,
+             &names.attn_post_norm_bias, &names.o, &names.o_bias});
     }
   }
   clear({&names.attn_linear, &names.conv_in, &names.conv_in_bias, &names.conv_out,
@@ -90,7 +90,7 @@ LayerNames NameMap::Layer(int32_t index, const LayerSpec& spec) const {
     clear({&names.attn_norm, &names.attn_norm_bias});
   }
   if (spec.mlp.inter == 0 && spec.moe.n_experts == 0) {
-    clear({&names.mlp_norm, &names.mlp_norm_bias, &names.mlp_post_norm});
+    clear({&names.mlp_norm, &names.mlp_norm_bias, &names.mlp_post_norm, &names.mlp_post_norm_bias});
   }
   const MlaSpec& mla = spec.attention.mla;
   if (mla.kv_rank == 0) {

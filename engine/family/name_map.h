@@ -16,8 +16,9 @@ struct LayerSpec;
 struct LayerNames {
   std::string attn_norm;  // before attention
   std::string attn_norm_bias;
-  std::string attn_post_norm;  // norm of attention's output
-  std::string q;               // either q, k and v, or qkv: the three stacked along output features
+  std::string attn_post_norm;  // norm of attention's output, or of the stream behind it
+  std::string attn_post_norm_bias;
+  std::string q;  // either q, k and v, or qkv: the three stacked along output features
   std::string k;
   std::string v;
   std::string qkv;
@@ -57,8 +58,9 @@ struct LayerNames {
   std::string recur_norm;       // [norm_width], or all values
   std::string mlp_norm;         // before the MLP
   std::string mlp_norm_bias;
-  std::string mlp_post_norm;  // norm of the MLP's output
-  std::string gate;           // a gated MLP: either gate and up, or gate_up: gate stacked over up
+  std::string mlp_post_norm;  // norm of the MLP's output, or of the stream behind it
+  std::string mlp_post_norm_bias;
+  std::string gate;  // a gated MLP: either gate and up, or gate_up: gate stacked over up
   std::string up;
   std::string gate_up;
   std::string down;
@@ -92,6 +94,7 @@ struct LayerNames {
     for (std::string* name : {&attn_norm,
                               &attn_norm_bias,
                               &attn_post_norm,
+                              &attn_post_norm_bias,
                               &q,
                               &k,
                               &v,
@@ -131,6 +134,7 @@ struct LayerNames {
                               &mlp_norm,
                               &mlp_norm_bias,
                               &mlp_post_norm,
+                              &mlp_post_norm_bias,
                               &gate,
                               &up,
                               &gate_up,
@@ -169,8 +173,11 @@ enum class ExpertLayout : uint8_t {
 };
 
 struct NameMap {
-  std::string embed;      // [vocab, hidden]
-  std::string positions;  // [max_context, hidden], learned positions
+  std::string embed;        // [vocab, hidden]
+  std::string positions;    // [position_offset + max_context, hidden], learned positions
+  std::string token_types;  // [types, hidden]
+  std::string embed_norm;
+  std::string embed_norm_bias;
   std::string final_norm;
   std::string final_norm_bias;
   std::string lm_head;  // [vocab, hidden]; empty where it is tied to embed

@@ -28,7 +28,11 @@ class Demands {
     const ModelSpec& spec = model.spec;
     const NameMap& names = model.names;
     Add(names.embed, {spec.vocab, spec.hidden}, "vocab, hidden");
-    Add(names.positions, {spec.max_context, spec.hidden}, "max_context, hidden");
+    Add(names.positions, {spec.position_offset + spec.max_context, spec.hidden},
+        "max_context, hidden");
+    Add(names.token_types, {spec.token_types, spec.hidden}, "types, hidden");
+    AddVector(names.embed_norm, spec.hidden, "hidden");
+    AddVector(names.embed_norm_bias, spec.hidden, "hidden");
     for (int32_t i = 0; i < spec.n_layers(); ++i) {
       const LayerSpec& layer = spec.layers[static_cast<size_t>(i)];
       const LayerNames layer_names = names.Layer(i, layer);
@@ -39,6 +43,7 @@ class Demands {
     AddVector(names.final_norm, spec.hidden, "hidden");
     AddVector(names.final_norm_bias, spec.hidden, "hidden");
     Add(names.lm_head, {spec.vocab, spec.hidden}, "vocab, hidden");
+    if (model.pooled.has_value()) AddPooled(*model.pooled);
   }
 
   const std::vector<Demand>& list() const { return list_; }
@@ -69,6 +74,7 @@ class Demands {
     AddVector(names.attn_norm, hidden, "hidden");
     AddVector(names.attn_norm_bias, hidden, "hidden");
     AddVector(names.attn_post_norm, hidden, "hidden");
+    AddVector(names.attn_post_norm_bias, hidden, "hidden");
     if (attention.conv.taps > 0) return AddConvolution(names, attention.conv);
     if (attention.recurrence.shape.taps > 0) return AddRecurrence(names, attention.recurrence);
     const int64_t queries = attention.gated ? 2 * q : q;
@@ -156,11 +162,25 @@ class Demands {
     Add(names.o, {hidden, heads * mla.v_dim}, "hidden, heads * v");
   }
 
+  // Modules in folders of their own are checked when they are read.
+  void AddPooled(const PooledOutput& pooled) {
+    for (const HeadLayer& layer : pooled.layers) {
+      if (!layer.folder.empty()) continue;
+      if (layer.is_norm) {
+        AddVector(layer.weight, layer.in, "outputs");
+      } else {
+        Add(layer.weight, {layer.out, layer.in}, "outputs, inputs");
+      }
+      AddVector(layer.bias, layer.out, "outputs");
+    }
+  }
+
   void AddMlp(const LayerNames& names, const MlpSpec& mlp) {
     int64_t hidden = model_.spec.hidden;
     AddVector(names.mlp_norm, hidden, "hidden");
     AddVector(names.mlp_norm_bias, hidden, "hidden");
     AddVector(names.mlp_post_norm, hidden, "hidden");
+    AddVector(names.mlp_post_norm_bias, hidden, "hidden");
     AddLinear(names.gate_up, 2 * int64_t{mlp.inter}, hidden, "2 inter, hidden", "hidden, 2 inter");
     AddLinear(names.gate, mlp.inter, hidden, "inter, hidden", "hidden, inter");
     AddLinear(names.up, mlp.inter, hidden, "inter, hidden", "hidden, inter");
@@ -248,9 +268,11 @@ absl::Status Check(const Checkpoint& checkpoint, const Demand& demand) {
 // Whether a tensor may be ignored: buffers that old versions of the reference implementations
 // saved, copies that tying makes redundant, and the image encoders of multimodal models.
 bool IsHarmless(std::string_view name) {
-  for (const char* suffix : {".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias"}) {
+  for (const char* suffix : {".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias",
+                             "embeddings.position_ids", "embeddings.token_type_ids"}) {
     if (absl::EndsWith(base::AbslView(name), suffix)) return true;
   }
+  if (name.starts_with("cls.") || name.find("pooler.dense.") != std::string_view::npos) return true;
   if (name.starts_with("model.")) name.remove_prefix(6);
   for (const char* part : {"vision_tower.", "vision_model.", "visual.", "multi_modal_projector."}) {
     if (name.starts_with(part)) return true;

@@ -229,9 +229,10 @@ std::vector<KvLayer> KvLayers(const ModelSpec& spec) {
                         .window = attention.conv.taps});
       continue;
     }
+    // A text that is read whole leaves nothing behind: no window passes any of it.
     layers.push_back({.shape = {attention.n_heads == 0 ? 0 : attention.n_kv_heads,
                                 attention.head_dim, attention.mla.kv_rank > 0},
-                      .window = attention.window});
+                      .window = attention.both_ways ? 0 : attention.window});
   }
   return layers;
 }
@@ -252,6 +253,11 @@ absl::StatusOr<Capacity> PlanCapacity(const ModelSpec& spec, int64_t weight_byte
                                       const HostMemory& memory, const CapacityOptions& given) {
   CapacityOptions options = given;
   options.page_tokens = PageTokensFor(spec, given);
+  const bool reads_whole = spec.reads_whole_texts();
+  if (reads_whole) {  // a step takes any text
+    const int32_t longest = given.max_context > 0 ? given.max_context : spec.max_context;
+    options.max_batch_tokens = std::max(given.max_batch_tokens, longest);
+  }
   if (absl::Status status = CheckOptions(spec, options); !status.ok()) return status;
   Capacity capacity;
   weight_bytes += options.draft_weight_bytes;
@@ -312,8 +318,10 @@ absl::StatusOr<Capacity> PlanCapacity(const ModelSpec& spec, int64_t weight_byte
                      .window_grain = rule.window_grain,
                      .state_groups = rule.state_groups,
                      .state_is_snapshot = HasSnapshots(spec),
-                     .max_draft_tokens = HasSnapshots(spec) ? kernels::kScanRows - 1
-                                                            : LocalExecutor::kMaxDraftTokens,
+                     .whole_prompts = reads_whole,
+                     .max_draft_tokens = reads_whole          ? 0
+                                         : HasSnapshots(spec) ? kernels::kScanRows - 1
+                                                              : LocalExecutor::kMaxDraftTokens,
                      .max_ahead_tokens = options.max_ahead_tokens,
                      .rows_beyond_guesses = options.rows_beyond_guesses,
                      .drafter_reads_features = options.drafter_reads_features,

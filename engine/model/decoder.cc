@@ -110,7 +110,14 @@ void Decoder::AddToStream(kernels::Ops& ops, int32_t layer, AdapterSite site, Te
                            .epilogue = kernels::Epilogue::kAdd,
                            .out = x,
                            .adapters = Adapters(layer, site)};
-  if (!spec.post_norm) return is_part ? AddOfRanks(ops, args, {}) : ops.Linear(args);
+  if (!spec.post_norm) {
+    is_part ? AddOfRanks(ops, args, {}) : ops.Linear(args);
+    if (!spec.stream_norm) return;
+    kernels::NormArgs behind = NormOf(post_norm, x, x);
+    behind.adapters =
+        Adapters(layer, is_attention ? AdapterSite::kAttentionPostNorm : AdapterSite::kMlpPostNorm);
+    return ops.Norm(behind);
+  }
   const Tensor added = View(*normed_, static_cast<int32_t>(in.rows), spec_.hidden);
   if (is_part) {
     AddOfRanks(ops, args, added);
@@ -181,6 +188,7 @@ void Decoder::Attention(kernels::Ops& ops, int32_t layer, int32_t n_tokens,
                  .scale = attention.scale,
                  .window = attention.window,
                  .in_order = attention.in_order,
+                 .both_ways = attention.both_ways,
                  .softcap = attention.softcap,
                  .sinks = weights.sinks.data(),
                  .out = attended});
@@ -333,7 +341,11 @@ void Decoder::RunLayers(kernels::Ops& ops, int32_t n_tokens, const KvStorage& ca
 void Decoder::BeginStream(kernels::Ops& ops, Tensor x) {
   if (spec_.stage > 0) return ops.RecvRows(x, spec_.stage - 1);
   Embed(ops, x);
-  if (weights_.positions != nullptr) ops.AddPositions(*weights_.positions, 0, x);
+  if (weights_.positions != nullptr) {
+    ops.AddPositions(*weights_.positions, spec_.position_offset, x);
+  }
+  if (weights_.token_types != nullptr) ops.AddTokenTypes(*weights_.token_types, x);
+  if (spec_.embedding_norm) ops.Norm(NormOf(weights_.embedding_norm, x, x));
 }
 
 void Decoder::RunStage(kernels::Ops& ops, int32_t n_tokens, int32_t n_logit_rows,
@@ -370,6 +382,7 @@ void Decoder::NormLogitRows(kernels::Ops& ops, int32_t n_logit_rows) {
   if (n_logit_rows == 0) return;
   const Tensor rows = View(*normed_, n_logit_rows, spec_.hidden);
   if (spec_.n_stages > 1) ops.RecvRows(rows, spec_.n_stages - 1);
+  if (!spec_.final_norm) return;
   kernels::NormArgs norm = NormOf(weights_.final_norm, rows, rows);
   norm.adapters = Adapters(kModelLayer, AdapterSite::kFinalNorm);
   norm.adapter_rows = {.of_logits = true};

@@ -120,11 +120,13 @@ absl::Status CheckOpsFor(const ModelSpec& spec, const kernels::Device* device) {
   const bool norms_last =
       std::any_of(spec.layers.begin(), spec.layers.end(),
                   [](const LayerSpec& layer) { return layer.attention.qk_norms_last; });
+  const bool whole_texts = spec.reads_whole_texts();
   const char* lacks = nullptr;
   if (device == nullptr) return absl::OkStatus();
   if (convolves && !device->has_short_conv()) lacks = "layers of short convolutions";
   if (recurs && !device->has_recurrence()) lacks = "recurrent layers";
   if (norms_last && !device->has_norms_behind_rotation()) lacks = "norms behind the rotation";
+  if (whole_texts && !device->has_attention_both_ways()) lacks = "attention in both directions";
   if (lacks == nullptr) return absl::OkStatus();
   return absl::UnimplementedError(absl::StrCat("family ", spec.family, " has ", lacks, ", which ",
                                                device->description(),
@@ -411,6 +413,9 @@ absl::StatusOr<LocalModel> LoadLocalModel(const std::filesystem::path& path,
   HEDDLE_RETURN_IF_ERROR(AgreeWithOthers(options, &loaded));
   if (!options.merged_adapter.empty()) {
     HEDDLE_RETURN_IF_ERROR(MergeAdapter(options.merged_adapter, loaded.model, &checkpoint));
+  }
+  if (loaded.model.pooled.has_value()) {
+    HEDDLE_ASSIGN_OR_RETURN(loaded.head, PooledHead::Load(checkpoint, loaded.model));
   }
   HEDDLE_ASSIGN_OR_RETURN(const WeightPolicy policy, ParseWeightPolicy(options.weights));
   const MakeWeights make_weights = [&](kernels::Device& on, int32_t rank) {

@@ -16,6 +16,7 @@
 #include "engine/model/capacity.h"
 #include "engine/model/draft_network.h"
 #include "engine/model/local_executor.h"
+#include "engine/model/pooled_head.h"
 #include "engine/model/quantize.h"
 #include "engine/model/rank_meeting.h"
 #include "engine/model/rank_worker.h"
@@ -61,6 +62,8 @@ struct LoadOptions {
 struct ModelInfo {
   ModelDescription model;  // names, defaults; its spec is also the executor's
   Capacity capacity;
+  // The head of a model that writes no text; null: it does, or it was not loaded.
+  std::shared_ptr<const PooledHead> head;
   std::vector<std::string> unused_tensors;  // of the checkpoint, see UnusedTensors
   std::string device;                       // in words
   std::string formats;                      // of the weights, in words

@@ -121,6 +121,7 @@ struct AttentionSpec {
   bool qk_norms_last = false;  // kPerHead: behind the rotation
   int32_t window = 0;          // sliding window in positions; 0: all
   bool in_order = false;       // kernels::AttentionArgs::in_order
+  bool both_ways = false;      // kernels::AttentionArgs::both_ways
   float scale = 0.0f;          // scale of q k^T; usually 1 / sqrt(head_dim)
   bool linear = false;         // one matrix in place of attention; then n_heads is 0
   ConvSpec conv;               // likewise
@@ -177,7 +178,8 @@ enum class AttentionInput : uint8_t {
 };
 
 // A layer adds two blocks to the residual stream x, attention and then the MLP:
-//   x += post_norm(block(pre_norm(x))), either norm only where the layer has it.
+//   x += post_norm(block(pre_norm(x))), either norm only where the layer has it; or
+//   x = norm(x + block(x)) with stream_norm, whose norms have the places of post_norm's.
 // With parallel_residual both blocks read x as it was before the layer. The MLP block is the sum of
 // `mlp` and `moe`, which read the same input: beside experts, mlp is the expert that all rows
 // share.
@@ -187,6 +189,7 @@ struct LayerSpec {
   MoeSpec moe;
   bool pre_norm = true;
   bool post_norm = false;
+  bool stream_norm = false;
   bool parallel_residual = false;
   AttentionInput attention_input = AttentionInput::kStream;
   // In a part of a model (ModelSpec::rank): the block's product that adds to the stream gives this
@@ -205,6 +208,10 @@ struct ModelSpec {
   float norm_weight_offset = 0.0f;  // added to the weights of all norms (Gemma's 1 + w)
   bool tied_embeddings = false;
   bool learned_positions = false;
+  int32_t position_offset = 0;  // rows of the table before that of position 0
+  int32_t token_types = 0;      // rows of a table that is added by the tokens' types; 0: none
+  bool embedding_norm = false;  // of what the layers read first
+  bool final_norm = true;       // of what leaves the last one
   float embedding_scale = 1.0f;
   float logit_scale = 1.0f;
   float logit_softcap = 0.0f;
@@ -242,6 +249,8 @@ struct ModelSpec {
     return count;
   }
   bool is_part() const { return !vocab_borders.empty(); }
+  // Whether rows see what is behind them: then a text is read whole or not at all.
+  bool reads_whole_texts() const { return !layers.empty() && layers.front().attention.both_ways; }
   // The place of this part among all ranks of all stages.
   int32_t index() const {
     return stage * (is_part() ? static_cast<int32_t>(vocab_borders.size()) - 1 : 1) + rank;

@@ -52,14 +52,17 @@ class ShareCounter {
   void Ends(const NameMap& names, const ModelSpec& spec, int64_t vocab) {
     Matrix(names.embed, vocab, spec.hidden, WeightRole::kTable);
     Matrix(names.lm_head, vocab, spec.hidden, WeightRole::kTable);
-    Matrix(names.positions, spec.max_context, spec.hidden, WeightRole::kTable);
-    Vectors({&names.final_norm, &names.final_norm_bias});
+    Matrix(names.positions, spec.position_offset + spec.max_context, spec.hidden,
+           WeightRole::kTable);
+    Matrix(names.token_types, spec.token_types, spec.hidden, WeightRole::kTable);
+    Vectors({&names.embed_norm, &names.embed_norm_bias, &names.final_norm, &names.final_norm_bias});
   }
 
   void Layer(const LayerNames& names, const LayerSpec& layer, int64_t hidden,
              const LayerShare& share) {
-    Vectors({&names.attn_norm, &names.attn_norm_bias, &names.attn_post_norm, &names.q_norm,
-             &names.k_norm, &names.mlp_norm, &names.mlp_norm_bias, &names.mlp_post_norm});
+    Vectors({&names.attn_norm, &names.attn_norm_bias, &names.attn_post_norm,
+             &names.attn_post_norm_bias, &names.q_norm, &names.k_norm, &names.mlp_norm,
+             &names.mlp_norm_bias, &names.mlp_post_norm, &names.mlp_post_norm_bias});
     Attention(names, layer.attention, hidden, share.attention);
     const int64_t inner = layer.mlp.inter > 0 ? share.inner.count : 0;
     if (layer.mlp.inter > 0) {

@@ -149,12 +149,14 @@ class Loader {
                                      const LayerShare& share) {
     LayerWeights layer;
     HEDDLE_ASSIGN_OR_RETURN(layer.attention_norm, Norm(names.attn_norm, names.attn_norm_bias));
-    HEDDLE_ASSIGN_OR_RETURN(layer.attention_post_norm, Norm(names.attn_post_norm, ""));
+    HEDDLE_ASSIGN_OR_RETURN(layer.attention_post_norm,
+                            Norm(names.attn_post_norm, names.attn_post_norm_bias));
     HEDDLE_RETURN_IF_ERROR(Attention(names, spec.attention, share.attention, &layer));
     HEDDLE_ASSIGN_OR_RETURN(layer.q_norm, Vector({&names.q_norm}));
     HEDDLE_ASSIGN_OR_RETURN(layer.k_norm, Vector({&names.k_norm}));
     HEDDLE_ASSIGN_OR_RETURN(layer.mlp_norm, Norm(names.mlp_norm, names.mlp_norm_bias));
-    HEDDLE_ASSIGN_OR_RETURN(layer.mlp_post_norm, Norm(names.mlp_post_norm, ""));
+    HEDDLE_ASSIGN_OR_RETURN(layer.mlp_post_norm,
+                            Norm(names.mlp_post_norm, names.mlp_post_norm_bias));
     if (spec.mlp.inter > 0) {
       HEDDLE_ASSIGN_OR_RETURN(layer.up, Up(names, spec.mlp, share.inner));
       HEDDLE_ASSIGN_OR_RETURN(layer.down,
@@ -465,6 +467,13 @@ absl::StatusOr<ModelWeights> LoadWeights(kernels::Device& device, const Checkpoi
   }
   if (has_ends && !names.positions.empty()) {
     HEDDLE_ASSIGN_OR_RETURN(weights.positions, loader.Table(names.positions));
+  }
+  if (has_ends && !names.token_types.empty()) {
+    HEDDLE_ASSIGN_OR_RETURN(weights.token_types, loader.Table(names.token_types));
+  }
+  if (has_ends) {
+    HEDDLE_ASSIGN_OR_RETURN(weights.embedding_norm,
+                            loader.Norm(names.embed_norm, names.embed_norm_bias));
   }
   weights.layers.resize(model.spec.layers.size());
   for (int32_t layer = 0; layer < model.spec.n_layers(); ++layer) {

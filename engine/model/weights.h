@@ -92,8 +92,10 @@ struct LayerWeights {
 };
 
 struct ModelWeights {
-  std::unique_ptr<kernels::PackedWeight> embedding;  // [vocab, hidden]; null: it has none
-  std::unique_ptr<kernels::PackedWeight> positions;  // [max_context, hidden], learned positions
+  std::unique_ptr<kernels::PackedWeight> embedding;    // [vocab, hidden]; null: it has none
+  std::unique_ptr<kernels::PackedWeight> positions;    // [max_context, hidden], learned positions
+  std::unique_ptr<kernels::PackedWeight> token_types;  // [types, hidden]
+  NormWeights embedding_norm;
   std::vector<LayerWeights> layers;  // of the model; those of other stages have nothing
   NormWeights final_norm;
   std::unique_ptr<kernels::PackedWeight> separate_head;  // [vocab, hidden] unless tied

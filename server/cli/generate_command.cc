@@ -65,6 +65,14 @@ absl::StatusOr<std::string> PromptText(const config::Config& config) {
   return ReadStandardInput(kMaxPromptBytes);
 }
 
+absl::Status CheckWritesText(const config::Config& config, const EngineSession& session) {
+  if (session.model.head == nullptr) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      base::StrCat(config.model,
+                   " is a model that gives embeddings or scores of classes and writes "
+                   "no text; `heddle serve` has routes for them"));
+}
+
 absl::StatusOr<std::vector<TokenId>> EncodePrompt(const config::Config& config,
                                                   const ModelTextCodec& codec) {
   HEDDLE_ASSIGN_OR_RETURN(const std::string text, PromptText(config));
@@ -210,6 +218,7 @@ absl::Status RunGenerate(const config::Config& config) {
   const Logger log(LogFormat::kText, ToLogLevel(config.log_level));
   EventQueue queue;  // outlives the loop, whose thread pushes to it
   HEDDLE_ASSIGN_OR_RETURN(EngineSession session, StartEngine(config, log));
+  HEDDLE_RETURN_IF_ERROR(CheckWritesText(config, session));
   const bool asked = !config.speculate.empty() || !config.speculative_config.empty();
   if (asked) LogSpeculation(session.speculation, log);
   HEDDLE_ASSIGN_OR_RETURN(const std::vector<TokenId> prompt, EncodePrompt(config, *session.codec));

@@ -50,6 +50,27 @@ std::string ConvolutionText(const ModelSpec& spec) {
                       " positions in ", layers, layers == 1 ? " layer" : " layers");
 }
 
+// What a model gives that writes no text.
+std::string PooledText(const engine::PooledOutput& pooled) {
+  if (pooled.is_classifier()) {
+    return absl::StrCat("scores of ", pooled.labels.size(), " classes, no text");
+  }
+  const char* from = "embeddings";
+  switch (pooled.pooling.value_or(engine::Pooling::kLast)) {
+    case engine::Pooling::kMean:
+      from = "embeddings, the mean of all tokens";
+      break;
+    case engine::Pooling::kFirst:
+      from = "embeddings of the first token";
+      break;
+    case engine::Pooling::kLast:
+    case engine::Pooling::kNone:
+      from = "embeddings of the last token";
+      break;
+  }
+  return absl::StrCat(from, pooled.normalize ? ", of length 1" : "", "; no text");
+}
+
 // Text like "gated delta net of 32 heads of 128 x 128 in 36 layers"; empty without any.
 std::string RecurrenceText(const ModelSpec& whole) {
   ModelSpec spec = whole;  // the layers that recur
@@ -152,6 +173,7 @@ std::string InspectText(const std::string& path, const engine::ModelInfo& model,
   Line(&out, "family", spec.family);
   Line(&out, "parameters", ParameterCount(engine::CountParameters(model.model)));
   Line(&out, "layers", LayersText(spec));
+  if (model.model.pooled.has_value()) Line(&out, "output", PooledText(*model.model.pooled));
   if (const std::string experts = ExpertsText(spec); !experts.empty()) {
     Line(&out, "experts", experts);
   }
@@ -162,7 +184,8 @@ std::string InspectText(const std::string& path, const engine::ModelInfo& model,
   if (const std::string convolutions = ConvolutionText(spec); !convolutions.empty()) {
     Line(&out, "recurrent", convolutions);
   }
-  Line(&out, "vocabulary", absl::StrCat(spec.vocab, spec.tied_embeddings ? ", tied head" : ""));
+  const bool is_tied = spec.tied_embeddings && !model.model.pooled.has_value();
+  Line(&out, "vocabulary", absl::StrCat(spec.vocab, is_tied ? ", tied head" : ""));
   Line(&out, "context", absl::StrCat(spec.max_context, " tokens"));
   Line(&out, "weights", absl::StrCat(base::ShowBytes(capacity.weight_bytes), ": ", model.formats));
   Line(&out, "KV cache",

@@ -166,8 +166,11 @@ absl::StatusOr<std::unique_ptr<SpanExporter>> StartSpans(const config::LogConfig
       [metrics](int64_t exported, int64_t dropped) { metrics->CountSpans(exported, dropped); });
 }
 
-engine::Pooling ToPooling(config::Pooling pooling) {
+engine::Pooling ToPooling(config::Pooling pooling, const engine::ModelDescription& model) {
   switch (pooling) {
+    case config::Pooling::kAuto:
+      if (!model.pooled.has_value()) return engine::Pooling::kLast;
+      return model.pooled->pooling.value_or(engine::Pooling::kLast);
     case config::Pooling::kLast:
       return engine::Pooling::kLast;
     case config::Pooling::kMean:
@@ -195,7 +198,13 @@ ServedModel ToServedModel(const config::Config& config, const EngineSession& ses
   model.max_context = session.model.capacity.limits.max_context;
   model.defaults = session.defaults;
   model.embedding_size = session.model.model.spec.hidden;
-  model.pooling = ToPooling(config.pooling);
+  model.pooling = ToPooling(config.pooling, session.model.model);
+  if (session.model.head != nullptr) {
+    model.head = session.model.head;
+    model.embedding_size = model.head->size();
+    const int32_t longest = model.head->output().max_tokens;
+    if (longest > 0) model.max_context = std::min(model.max_context, longest);
+  }
   model.family = session.model.model.spec.family;
   model.weight_format = session.model.main_format;
   model.num_parameters = engine::CountParameters(session.model.model);

@@ -56,6 +56,7 @@ void EmbeddingExchange::Take(size_t prompt, GenerationEvent event) {
     Fail(absl::UnavailableError("the server ended this request before it was finished"));
     return;
   }
+  FinishPooled(request_, &event.embedding);
   embeddings_[prompt] = std::move(event.embedding);
   if (--open_ == 0) {
     Finish();
@@ -71,7 +72,7 @@ void EmbeddingExchange::Finish() {
   context_->dependencies.metrics->CountTokens(writer_->record().prompt_tokens, 0, 0);
   const EmbeddingStamp stamp{identity_.unique, identity_.created,
                              writer_->record().last_event_seconds};
-  HttpResponse response = JsonResponse(EmbeddingBody(request_, std::move(embeddings_), stamp));
+  HttpResponse response = JsonResponse(request_.write(request_, embeddings_, stamp));
   AddCorsHeaders(context_->options.cors_origin, &response);
   ended_ = true;
   writer_->Send(std::move(response));

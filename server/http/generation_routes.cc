@@ -127,6 +127,7 @@ bool IsGenerationRoute(RouteId id) {
     case RouteId::kEmbeddings:
     case RouteId::kScore:
     case RouteId::kRerank:
+    case RouteId::kClassify:
     case RouteId::kOllamaChat:
     case RouteId::kOllamaGenerate:
     case RouteId::kOllamaEmbed:

@@ -182,6 +182,7 @@ std::vector<RouteDoc> OwnDocs() {
       {RouteId::kEmbeddings, fields::kEmbeddings, {"object", "data", "model", "usage"}},
       {RouteId::kScore, fields::kScore, {"id", "object", "data", "model", "usage"}},
       {RouteId::kRerank, fields::kRerank, {"id", "model", "results", "usage"}},
+      {RouteId::kClassify, fields::kClassify, {"id", "object", "data", "model", "usage"}},
       {RouteId::kModels, {}, {"object", "data"}},
       {RouteId::kModel,
        {},

@@ -134,6 +134,8 @@ absl::StatusOr<EmbeddingRequest> ParseEmbedding(RouteId route, std::string_view 
       return ParseEmbeddingRequest(EmbeddingTask::kScore, body, context);
     case RouteId::kRerank:
       return ParseEmbeddingRequest(EmbeddingTask::kRerank, body, context);
+    case RouteId::kClassify:
+      return ParseEmbeddingRequest(EmbeddingTask::kClassify, body, context);
     case RouteId::kOllamaEmbed:
       return ParseOllamaEmbed(body, context);
     case RouteId::kOllamaEmbeddings:
@@ -295,7 +297,8 @@ class UnpackingPreparation final : public Preparation {
 
 bool IsEmbeddingRoute(RouteId id) {
   return id == RouteId::kEmbeddings || id == RouteId::kScore || id == RouteId::kRerank ||
-         id == RouteId::kOllamaEmbed || id == RouteId::kOllamaEmbeddings;
+         id == RouteId::kClassify || id == RouteId::kOllamaEmbed ||
+         id == RouteId::kOllamaEmbeddings;
 }
 
 std::unique_ptr<Preparation> MakeOf(PreparationParts parts) {

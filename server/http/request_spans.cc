@@ -9,9 +9,9 @@
 namespace heddle::server {
 namespace {
 
-// gen_ai.operation.name; score and rerank have no well-known name.
+// gen_ai.operation.name; score, rerank and classify have no well-known name.
 std::string_view Operation(std::string_view route) {
-  constexpr std::array<std::pair<std::string_view, std::string_view>, 7> kOperations = {{
+  constexpr std::array<std::pair<std::string_view, std::string_view>, 8> kOperations = {{
       {"/v1/chat/completions", "chat"},
       {"/v1/messages", "chat"},
       {"/v1/responses", "chat"},
@@ -19,6 +19,7 @@ std::string_view Operation(std::string_view route) {
       {"/v1/embeddings", "embeddings"},
       {"/v1/score", "score"},
       {"/v1/rerank", "rerank"},
+      {"/v1/classify", "classify"},
   }};
   for (const auto& [pattern, operation] : kOperations) {
     if (pattern == route) return operation;

@@ -54,6 +54,8 @@ constexpr Route kRoutes[] = {
     {RouteId::kEmbeddings, "POST", "/v1/embeddings", true, "Texts to vectors"},
     {RouteId::kScore, "POST", "/v1/score", true, "How alike texts are"},
     {RouteId::kRerank, "POST", "/v1/rerank", true, "Documents by how well they fit a query"},
+    {RouteId::kClassify, "POST", "/v1/classify", true, "How well classes fit texts"},
+    {RouteId::kClassify, "POST", "/classify", true, "The same, where other servers have it"},
     {RouteId::kScore, "POST", "/score", true, "The same, where other servers have it"},
     {RouteId::kRerank, "POST", "/rerank", true, "The same, where other servers have it"},
     {RouteId::kRerank, "POST", "/v2/rerank", true, "The same, where other servers have it"},

@@ -57,6 +57,7 @@ enum class RouteId : uint8_t {
   kEmbeddings,
   kScore,
   kRerank,
+  kClassify,
   kOpenApi,
   kTokenize,
   kDetokenize,

@@ -93,13 +93,21 @@ inline constexpr Field kInputItemsQuery[] = {
     {"after", kString, 0, 128, "", "id of the last item of the page before"},
 };
 
-inline constexpr Field kTruncateTexts = {
-    "truncate_prompt_tokens",
-    kInteger,
-    -1,
-    kMaxInt32,
-    "",
-    "read only so many tokens of each text, the last ones; -1: as many as the context holds"};
+inline constexpr Field kTruncateTexts = {"truncate_prompt_tokens",
+                                         kInteger,
+                                         -1,
+                                         kMaxInt32,
+                                         "",
+                                         "read only so many tokens of each text, of a model that "
+                                         "writes text the last ones and of others "
+                                         "the first; -1: as many as the context holds"};
+inline constexpr Field kUseActivation = {"use_activation",
+                                         kBoolean,
+                                         0,
+                                         0,
+                                         "true",
+                                         "scores as the model's folder says, in [0, 1] mostly; "
+                                         "false: its logits. Of models with classes"};
 
 inline constexpr Field kEmbeddings[] = {
     {"model", kString, 0, 512, "(the served model)", "name of the model, see /v1/models"},
@@ -107,6 +115,19 @@ inline constexpr Field kEmbeddings[] = {
      "a string, strings, token ids, or arrays of token ids", true},
     {"encoding_format", kString, 0, 16, "float", "float, or base64 of little-endian 32-bit floats"},
     {"dimensions", kInteger, 1, 1 << 20, "(all)", "so many numbers, the first, scaled to length 1"},
+    {"user", kString, 0, kInfinity, "", "accepted and not used"},
+    {"prompt_name", kString, 0, 512, "(of the model's folder)",
+     "put one of the model's prompts before texts, as \"query\" or \"document\""},
+    {"add_special_tokens", kBoolean, 0, 0, "true", "encode text with the begin token"},
+    kTruncateTexts,
+    kLora,
+};
+
+inline constexpr Field kClassify[] = {
+    {"model", kString, 0, 512, "(the served model)", "name of the model, see /v1/models"},
+    {"input", kStringOrArray, 0, kInfinity, "",
+     "a string, strings, token ids, or arrays of token ids", true},
+    kUseActivation,
     {"user", kString, 0, kInfinity, "", "accepted and not used"},
     {"add_special_tokens", kBoolean, 0, 0, "true", "encode text with the begin token"},
     kTruncateTexts,
@@ -117,6 +138,7 @@ inline constexpr Field kScore[] = {
     {"model", kString, 0, 512, "(the served model)", "name of the model, see /v1/models"},
     {"text_1", kStringOrArray, 0, kInfinity, "", "a text, or as many as text_2 has", true},
     {"text_2", kStringOrArray, 0, kInfinity, "", "a text, or several", true},
+    kUseActivation,
     {"add_special_tokens", kBoolean, 0, 0, "true", "encode text with the begin token"},
     kTruncateTexts,
     kLora,
@@ -128,6 +150,7 @@ inline constexpr Field kRerank[] = {
     {"documents", kArray, 1, 2048, "", "texts, or objects with a text", true},
     {"top_n", kInteger, 0, kMaxInt32, "(all)", "return so many of the best; 0: all"},
     {"return_documents", kBoolean, 0, 0, "true", "with their texts"},
+    kUseActivation,
     {"add_special_tokens", kBoolean, 0, 0, "true", "encode text with the begin token"},
     kTruncateTexts,
     kLora,

@@ -1,16 +1,14 @@
 #include "server/openai/embeddings.h"
 
 #include <algorithm>
-#include <bit>
-#include <cmath>
-#include <numeric>
+#include <limits>
+#include <optional>
+#include <span>
 #include <utility>
 
-#include "absl/strings/escaping.h"
 #include "base/message.h"
 #include "base/status.h"
 #include "nlohmann/json.hpp"
-#include "server/json_writer.h"
 #include "server/openai/api_fields.h"
 #include "server/openai/request_parts.h"
 #include "server/request/api_error.h"
@@ -23,43 +21,144 @@ inline constexpr Field kTextsPart[] = {{"add_special_tokens", kBoolean},
 
 namespace {
 
-static_assert(std::endian::native == std::endian::little, "base64 is of little-endian floats");
-
 constexpr size_t kMaxTexts = 2048;  // in one list; OpenAI's limit
 
+// Tokens that a text may have: what the client wants read of it, or the context. 0: the client's
+// demand is none.
+int64_t LimitOf(const RequestFields<fields::kTextsPart>& body, const RequestContext& context) {
+  const int64_t most = context.model->max_context;
+  const int64_t limit = body.Int<"truncate_prompt_tokens">(most);
+  return limit < 0 ? most : std::min(limit, most);
+}
+
+// Cuts a text to `limit` tokens. A model that writes reads the end of it; others read its begin,
+// and the tokens that the tokenizer puts behind a text (`ending`) stay.
+void CutText(int64_t limit, bool keeps_begin, std::span<const TokenId> ending,
+             std::vector<TokenId>* tokens) {
+  const auto most = static_cast<size_t>(limit);
+  if (!keeps_begin || tokens->size() <= most) {
+    KeepLast(limit, tokens);
+    return;
+  }
+  const bool is_ended = ending.size() < most &&
+                        std::equal(ending.rbegin(), ending.rend(), tokens->rbegin(),
+                                   tokens->rbegin() + static_cast<std::ptrdiff_t>(ending.size()));
+  const std::span<const TokenId> kept = is_ended ? ending : std::span<const TokenId>();
+  tokens->resize(most - kept.size());
+  tokens->insert(tokens->end(), kept.begin(), kept.end());
+}
+
+absl::Status TooLong(std::string_view name, size_t tokens, const RequestContext& context) {
+  return FieldError(
+      name,
+      base::StrCat("a text has ", tokens, " tokens, and the context of this server holds ",
+                   context.model->max_context),
+      "context_length_exceeded");
+}
+
+void AddGeneration(std::vector<TokenId> tokens, const RequestContext& context,
+                   EmbeddingRequest* request) {
+  GenerationRequest generation;
+  generation.prompt = std::move(tokens);
+  generation.max_tokens = 0;
+  generation.pooling = context.model->pooling;
+  generation.tenant = context.tenant;
+  request->generations.push_back(std::move(generation));
+}
+
+// The texts with `prompt` before each of them; token ids stay.
+Json WithPrompt(const Json& texts, const std::string& prompt) {
+  Json prompted = texts;
+  const auto add = [&prompt](Json* text) {
+    if (std::string* value = text->get_ptr<std::string*>()) value->insert(0, prompt);
+  };
+  add(&prompted);
+  if (prompted.is_array()) {
+    for (Json& entry : prompted) add(&entry);
+  }
+  return prompted;
+}
+
 // Adds the texts or tokens of the field `name`, one request each.
-absl::Status AddTexts(const Json& texts, std::string_view name,
+absl::Status AddTexts(const Json& given, std::string_view name,
                       const RequestFields<fields::kTextsPart>& body, const RequestContext& context,
-                      EmbeddingRequest* request) {
+                      EmbeddingRequest* request, const std::string& prompt_text = {}) {
   const PromptOptions options{.max_prompts = kMaxTexts,
                               .add_special = body.Bool<"add_special_tokens">(true)};
+  std::optional<Json> prompted;
+  if (!prompt_text.empty()) prompted = WithPrompt(given, prompt_text);
+  const Json& texts = prompted.has_value() ? *prompted : given;
   HEDDLE_ASSIGN_OR_RETURN(std::vector<ApiPrompt> prompts,
                           ReadPrompts(texts, name, options, *context.codec));
-  const int64_t limit = body.Int<"truncate_prompt_tokens">(context.model->max_context + int64_t{1});
+  const int64_t limit = LimitOf(body, context);
   if (limit == 0) return ZeroTruncation();
   for (ApiPrompt& prompt : prompts) {
     if (body.Has<"truncate_prompt_tokens">()) {
-      KeepLast(limit < 0 ? context.model->max_context : limit, &prompt.tokens);
+      CutText(limit, request->head != nullptr, context.codec->ending(), &prompt.tokens);
     }
     if (prompt.tokens.size() > static_cast<size_t>(context.model->max_context)) {
-      return FieldError(name,
-                        base::StrCat("a text has ", prompt.tokens.size(),
-                                     " tokens, and the context of this server holds ",
-                                     context.model->max_context),
-                        "context_length_exceeded");
+      return TooLong(name, prompt.tokens.size(), context);
     }
-    GenerationRequest generation;
-    generation.prompt = std::move(prompt.tokens);
-    generation.max_tokens = 0;
-    generation.pooling = context.model->pooling;
-    generation.tenant = context.tenant;
-    request->generations.push_back(std::move(generation));
+    AddGeneration(std::move(prompt.tokens), context, request);
   }
   return absl::OkStatus();
 }
 
+// Adds two texts that a cross-encoder reads as one. `name`: of the second's field.
+absl::Status AddPair(const std::string& first, const std::string& second, std::string_view name,
+                     const RequestFields<fields::kTextsPart>& body, const RequestContext& context,
+                     EmbeddingRequest* request) {
+  const int64_t limit = LimitOf(body, context);
+  if (limit == 0) return ZeroTruncation();
+  constexpr size_t kUncut = std::numeric_limits<int32_t>::max();
+  const bool cuts = body.Has<"truncate_prompt_tokens">();
+  absl::StatusOr<TextPair> pair =
+      context.codec->EncodePair(first, second, cuts ? static_cast<size_t>(limit) : kUncut);
+  if (!pair.ok()) return FieldError(name, MessageOf(pair.status()));
+  if (pair->tokens.empty()) return FieldError(name, base::StrCat("'", name, "' is empty"));
+  if (pair->tokens.size() > static_cast<size_t>(context.model->max_context)) {
+    return TooLong(name, pair->tokens.size(), context);
+  }
+  const bool has_second = pair->second_begin < static_cast<int32_t>(pair->tokens.size());
+  AddGeneration(std::move(pair->tokens), context, request);
+  if (has_second) request->generations.back().second_begin = pair->second_begin;
+  return absl::OkStatus();
+}
+
+// The text of the prompt with that name, or of the folder's default one.
+absl::StatusOr<std::string> PromptOf(const std::string* name, const EmbeddingRequest& request) {
+  const engine::PooledOutput none;
+  const engine::PooledOutput& output = request.head == nullptr ? none : request.head->output();
+  const std::string& wanted = name == nullptr ? output.default_prompt : *name;
+  if (wanted.empty()) return std::string();
+  std::string names;
+  for (const auto& [known, text] : output.prompts) {
+    if (known == wanted) return text;
+    names = base::StrCat(names, names.empty() ? "" : ", ", known);
+  }
+  if (name == nullptr) return std::string();
+  return FieldError("prompt_name", base::StrCat("'prompt_name' must be one of the model's (",
+                                                names.empty() ? "it has none" : names, "), found ",
+                                                base::Quote(wanted)));
+}
+
+// The same for a use that a folder may have a prompt for.
+std::string PromptFor(std::string_view use, const EmbeddingRequest& request) {
+  const std::string name(use);
+  return PromptOf(&name, request).value_or("");
+}
+
+bool Classifies(const EmbeddingRequest& request) {
+  return request.head != nullptr && request.head->output().is_classifier();
+}
+
 absl::Status ReadEmbed(const RequestFields<fields::kEmbeddings>& body,
                        const RequestContext& context, EmbeddingRequest* request) {
+  if (Classifies(*request)) {
+    return FieldError("model",
+                      "this model gives scores of classes and no embeddings: use /v1/classify, or "
+                      "with one class /v1/score and /v1/rerank");
+  }
   const std::string* format = body.Text<"encoding_format">();
   request->base64 = format != nullptr && *format == "base64";
   if (format != nullptr && !request->base64 && *format != "float") {
@@ -73,29 +172,87 @@ absl::Status ReadEmbed(const RequestFields<fields::kEmbeddings>& body,
     return FieldError("dimensions", base::StrCat("'dimensions' must be from 1 to ", size,
                                                  ", found ", request->dimensions));
   }
+  HEDDLE_ASSIGN_OR_RETURN(const std::string prompt, PromptOf(body.Text<"prompt_name">(), *request));
+  return AddTexts(*body.Value<"input">(), "input", body, context, request, prompt);
+}
+
+absl::Status ReadClassify(const RequestFields<fields::kClassify>& body,
+                          const RequestContext& context, EmbeddingRequest* request) {
+  if (!Classifies(*request)) {
+    return FieldError("model", "this model has no classes: it gives embeddings (/v1/embeddings)");
+  }
+  request->use_activation = body.Bool<"use_activation">(true);
   return AddTexts(*body.Value<"input">(), "input", body, context, request);
 }
 
-absl::Status ReadScore(const RequestFields<fields::kScore>& body, const RequestContext& context,
-                       EmbeddingRequest* request) {
-  HEDDLE_RETURN_IF_ERROR(AddTexts(*body.Value<"text_1">(), "text_1", body, context, request));
-  request->num_queries = request->generations.size();
-  HEDDLE_RETURN_IF_ERROR(AddTexts(*body.Value<"text_2">(), "text_2", body, context, request));
-  size_t others = request->generations.size() - request->num_queries;
-  if (request->num_queries != 1 && request->num_queries != others) {
-    return FieldError("text_1",
-                      base::StrCat("'text_1' must be one text or as many as 'text_2' has (", others,
-                                   "), found ", request->num_queries));
+// Whether texts are compared by a class, which must be the only one.
+absl::Status ChooseComparison(bool use_activation, EmbeddingRequest* request) {
+  request->use_activation = use_activation;
+  request->reads_pairs = Classifies(*request);
+  const size_t n_labels = request->reads_pairs ? request->head->output().labels.size() : 1;
+  if (n_labels == 1) return absl::OkStatus();
+  return FieldError("model", base::StrCat("this model has ", n_labels,
+                                          " classes, and texts are compared by one: use "
+                                          "/v1/classify"));
+}
+
+// One text, or several, of a field whose texts are read in pairs.
+absl::StatusOr<std::vector<std::string>> TextsOf(const Json& value, std::string_view name) {
+  std::vector<std::string> texts;
+  const Json list = value.is_array() ? value : Json::array({value});
+  if (list.empty() || list.size() > kMaxTexts) {
+    return FieldError(name, base::StrCat("'", name, "' must have 1 to ", kMaxTexts,
+                                         " texts, found ", list.size()));
+  }
+  for (const Json& entry : list) {
+    const std::string* text = TextOf(&entry);
+    if (text == nullptr) {
+      return FieldError(name,
+                        base::StrCat("'", name, "' must hold texts, found ", JsonKind(entry),
+                                     " at index ", texts.size()),
+                        "invalid_type");
+    }
+    texts.push_back(*text);
+  }
+  return texts;
+}
+
+absl::Status UnevenTexts(size_t first, size_t second) {
+  return FieldError("text_1", base::StrCat("'text_1' must be one text or as many as 'text_2' has (",
+                                           second, "), found ", first));
+}
+
+absl::Status ReadScorePairs(const RequestFields<fields::kScore>& body,
+                            const RequestContext& context, EmbeddingRequest* request) {
+  HEDDLE_ASSIGN_OR_RETURN(const std::vector<std::string> first,
+                          TextsOf(*body.Value<"text_1">(), "text_1"));
+  HEDDLE_ASSIGN_OR_RETURN(const std::vector<std::string> second,
+                          TextsOf(*body.Value<"text_2">(), "text_2"));
+  if (first.size() != 1 && first.size() != second.size()) {
+    return UnevenTexts(first.size(), second.size());
+  }
+  for (size_t i = 0; i < second.size(); ++i) {
+    HEDDLE_RETURN_IF_ERROR(
+        AddPair(first[first.size() == 1 ? 0 : i], second[i], "text_2", body, context, request));
   }
   return absl::OkStatus();
 }
 
-absl::Status ReadRerank(const RequestFields<fields::kRerank>& body, const RequestContext& context,
-                        EmbeddingRequest* request) {
-  HEDDLE_RETURN_IF_ERROR(AddTexts(*body.Value<"query">(), "query", body, context, request));
-  Json texts = Json::array();
-  std::vector<std::string> documents;
-  for (const Json& document : *body.Value<"documents">()) {
+absl::Status ReadScore(const RequestFields<fields::kScore>& body, const RequestContext& context,
+                       EmbeddingRequest* request) {
+  HEDDLE_RETURN_IF_ERROR(ChooseComparison(body.Bool<"use_activation">(true), request));
+  if (request->reads_pairs) return ReadScorePairs(body, context, request);
+  HEDDLE_RETURN_IF_ERROR(AddTexts(*body.Value<"text_1">(), "text_1", body, context, request));
+  request->num_queries = request->generations.size();
+  HEDDLE_RETURN_IF_ERROR(AddTexts(*body.Value<"text_2">(), "text_2", body, context, request));
+  size_t others = request->generations.size() - request->num_queries;
+  if (request->num_queries == 1 || request->num_queries == others) return absl::OkStatus();
+  return UnevenTexts(request->num_queries, others);
+}
+
+absl::StatusOr<std::vector<std::string>> ReadDocuments(const Json& documents) {
+  std::vector<std::string> texts;
+  for (const Json& document : documents) {
     const std::string* text = TextOf(document.is_object() ? Find(document, "text") : &document);
     if (text == nullptr) {
       return FieldError("documents",
@@ -103,10 +260,27 @@ absl::Status ReadRerank(const RequestFields<fields::kRerank>& body, const Reques
                                      " at index ", texts.size()),
                         "invalid_type");
     }
-    documents.push_back(*text);
     texts.push_back(*text);
   }
-  HEDDLE_RETURN_IF_ERROR(AddTexts(texts, "documents", body, context, request));
+  return texts;
+}
+
+absl::Status ReadRerank(const RequestFields<fields::kRerank>& body, const RequestContext& context,
+                        EmbeddingRequest* request) {
+  HEDDLE_RETURN_IF_ERROR(ChooseComparison(body.Bool<"use_activation">(true), request));
+  HEDDLE_ASSIGN_OR_RETURN(std::vector<std::string> documents,
+                          ReadDocuments(*body.Value<"documents">()));
+  if (request->reads_pairs) {
+    for (const std::string& document : documents) {
+      HEDDLE_RETURN_IF_ERROR(
+          AddPair(*body.Text<"query">(), document, "documents", body, context, request));
+    }
+  } else {
+    HEDDLE_RETURN_IF_ERROR(AddTexts(*body.Value<"query">(), "query", body, context, request,
+                                    PromptFor("query", *request)));
+    HEDDLE_RETURN_IF_ERROR(AddTexts(Json(documents), "documents", body, context, request,
+                                    PromptFor("document", *request)));
+  }
   request->top_n = static_cast<size_t>(body.Int<"top_n">(0));
   if (body.Bool<"return_documents">(true)) request->documents = std::move(documents);
   return absl::OkStatus();
@@ -123,87 +297,6 @@ absl::Status Read(const Json& json, const RequestContext& context,
   return read(body, context, request);
 }
 
-// Cuts to `size` numbers and scales to length 1.
-void Normalize(size_t size, std::vector<float>* values) {
-  if (values->size() > size) values->resize(size);
-  double square = 0;
-  for (float value : *values) square += static_cast<double>(value) * value;
-  double scale = square > 0 ? 1.0 / std::sqrt(square) : 0.0;
-  for (float& value : *values) value = static_cast<float>(value * scale);
-}
-
-float Cosine(const std::vector<float>& a, const std::vector<float>& b) {
-  double sum = 0;
-  for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) sum += static_cast<double>(a[i]) * b[i];
-  return static_cast<float>(sum);
-}
-
-void WriteUsage(const EmbeddingRequest& request, JsonWriter* json) {
-  size_t tokens = 0;
-  for (const GenerationRequest& generation : request.generations) {
-    tokens += generation.prompt.size();
-  }
-  json->Key("usage").BeginObject().Member("prompt_tokens", tokens);
-  json->Member("total_tokens", tokens).EndObject();
-}
-
-void WriteEmbedding(const std::vector<float>& values, bool base64, JsonWriter* json) {
-  if (base64) {
-    std::string_view bytes(reinterpret_cast<const char*>(values.data()),
-                           values.size() * sizeof(float));
-    json->String(absl::Base64Escape(base::AbslView(bytes)));
-    return;
-  }
-  json->BeginArray();
-  for (float value : values) json->Number(value);
-  json->EndArray();
-}
-
-void WriteEmbeddings(const EmbeddingRequest& request,
-                     const std::vector<std::vector<float>>& embeddings, JsonWriter* json) {
-  json->Member("object", "list").Key("data").BeginArray();
-  for (size_t i = 0; i < embeddings.size(); ++i) {
-    json->BeginObject().Member("object", "embedding").Member("index", i).Key("embedding");
-    WriteEmbedding(embeddings[i], request.base64, json);
-    json->EndObject();
-  }
-  json->EndArray().Member("model", request.model.shown);
-}
-
-void WriteScores(const EmbeddingRequest& request, const std::vector<std::vector<float>>& embeddings,
-                 JsonWriter* json) {
-  json->Member("object", "list").Member("model", request.model.shown).Key("data").BeginArray();
-  for (size_t i = request.num_queries; i < embeddings.size(); ++i) {
-    size_t index = i - request.num_queries;
-    const auto& query = embeddings[request.num_queries == 1 ? 0 : index];
-    json->BeginObject().Member("index", index).Member("object", "score");
-    json->Key("score").Number(Cosine(query, embeddings[i])).EndObject();
-  }
-  json->EndArray();
-}
-
-void WriteRanking(const EmbeddingRequest& request,
-                  const std::vector<std::vector<float>>& embeddings, JsonWriter* json) {
-  std::vector<float> scores;
-  for (size_t i = 1; i < embeddings.size(); ++i) {
-    scores.push_back(Cosine(embeddings[0], embeddings[i]));
-  }
-  std::vector<size_t> order(scores.size());
-  std::iota(order.begin(), order.end(), size_t{0});
-  std::stable_sort(order.begin(), order.end(),
-                   [&scores](size_t a, size_t b) { return scores[a] > scores[b]; });
-  if (request.top_n > 0 && request.top_n < order.size()) order.resize(request.top_n);
-  json->Member("model", request.model.shown).Key("results").BeginArray();
-  for (size_t index : order) {
-    json->BeginObject().Member("index", index).Key("relevance_score").Number(scores[index]);
-    if (!request.documents.empty()) {
-      json->Key("document").BeginObject().Member("text", request.documents[index]).EndObject();
-    }
-    json->EndObject();
-  }
-  json->EndArray();
-}
-
 }  // namespace
 
 absl::StatusOr<EmbeddingRequest> ParseEmbeddingRequest(EmbeddingTask task, std::string_view text,
@@ -217,6 +310,7 @@ absl::StatusOr<EmbeddingRequest> ReadEmbeddingRequest(EmbeddingTask task, const 
   EmbeddingRequest request;
   request.task = task;
   request.dimensions = context.model->embedding_size;
+  request.head = context.model->head;
   switch (task) {
     case EmbeddingTask::kEmbed:
       HEDDLE_RETURN_IF_ERROR(Read<fields::kEmbeddings>(body, context, &ReadEmbed, &request));
@@ -227,40 +321,11 @@ absl::StatusOr<EmbeddingRequest> ReadEmbeddingRequest(EmbeddingTask task, const 
     case EmbeddingTask::kRerank:
       HEDDLE_RETURN_IF_ERROR(Read<fields::kRerank>(body, context, &ReadRerank, &request));
       break;
+    case EmbeddingTask::kClassify:
+      HEDDLE_RETURN_IF_ERROR(Read<fields::kClassify>(body, context, &ReadClassify, &request));
+      break;
   }
   return request;
-}
-
-std::string EmbeddingBody(const EmbeddingRequest& request,
-                          std::vector<std::vector<float>> embeddings, const EmbeddingStamp& stamp) {
-  for (std::vector<float>& values : embeddings) {
-    Normalize(static_cast<size_t>(request.dimensions), &values);
-  }
-  return request.write(request, embeddings, stamp);
-}
-
-std::string WriteOpenAiEmbeddings(const EmbeddingRequest& request,
-                                  const std::vector<std::vector<float>>& embeddings,
-                                  const EmbeddingStamp& stamp) {
-  std::string out;
-  JsonWriter json(&out);
-  json.BeginObject();
-  switch (request.task) {
-    case EmbeddingTask::kEmbed:
-      WriteEmbeddings(request, embeddings, &json);
-      break;
-    case EmbeddingTask::kScore:
-      json.Member("id", base::StrCat("score-", stamp.id)).Member("created", stamp.created);
-      WriteScores(request, embeddings, &json);
-      break;
-    case EmbeddingTask::kRerank:
-      json.Member("id", base::StrCat("rerank-", stamp.id));
-      WriteRanking(request, embeddings, &json);
-      break;
-  }
-  WriteUsage(request, &json);
-  json.EndObject();
-  return out;
 }
 
 }  // namespace heddle::server

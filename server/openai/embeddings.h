@@ -1,22 +1,27 @@
-// /v1/embeddings, and the routes that follow from it: /v1/score and /v1/rerank, by the cosine of
-// the angle between two texts. It turns a body into requests that pool hidden states, and their
-// results into the answer.
-// An embedding is scaled to length 1 after it has been cut to `dimensions`.
-// Sources: OpenAI's API reference (embeddings); the rerank shape that Jina and Cohere share.
+// /v1/embeddings, /v1/classify, /v1/score and /v1/rerank: routes of hidden states that are pooled.
+// It turns a body into requests that pool them, and their results into the answer.
+//
+// Texts are compared by a model with one class (a cross-encoder), which reads both as one text, or
+// by the cosine of the angle between two embeddings. An embedding is scaled to length 1 after it
+// has been cut to `dimensions`, unless the model's folder says that it is not. Sources: OpenAI's
+// API reference (embeddings); vLLM's (classify, score); the rerank shape that Jina and Cohere
+// share.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "engine/model/pooled_head.h"
 #include "server/openai/request_context.h"
 #include "server/request/json_input.h"
 
 namespace heddle::server {
 
-enum class EmbeddingTask : uint8_t { kEmbed, kScore, kRerank };
+enum class EmbeddingTask : uint8_t { kEmbed, kScore, kRerank, kClassify };
 
 struct EmbeddingRequest;
 
@@ -27,7 +32,7 @@ struct EmbeddingStamp {
   double seconds = 0;   // that the request took
 };
 
-// Writes the body of an answer from embeddings of length 1 [one per generation].
+// Writes the body of an answer from what FinishPooled has made [one per generation].
 using EmbeddingWriter = std::string (*)(const EmbeddingRequest& request,
                                         const std::vector<std::vector<float>>& embeddings,
                                         const EmbeddingStamp& stamp);
@@ -40,11 +45,15 @@ std::string WriteOpenAiEmbeddings(const EmbeddingRequest& request,
 struct EmbeddingRequest {
   EmbeddingTask task = EmbeddingTask::kEmbed;
   ModelChoice model;
-  std::vector<GenerationRequest> generations;  // ids unset; one per text
+  std::vector<GenerationRequest> generations;      // ids unset; one per text
+  std::shared_ptr<const engine::PooledHead> head;  // of the model; null: it has none
   int32_t dimensions = 0;
   bool base64 = false;
-  // kScore: texts [0, num_queries) are compared with the others, one to one, or the single one with
-  // each. kRerank: text 0 is compared with the others, which are `documents`.
+  bool use_activation = true;  // scores of classes; false: their logits
+  bool reads_pairs = false;    // each generation is two texts, whose score is its only class's
+  // Without reads_pairs. kScore: texts [0, num_queries) are compared with the others, one to one,
+  // or the single one with each. kRerank: text 0 is compared with the others, which are
+  // `documents`.
   size_t num_queries = 1;
   std::vector<std::string> documents;  // empty: they are not returned
   size_t top_n = 0;                    // 0: all
@@ -59,8 +68,7 @@ absl::StatusOr<EmbeddingRequest> ParseEmbeddingRequest(EmbeddingTask task, std::
 absl::StatusOr<EmbeddingRequest> ReadEmbeddingRequest(EmbeddingTask task, const Json& body,
                                                       const RequestContext& context);
 
-// `embeddings` [one per generation] are the engine's pooled states.
-std::string EmbeddingBody(const EmbeddingRequest& request,
-                          std::vector<std::vector<float>> embeddings, const EmbeddingStamp& stamp);
+// Turns the engine's pooled state of a generation into an embedding or scores of classes.
+void FinishPooled(const EmbeddingRequest& request, std::vector<float>* values);
 
 }  // namespace heddle::server

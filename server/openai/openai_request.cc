@@ -358,6 +358,12 @@ absl::StatusOr<ApiRequest> ParseRequest(Endpoint endpoint, std::string_view text
 
 absl::StatusOr<ApiRequest> ReadRequest(Endpoint endpoint, const Json& body,
                                        const RequestContext& context) {
+  if (context.model->head != nullptr) {
+    return FieldError("model",
+                      "this model writes no text: its folder is of one that gives "
+                      "embeddings or scores of classes (/v1/embeddings, /v1/classify, "
+                      "/v1/score, /v1/rerank)");
+  }
   return endpoint == Endpoint::kChat ? ReadChat(body, context) : ReadCompletion(body, context);
 }
 

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -14,6 +15,10 @@
 #include "server/adapters/adapter_view.h"
 #include "server/answer/api_request.h"
 #include "server/text/text_codec.h"
+
+namespace heddle::engine {
+class PooledHead;
+}
 
 namespace heddle::server {
 
@@ -30,6 +35,8 @@ struct ServedModel {
   engine::SamplingParams defaults;
   engine::Pooling pooling = engine::Pooling::kLast;  // for embeddings
   int32_t embedding_size = 0;                        // numbers per embedding
+  // Of a model that gives embeddings or scores of classes and no text; null: it writes text.
+  std::shared_ptr<const engine::PooledHead> head;
   // Description of the model, for clients that show it; empty or 0: unknown.
   std::string family;         // as "llama"
   std::string weight_format;  // of most weights, as "q4_0"

@@ -125,6 +125,21 @@ std::string TokenTextOr(const Tokenizer& tokenizer, std::optional<TokenId> id) {
   return id.has_value() ? std::string(tokenizer.TokenText(*id)) : std::string();
 }
 
+// Cuts both to `limit` tokens, the longer one first, as `tokenizers` truncates "longest first".
+void CutLongest(size_t limit, std::vector<TokenId>* first, std::vector<TokenId>* second) {
+  const bool is_longer = first->size() > second->size();
+  size_t shorter = std::min(first->size(), second->size());
+  size_t longer = std::max(first->size(), second->size());
+  if (shorter + longer <= limit) return;
+  longer = shorter > limit ? shorter : std::max(shorter, limit - shorter);
+  if (shorter + longer > limit) {
+    shorter = limit / 2;
+    longer = shorter + limit % 2;
+  }
+  first->resize(is_longer ? longer : shorter);
+  second->resize(is_longer ? shorter : longer);
+}
+
 // The variables of a template as transformers' apply_chat_template sets them.
 ordered_json TemplateContext(const ChatPrompt& prompt, const Tokenizer& tokenizer) {
   ordered_json context = ordered_json::object();
@@ -171,6 +186,7 @@ ModelTextCodec::ModelTextCodec(std::unique_ptr<Tokenizer> tokenizer,
                                const Options& options)
     : tokenizer_(std::move(tokenizer)),
       template_(std::move(chat_template)),
+      pairs_by_template_(!options.chat_template.empty()),
       syntax_(syntax),
       vocab_(options.vocab > 0 ? options.vocab : tokenizer_->vocab_size()),
       plain_token_(FindPlainToken(*tokenizer_)) {
@@ -236,6 +252,42 @@ absl::StatusOr<std::vector<TokenId>> ModelTextCodec::Encode(std::string_view tex
   return absl::InvalidArgumentError(base::StrCat("the text holds token ", *unknown, " (",
                                                  base::Quote(tokenizer_->TokenText(*unknown)),
                                                  "), and the model has only ", vocab_, " tokens"));
+}
+
+absl::StatusOr<TextPair> ModelTextCodec::EncodePair(std::string_view first, std::string_view second,
+                                                    size_t limit) const {
+  TextPair pair;
+  if (pairs_by_template_) {
+    const ordered_json messages = {{{"role", "query"}, {"content", std::string(first)}},
+                                   {{"role", "document"}, {"content", std::string(second)}}};
+    HEDDLE_ASSIGN_OR_RETURN(pair.tokens, EncodeChat({.messages = &messages}));
+    if (pair.tokens.size() > limit) pair.tokens.resize(limit);
+    return pair;
+  }
+  const engine::text::PairTemplate& around = tokenizer_->pair();
+  if (!around.is_known) {
+    HEDDLE_ASSIGN_OR_RETURN(pair.tokens, Encode(base::StrCat(first, second), true));
+    if (pair.tokens.size() > limit) pair.tokens.resize(limit);
+    return pair;
+  }
+  HEDDLE_ASSIGN_OR_RETURN(std::vector<TokenId> left, Encode(first, false));
+  HEDDLE_ASSIGN_OR_RETURN(std::vector<TokenId> right, Encode(second, false));
+  const size_t specials = around.before.size() + around.between.size() + around.behind.size();
+  if (specials > limit) {
+    return absl::InvalidArgumentError(base::StrCat(
+        "two texts have ", specials, " tokens around them, and ", limit, " tokens are to be read"));
+  }
+  CutLongest(limit - specials, &left, &right);
+  const auto add = [&pair](std::span<const TokenId> tokens) {
+    pair.tokens.insert(pair.tokens.end(), tokens.begin(), tokens.end());
+  };
+  add(around.before);
+  add(left);
+  add(around.between);
+  if (around.types_differ) pair.second_begin = static_cast<int32_t>(pair.tokens.size());
+  add(right);
+  add(around.behind);
+  return pair;
 }
 
 absl::StatusOr<std::vector<TokenId>> ModelTextCodec::EncodeChat(const ChatPrompt& prompt) const {

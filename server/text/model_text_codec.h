@@ -22,7 +22,8 @@ class ModelTextCodec final : public TextCodec {
     // Tokens for which the model has embeddings and logits; 0: as many as the tokenizer knows.
     // Further tokens of the tokenizer do not exist: a text that contains one is refused.
     int32_t vocab = 0;
-    // Jinja source; empty: the tokenizer's own, if any.
+    // Jinja source; empty: the tokenizer's own, if any. With a source, pairs of texts are messages
+    // of the roles "query" and "document".
     std::string chat_template;
     // Its name in messages, such as its file.
     std::string template_name = "the chat template";
@@ -38,6 +39,9 @@ class ModelTextCodec final : public TextCodec {
 
   absl::StatusOr<std::vector<TokenId>> Encode(std::string_view text,
                                               bool add_special) const override;
+  std::span<const TokenId> ending() const override { return tokenizer_->suffix(); }
+  absl::StatusOr<TextPair> EncodePair(std::string_view first, std::string_view second,
+                                      size_t limit) const override;
   absl::StatusOr<std::vector<TokenId>> EncodeChat(const ChatPrompt& prompt) const override;
   absl::StatusOr<std::string> RenderChat(const ChatPrompt& prompt) const override;
   std::unique_ptr<TokenStream> NewStream(bool after_text, KeptTokens kept) const override;
@@ -68,6 +72,7 @@ class ModelTextCodec final : public TextCodec {
 
   std::shared_ptr<const engine::text::Tokenizer> tokenizer_;  // grammars may outlive the codec
   std::unique_ptr<engine::text::ChatTemplate> template_;      // null: the model has none
+  const bool pairs_by_template_;
   OutputSyntax syntax_;
   int32_t vocab_;
   TokenId plain_token_;  // a token with plain text, which moves a detokenizer past its start

@@ -61,6 +61,12 @@ struct FillTokens {
   TokenId middle = -1;
 };
 
+// Two texts that a model reads as one.
+struct TextPair {
+  std::vector<TokenId> tokens;
+  int32_t second_begin = -1;  // the first token whose type is 1; -1: none
+};
+
 class TextCodec {
  public:
   virtual ~TextCodec() = default;
@@ -68,6 +74,19 @@ class TextCodec {
   // `add_special`: with the model's begin-of-sequence token and similar ones.
   virtual absl::StatusOr<std::vector<TokenId>> Encode(std::string_view text,
                                                       bool add_special) const = 0;
+
+  // The tokens that Encode puts behind a text with add_special.
+  virtual std::span<const TokenId> ending() const { return {}; }
+
+  // Both texts as a cross-encoder reads them, cut to `limit` tokens: the longer one first.
+  virtual absl::StatusOr<TextPair> EncodePair(std::string_view first, std::string_view second,
+                                              size_t limit) const {
+    absl::StatusOr<std::vector<TokenId>> tokens =
+        Encode(std::string(first).append(second), /*add_special=*/true);
+    if (!tokens.ok()) return tokens.status();
+    if (tokens->size() > limit) tokens->resize(limit);
+    return TextPair{*std::move(tokens)};
+  }
 
   // INVALID_ARGUMENT: the template refuses these messages; the message has its own words.
   // UNIMPLEMENTED: the model has no chat template.

@@ -68,6 +68,7 @@ TEST_CASE("Each name of an enumeration sets the value of that name", "[config][u
   CHECK(set("prefix-cache-scope", "auto").prefix_cache_scope == PrefixCacheScope::kAuto);
   CHECK(set("prefix-cache-scope", "key").prefix_cache_scope == PrefixCacheScope::kKey);
   CHECK(set("prefix-cache-scope", "all").prefix_cache_scope == PrefixCacheScope::kAll);
+  CHECK(set("pooling", "auto").pooling == Pooling::kAuto);
   CHECK(set("pooling", "last").pooling == Pooling::kLast);
   CHECK(set("pooling", "mean").pooling == Pooling::kMean);
   CHECK(set("pooling", "first").pooling == Pooling::kFirst);

@@ -38,6 +38,7 @@ const FuzzedRoute kRoutes[] = {
     {"POST", "/v1/embeddings", fields::kEmbeddings},
     {"POST", "/v1/score", fields::kScore},
     {"POST", "/v1/rerank", fields::kRerank},
+    {"POST", "/v1/classify", fields::kClassify},
     {"POST", "/tokenize", fields::kTokenize},
     {"POST", "/detokenize", fields::kDetokenize},
     {"POST", "/completion", fields::kLlamaCompletion},

@@ -94,8 +94,9 @@ void CheckOtherApis(std::string_view input, const RequestContext& context) {
   CheckRefusal(server::ParseOllamaGenerate(input, context).status());
   CheckRefusal(server::ParseOllamaEmbed(input, context).status());
   CheckRefusal(server::OllamaShow(input, context).status());
-  for (server::EmbeddingTask task : {server::EmbeddingTask::kEmbed, server::EmbeddingTask::kScore,
-                                     server::EmbeddingTask::kRerank}) {
+  for (server::EmbeddingTask task :
+       {server::EmbeddingTask::kEmbed, server::EmbeddingTask::kScore,
+        server::EmbeddingTask::kRerank, server::EmbeddingTask::kClassify}) {
     CheckRefusal(server::ParseEmbeddingRequest(task, input, context).status());
   }
 }

@@ -148,6 +148,34 @@ GreedyRun RunGreedy(LocalExecutor& executor, std::span<const TokenId> prompt,
   return run;
 }
 
+std::vector<float> PooledState(LocalExecutor& executor, std::span<const TokenId> prompt,
+                               engine::Pooling pooling, int32_t prefill_chunk,
+                               int32_t second_begin) {
+  OneSequence sequence(executor.limits(), /*page_seed=*/3, {});
+  StepPlan plan;
+  StepResult result;
+  const size_t chunk = ChunkRows(executor, prefill_chunk);
+  for (size_t begin = 0; begin < prompt.size(); begin += chunk) {
+    const auto tokens = prompt.subspan(begin, std::min(chunk, prompt.size() - begin));
+    const auto rows = static_cast<int32_t>(tokens.size());
+    const bool last = begin + chunk >= prompt.size();
+    sequence.Extend(tokens, &plan);
+    plan.sequences.back().second_begin = second_begin;
+    if (pooling == engine::Pooling::kMean) plan.pools.push_back({kSequence, 0, rows, last});
+    if (pooling == engine::Pooling::kLast && last) {
+      plan.pools.push_back({kSequence, rows - 1, 1, true});
+    }
+    if (pooling == engine::Pooling::kFirst && (begin == 0 || last)) {
+      plan.pools.push_back({kSequence, 0, begin == 0 ? 1 : 0, last});
+    }
+    Step(executor, plan, &result, sequence.locals());
+  }
+  HEDDLE_CHECK(result.pooled.size() == 1, "the last chunk gives the pooled state");
+  std::vector<float> values = result.pooled[0].values;
+  End(executor);
+  return values;
+}
+
 std::vector<float> AllLogits(LocalExecutor& executor, std::span<const TokenId> prompt,
                              int32_t prefill_chunk, const RunAdapter& adapter) {
   OneSequence sequence(executor.limits(), /*page_seed=*/7, adapter);

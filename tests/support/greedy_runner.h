@@ -40,4 +40,10 @@ std::vector<float> AllLogits(engine::LocalExecutor& executor,
                              std::span<const engine::TokenId> prompt, int32_t prefill_chunk,
                              const RunAdapter& adapter = {});
 
+// The pooled state of `prompt`, [hidden], read in chunks of at most `prefill_chunk` rows.
+// `second_begin`: its first token of the type 1, -1: none has it; only if there is one chunk.
+std::vector<float> PooledState(engine::LocalExecutor& executor,
+                               std::span<const engine::TokenId> prompt, engine::Pooling pooling,
+                               int32_t prefill_chunk, int32_t second_begin = -1);
+
 }  // namespace heddle::test

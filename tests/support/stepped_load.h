@@ -33,6 +33,8 @@ class SteppedLoad {
     }
   }
   const Answers& answers() const { return answers_; }
+  // Pooled states of requests that ask for one.
+  const std::map<scheduler::RequestId, std::vector<float>>& pooled() const { return pooled_; }
   scheduler::SchedulerStats stats() const { return scheduler_.stats(); }
   int32_t most_pages_used() const { return most_pages_used_; }
   int64_t num_ahead() const { return num_ahead_; }
@@ -55,6 +57,7 @@ class SteppedLoad {
     std::vector<scheduler::SequenceEvent> events;
     scheduler_.Commit(result_, now_us_, &events);
     for (const scheduler::SequenceEvent& event : events) {
+      if (event.pooled >= 0) pooled_[event.request] = result_.pooled.at(event.pooled).values;
       for (int32_t i = 0; i < event.num_tokens; ++i) {
         const engine::SampledToken& token = result_.tokens.at(event.token_begin + i);
         answers_[{event.request, event.branch}].emplace_back(token.token, token.logprob);
@@ -74,6 +77,7 @@ class SteppedLoad {
   base::InFlight<engine::StepPlan> flights_;
   engine::StepResult result_;
   Answers answers_;
+  std::map<scheduler::RequestId, std::vector<float>> pooled_;
   int64_t now_us_ = 0;
   int32_t most_pages_used_ = 0;
   int64_t num_ahead_ = 0;  // steps that were planned behind others

@@ -173,21 +173,26 @@ TEST_CASE("The answer names the model as the client does", "[ollama]") {
   CHECK(parser.Chat(R"("model":"a:latest")").model.shown == "a:latest");
 }
 
+json EmbeddingsBody(const server::EmbeddingRequest& request,
+                    std::vector<std::vector<float>> states) {
+  for (std::vector<float>& state : states) server::FinishPooled(request, &state);
+  return json::parse(request.write(request, states, {"id", 1, 0.5}));
+}
+
 TEST_CASE("Embeddings have Ollama's two forms", "[ollama]") {
   OllamaParser parser;
   parser.model.embedding_size = 2;
   const auto several =
       server::ParseOllamaEmbed(R"({"model":"test-model","input":["a","b"]})", parser.context());
   REQUIRE(several.ok());
-  const json body = json::parse(server::EmbeddingBody(*several, {{3, 4}, {0, 2}}, {"id", 1, 0.5}));
+  const json body = EmbeddingsBody(*several, {{3, 4}, {0, 2}});
   CHECK(body["embeddings"][0][0].get<float>() == Approx(0.6));
   CHECK(body["embeddings"][1] == json::array({0.0, 1.0}));
   CHECK(body["total_duration"] == 500'000'000);
   CHECK(body["prompt_eval_count"] == 4);  // two begin tokens and two bytes
   const auto one = server::ParseOllamaEmbeddings(R"({"prompt":"a"})", parser.context());
   REQUIRE(one.ok());
-  CHECK(json::parse(server::EmbeddingBody(*one, {{3, 4}}, {"id", 1, 0.5})) ==
-        json::parse(R"({"embedding":[0.6,0.8]})"));
+  CHECK(EmbeddingsBody(*one, {{3, 4}}) == json::parse(R"({"embedding":[0.6,0.8]})"));
   const std::string longer = base::StrCat("\"", std::string(200, 'a'), "\"");
   const auto cut =
       server::ParseOllamaEmbed(base::StrCat(R"({"input":)", longer, "}"), parser.context());

@@ -123,6 +123,28 @@ auto OnBranches(Call call) {
   };
 }
 
+// The same for a model with these classes.
+absl::Status ParseForClasses(EmbeddingTask task, std::vector<std::string> labels,
+                             const std::string& body, const RequestContext& context) {
+  server::ServedModel model = *context.model;
+  engine::PooledOutput output;
+  output.labels = std::move(labels);
+  model.head = std::make_shared<const engine::PooledHead>(
+      output, std::vector<engine::PooledHead::Layer>(), /*hidden=*/2);
+  RequestContext of_classes = context;
+  of_classes.model = &model;
+  return server::ParseEmbeddingRequest(task, body, of_classes).status();
+}
+
+absl::Status ParseClassify(const std::string& body, const RequestContext& context) {
+  return ParseForClasses(EmbeddingTask::kClassify, {"no", "yes"}, body, context);
+}
+
+template <EmbeddingTask kTask>
+absl::Status ParsePairs(const std::string& body, const RequestContext& context) {
+  return ParseForClasses(kTask, {"fits"}, body, context);
+}
+
 absl::Status ParseCompaction(const std::string& body, const RequestContext& context) {
   server::ResponseStore store;
   server::ConversationStore conversations;
@@ -167,6 +189,11 @@ std::vector<RouteUnderTest> Routes() {
        ParseEmbedding<EmbeddingTask::kScore>},
       {"rerank", fields::kRerank, R"({"query":"x","documents":["y"]})",
        ParseEmbedding<EmbeddingTask::kRerank>},
+      {"classify", fields::kClassify, R"({"input":"x"})", ParseClassify},
+      {"score pairs", fields::kScore, R"({"text_1":"x","text_2":"y"})",
+       ParsePairs<EmbeddingTask::kScore>},
+      {"rerank pairs", fields::kRerank, R"({"query":"x","documents":["y"]})",
+       ParsePairs<EmbeddingTask::kRerank>},
       {"infer", fields::kInfer,
        R"({"inputs":[{"name":"text_input","datatype":"BYTES","shape":[1],"data":["x"]}]})",
        StatusOf(server::ParseInferRequest)},

@@ -2,6 +2,7 @@
 // (AutoTokenizer.encode, apply_chat_template) on the same files.
 #include "server/text/model_text_codec.h"
 
+#include <algorithm>
 #include <fstream>
 #include <string>
 
@@ -37,6 +38,54 @@ std::string StreamText(const ModelTextCodec& codec, const std::vector<TokenId>& 
   for (TokenId id : ids) stream->Push(id, &text);
   stream->Finish(&text);
   return text;
+}
+
+std::unique_ptr<ModelTextCodec> LoadGolden(const std::string& name,
+                                           const ModelTextCodec::Options& options = {}) {
+  auto tokenizer =
+      engine::text::LoadTokenizer(SourceDir() / "tests" / "golden" / "tokenizers" / name);
+  INFO(tokenizer.status());
+  REQUIRE(tokenizer.ok());
+  auto codec = ModelTextCodec::Create(*std::move(tokenizer), options);
+  REQUIRE(codec.ok());
+  return *std::move(codec);
+}
+
+// tests/golden/tokenizers/pairs.json: the `tokenizers` library, truncation "longest_first".
+TEST_CASE("Pairs of texts become the ids and types that tokenizers gives", "[server]") {
+  std::ifstream in(SourceDir() / "tests" / "golden" / "tokenizers" / "pairs.json");
+  const auto goldens = nlohmann::json::parse(in);
+  for (const auto& [name, cases] : goldens.items()) {
+    auto codec = LoadGolden(name);
+    CHECK(codec->ending().size() == 1);
+    for (const auto& entry : cases) {
+      INFO(name << ", " << entry["first"] << " and " << entry["second"] << ", at most "
+                << entry["limit"]);
+      auto pair =
+          codec->EncodePair(entry["first"].get<std::string>(), entry["second"].get<std::string>(),
+                            entry["limit"].get<size_t>());
+      REQUIRE(pair.ok());
+      CHECK(pair->tokens == entry["ids"].get<std::vector<TokenId>>());
+      std::vector<int> types(pair->tokens.size(), 0);
+      if (pair->second_begin >= 0) {
+        std::fill(types.begin() + pair->second_begin, types.end(), 1);
+      }
+      CHECK(types == entry["types"].get<std::vector<int>>());
+    }
+    CHECK_FALSE(codec->EncodePair("a", "b", 2).ok());
+  }
+}
+
+TEST_CASE("Pairs are messages of a template that was given, or one text", "[server]") {
+  ModelTextCodec::Options options;
+  options.chat_template = "{% for m in messages %}{{ m.role }}: {{ m.content }} {% endfor %}";
+  auto codec = LoadGolden("wordpiece.json", options);
+  CHECK(codec->EncodePair("q", "d", 100)->tokens ==
+        codec->Encode("query: q document: d ", /*add_special=*/false).value());
+  CHECK(codec->EncodePair("q", "d", 3)->tokens.size() == 3);
+  auto plain = LoadGolden("falcon_like.json");
+  CHECK(plain->EncodePair("a b", " c", 100)->tokens ==
+        plain->Encode("a b c", /*add_special=*/true).value());
 }
 
 TEST_CASE("A conversation becomes the ids that transformers gives", "[server]") {
