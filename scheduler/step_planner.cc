@@ -143,7 +143,12 @@ int32_t StepPlanner::PromptBudget(int64_t streams) {
   const int32_t stages = parts_.limits.options.pipeline_stages;
   if (stages == 1) return budget;
   int64_t rows = admission_.unstarted_tokens();
-  for (const Sequence* prompt : step_.prompts) rows += prompt->num_tokens() - prompt->num_found;
+  for (const Sequence* prompt : step_.prompts) {
+    // A grammar may have forced several tokens behind a prompt that is read.
+    const int32_t end = std::max(prompt->request->num_prompt(), prompt->num_recompute);
+    const bool is_read = prompt->num_computed() >= end;
+    rows += is_read ? prompt->num_remaining() : prompt->num_tokens() - prompt->num_found;
+  }
   return std::min(budget, PipelineRows(rows, stages));
 }
 
