@@ -13,12 +13,16 @@ namespace {
 // Cuts the answer to `granted` tokens, and asks for what a search compares branches by.
 void Limit(int64_t granted, ApiRequest* request) {
   GenerationRequest& generation = request->generations.front();
-  generation.sampling.num_logprobs = std::max(0, generation.sampling.num_logprobs);
+  std::vector<engine::SamplingParams*> all = {&generation.sampling};
+  for (engine::SamplingParams& one : generation.sampling_of) all.push_back(&one);
+  for (engine::SamplingParams* one : all) one->num_logprobs = std::max(0, one->num_logprobs);
   if (granted >= generation.max_tokens) return;
   request->Warn(base::StrCat("max_tokens cut from ", generation.max_tokens, " to ", granted,
                              ", the rest of the tree's budget"));
   generation.max_tokens = static_cast<int32_t>(granted);
-  generation.sampling.min_tokens = std::min(generation.sampling.min_tokens, generation.max_tokens);
+  for (engine::SamplingParams* one : all) {
+    one->min_tokens = std::min(one->min_tokens, generation.max_tokens);
+  }
 }
 
 }  // namespace

@@ -39,7 +39,8 @@ TEST_CASE("A beam search has a width, and does not go with what it cannot honour
   CHECK(parser.ChatRefused(R"("beam_width":4)").param == "beam_width");
   CHECK(parser.ChatRefused(R"("use_beam_search":true,"beam_width":1,"n":2)").param == "n");
   CHECK(parser.ChatRefused(R"("use_beam_search":true,"beam_width":100)").param == "beam_width");
-  for (const char* more : {R"("stream":true)", R"("keep":true)", R"("prompt_logprobs":1)",
+  CHECK(parser.Chat(R"("use_beam_search":true,"stream":true)").stream);
+  for (const char* more : {R"("keep":true)", R"("prompt_logprobs":1)",
                            R"("response_format":{"type":"json_object"})"}) {
     CHECK(parser.ChatRefused(std::string(R"("use_beam_search":true,)") + more).param ==
           "use_beam_search");
