@@ -97,13 +97,18 @@ endfunction()
 
 # heddle_test(NAME SOURCES a_test.cc ... LIBS ... LABELS unit|kernel|golden|conformance|load|gpu)
 # One Catch2 program per call, one ctest entry. Exit code 77 means skipped. The environment
-# names the checkout and the shared test data, which tests find through tests/support/paths.h.
+# names the checkout and the shared test data, which tests find through tests/support/paths.h. LONG: it
+# runs with tests/run.sh --long alone, every night.
 function(heddle_test name)
-  cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;LIBS;LABELS;ARGS" ${ARGN})
+  cmake_parse_arguments(ARG "LONG" "TIMEOUT" "SOURCES;LIBS;LABELS;ARGS" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
   target_link_libraries(${name} PRIVATE heddle_test_main heddle_flags ${ARG_LIBS})
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
-  add_test(NAME ${name} COMMAND ${name} ${ARG_ARGS})
+  set(when)
+  if(ARG_LONG)
+    set(when CONFIGURATIONS Long)
+  endif()
+  add_test(NAME ${name} ${when} COMMAND ${name} ${ARG_ARGS})
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 300)
   endif()

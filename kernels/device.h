@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -45,6 +46,12 @@ struct DeviceLimits {
 struct RunTiming {
   int64_t run_ns = -1;
   int64_t idle_ns = -1;  // between the step before and this one
+};
+
+// The most rows and sequences of a step, where nobody says.
+struct StepSize {
+  int32_t tokens = 512;
+  int32_t seqs = 256;
 };
 
 class Communicator;      // kernels/communicator.h
@@ -161,6 +168,12 @@ class Device {
   // The best number of rows of logits to compute at a time, if so many are drawn from: the head's
   // weights are read once for them.
   virtual int32_t preferred_logit_rows() const { return 64; }
+
+  // The size of steps by which it serves best, within its memory.
+  virtual StepSize preferred_step() const { return {}; }
+  // The widest heads, and the most rotated dimensions of one, that its ops take.
+  virtual int32_t max_head_dim() const { return std::numeric_limits<int32_t>::max(); }
+  virtual int32_t max_rotary_dim() const { return std::numeric_limits<int32_t>::max(); }
 
   // The 16-bit type of KV cache with which its attention is faster.
   virtual DType preferred_kv_type() const { return DType::kF16; }

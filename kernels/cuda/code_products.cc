@@ -183,6 +183,7 @@ void LinearProducts::LinearWithoutCodes(const LinearParams& params, const Worksp
 // otherwise the epilogue does, from sums in `scratch`.
 bool LinearProducts::MultiplyCodes(const LinearParams& params, const CodeRows& x,
                                    const Workspace& scratch) {
+  step_.LeaveTape(/*for_good=*/true);
   const DeviceWeight& weight = params.weight;
   const int64_t n = LibraryRows(weight, params.x.rows);
   const bool direct = IsPlain(params) && n == params.x.rows;

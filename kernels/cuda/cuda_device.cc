@@ -1,6 +1,7 @@
 #include "kernels/cuda/cuda_device.h"
 
 #include <algorithm>
+#include <bitset>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -9,8 +10,10 @@
 #include "absl/strings/str_format.h"
 #include "base/check.h"
 #include "base/status.h"
+#include "kernels/cuda/attention/attention_params.h"
 #include "kernels/cuda/attention/attention_plan.h"
 #include "kernels/cuda/attention/wide_pages.h"
+#include "kernels/cuda/cuda_device_parts.h"
 #include "kernels/cuda/cuda_limits.h"
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/linear/cuda_weight.h"
@@ -41,33 +44,12 @@ constexpr int64_t kMostReserve = int64_t{2} << 30;
 // The same after steps of all sizes have run: a few more graphs, and rarely used kernels.
 constexpr int64_t kLeastWarmReserve = int64_t{128} << 20;
 constexpr int64_t kMostWarmReserve = int64_t{512} << 20;
+// Steps of more rows are launched directly: they take milliseconds.
+constexpr int32_t kGraphRows = 256;
 constexpr int kMaxInFlight = Staging::kSets;
 // The begin of a step is still read when the second step behind it is launched.
 constexpr uint64_t kClocks = kMaxInFlight + 1;
 static_assert(2 * kClocks == Runtime::kStepMarks);
-
-// The address where the entry of span 0 would be in an array that begins with that of span `first`.
-// Entries before `first` are never read.
-const int32_t* EntryOfSpanZero(const int32_t* entries, int32_t first) {
-  const auto offset = static_cast<uintptr_t>(first) * sizeof(int32_t);
-  return reinterpret_cast<const int32_t*>(reinterpret_cast<uintptr_t>(entries) - offset);
-}
-
-class CudaBuffer final : public Buffer {
- public:
-  CudaBuffer(Runtime& runtime, void* data, int64_t bytes)
-      : runtime_(runtime), data_(data), bytes_(bytes) {}
-  ~CudaBuffer() override { runtime_.FreeDevice(data_, bytes_); }
-  CudaBuffer(const CudaBuffer&) = delete;
-  CudaBuffer& operator=(const CudaBuffer&) = delete;
-  void* data() override { return data_; }
-  int64_t bytes() const override { return bytes_; }
-
- private:
-  Runtime& runtime_;
-  void* data_;
-  int64_t bytes_;
-};
 
 class CudaDevice final : public Device {
  public:
@@ -106,14 +88,18 @@ class CudaDevice final : public Device {
 
   std::string description() const override {
     const DeviceInfo& info = runtime_->info();
-    return absl::StrFormat("cuda:%d (%s, sm_%d%d, %d multiprocessors, %.1f GiB, %s%s)",
-                           info.ordinal, info.name, info.major, info.minor,
-                           info.num_multiprocessors,
-                           static_cast<double>(info.total_bytes) / (int64_t{1} << 30),
-                           std::string(Info(options_.activations).name), LibraryText());
+    return absl::StrFormat(
+        "cuda:%d (%s, sm_%d%d, %d multiprocessors, %.1f GiB, %s%s)", info.ordinal, info.name,
+        info.major, info.minor, info.num_multiprocessors,
+        static_cast<double>(info.total_bytes) / (int64_t{1} << 30),
+        std::string(Info(options_.activations).name), DescribeLibrary(library_.get()));
   }
   DType activation_dtype() const override { return options_.activations; }
   bool HasKvType(DType) const override { return true; }
+  DType preferred_kv_type() const override { return DType::kBF16; }  // F16's range may not do
+  StepSize preferred_step() const override { return StepFor(runtime_->info().total_bytes); }
+  int32_t max_rotary_dim() const override { return 2 * kMaxFrequencies; }
+  int32_t max_head_dim() const override { return kMaxAttentionHeadDim; }
   int64_t PackedRowBytes(DType dtype, int64_t cols) const override {
     return cuda::PackedRowBytes(dtype, cols, options_.activations);
   }
@@ -210,17 +196,6 @@ class CudaDevice final : public Device {
   }
 
  private:
-  std::string LibraryText() const {
-    if (library_ == nullptr) return "";
-    const auto takes = [&](WeightLayout layout) {
-      return library_->TakesCodes(PackedLayout(layout, 16, 64));
-    };
-    std::string text = absl::StrCat(", ", library_->name());
-    if (takes(WeightLayout::kF8Row)) absl::StrAppend(&text, " with FP8");
-    if (takes(WeightLayout::kF8Block)) absl::StrAppend(&text, " and its blocks");
-    return text;
-  }
-
   // A step from its launch to its end.
   struct Launched {
     uint8_t* host_results = nullptr;  // [kResultBytes] pinned
@@ -238,9 +213,12 @@ class CudaDevice final : public Device {
   }
   void StageAttention(const AttentionGrouping& grouping, Part part);
   absl::StatusOr<PlannedAttention> PlanFor(const AttentionGrouping& grouping, Part part);
-  CudaOps OpsFor(Part part, bool as_graph);
+  CudaOps OpsFor(Part part);
   absl::Status Enqueue(uint64_t step, const std::function<void(Ops&)>& body);
-  absl::Status RunBody(uint64_t step, const std::function<void(Ops&)>& body, bool as_graph);
+  absl::Status RunBody(uint64_t step, const std::function<void(Ops&)>& body);
+  bool SuitsGraph() const;
+  absl::Status MarkBegin();
+  absl::Status LeaveTape(bool for_good);
   absl::Status FetchResults(const CudaOps& ops, Launched* launched);
   // The number of the step that is planned or launched next.
   uint64_t next_step() const { return first_launched_ + num_launched_; }
@@ -255,7 +233,11 @@ class CudaDevice final : public Device {
   Staging staging_;
   GraphCache graphs_;
   Tape tape_;
-  std::unique_ptr<LibraryMatmul> library_;  // nullptr: our own kernels
+  bool is_taped_ = false;                    // launches of the present step are kept there
+  uint64_t enqueued_ = 0;                    // the present step
+  int32_t last_rows_ = 0;                    // of the step before
+  std::bitset<kGraphRows + 1> direct_rows_;  // steps of so many rows ask the library
+  std::unique_ptr<LibraryMatmul> library_;   // nullptr: our own kernels
   std::vector<std::string> advice_;
   LinearWays ways_;  // CudaDeviceOptions::tunes
   std::unique_ptr<Buffer> workspace_;
@@ -307,24 +289,14 @@ void CudaDevice::StageAttention(const AttentionGrouping& grouping, Part part) {
     multiprocessors = split_->attention_multiprocessors;
   }
   const AttentionRoom room = RoomOf(workspace(part).bytes, grouping);
-  const AttentionPlan plan = PlanAttention(batch_.host().OfGroup(grouping.layers), range, grouping,
+  AttentionGrouping own = grouping;
+  // The halves' attention and products use counters at the same time.
+  own.merges_in_tiles = grouping.merges_in_tiles && part == kWhole;
+  const AttentionPlan plan = PlanAttention(batch_.host().OfGroup(grouping.layers), range, own,
                                            {.multiprocessors = multiprocessors,
                                             .max_partials = static_cast<int32_t>(room.max_partials),
                                             .max_wide_pages = room.max_wide_pages});
-  const auto* wide_of_span = staging_.Add(plan.wide_of_span);
-  planned_[part].push_back({.grouping = grouping,
-                            .n_decode = static_cast<int32_t>(plan.decode.size()),
-                            .n_prefill = static_cast<int32_t>(plan.prefill.size()),
-                            .n_merges = static_cast<int32_t>(plan.merges.size()),
-                            .decode = staging_.Add(plan.decode),
-                            .prefill = staging_.Add(plan.prefill),
-                            .merges = staging_.Add(plan.merges),
-                            .shared_rows = staging_.Add(plan.shared_rows),
-                            .prefill_rows = plan.prefill_rows,
-                            .decode_rows = plan.decode_rows,
-                            .n_wide_pages = static_cast<int32_t>(plan.wide_pages.size()),
-                            .wide_pages = staging_.Add(plan.wide_pages),
-                            .wide_of_span = EntryOfSpanZero(wide_of_span, plan.first_wide_span)});
+  planned_[part].push_back(StagePlan(plan, grouping, &staging_));
 }
 
 absl::StatusOr<PlannedAttention> CudaDevice::PlanFor(const AttentionGrouping& grouping, Part part) {
@@ -344,7 +316,7 @@ absl::StatusOr<PlannedAttention> CudaDevice::PlanFor(const AttentionGrouping& gr
   return planned_[part].back();
 }
 
-CudaOps CudaDevice::OpsFor(Part part, bool as_graph) {
+CudaOps CudaDevice::OpsFor(Part part) {
   DeviceStep step = {.runtime = *runtime_,
                      .activations = options_.activations,
                      .stream = runtime_->stream(part == kSecond ? 1 : 0),
@@ -358,13 +330,16 @@ CudaOps CudaDevice::OpsFor(Part part, bool as_graph) {
                      .adapters = batch_.adapters(),
                      .logit_adapters = batch_.logit_adapters(),
                      .staging = staging_,
-                     .library = as_graph ? nullptr : library_.get(),
+                     .library = library_.get(),
                      .always_dequantizes = options_.always_dequantizes,
                      .ways = options_.tunes ? &ways_ : nullptr,
-                     .times_products = part == kWhole && !split_.has_value() && !as_graph,
+                     .times_products = part == kWhole && !split_.has_value(),
                      .plan_attention = [this, part](const AttentionGrouping& grouping) {
                        return PlanFor(grouping, part);
                      }};
+  if (is_taped_) {
+    step.leave_tape = [this](bool for_good) { return LeaveTape(for_good); };
+  }
   if (part == kWhole) return CudaOps(step);
   step.attention_multiprocessors = split_->attention_multiprocessors;
   if (part == kFirst) {
@@ -377,15 +352,14 @@ CudaOps CudaDevice::OpsFor(Part part, bool as_graph) {
 }
 
 // Launches the ops, directly or on the tape, and asks for the results.
-absl::Status CudaDevice::RunBody(uint64_t step, const std::function<void(Ops&)>& body,
-                                 bool as_graph) {
+absl::Status CudaDevice::RunBody(uint64_t step, const std::function<void(Ops&)>& body) {
   if (library_ != nullptr) {
     library_->SpareMultiprocessors(split_.has_value() ? split_->attention_multiprocessors : 0);
   }
-  CudaOps whole = OpsFor(kWhole, as_graph);
+  CudaOps whole = OpsFor(kWhole);
   absl::Status status;
   if (split_.has_value()) {
-    CudaOps first = OpsFor(kFirst, as_graph), second = OpsFor(kSecond, as_graph);
+    CudaOps first = OpsFor(kFirst), second = OpsFor(kSecond);
     SplitOps ops(*runtime_, {.first = first,
                              .second = second,
                              .whole = whole,
@@ -401,8 +375,8 @@ absl::Status CudaDevice::RunBody(uint64_t step, const std::function<void(Ops&)>&
   }
   runtime_->set_tape(nullptr);
   HEDDLE_RETURN_IF_ERROR(status);
-  if (as_graph) {
-    if (step == next_step()) HEDDLE_RETURN_IF_ERROR(runtime_->Mark(BeginOf(step)));
+  if (std::exchange(is_taped_, false)) {
+    HEDDLE_RETURN_IF_ERROR(MarkBegin());
     HEDDLE_RETURN_IF_ERROR(graphs_.Play(tape_, batch_.n_tokens()));
   }
   return FetchResults(whole, &At(step));
@@ -429,19 +403,44 @@ absl::Status CudaDevice::Extend(const std::function<void(Ops&)>& body) {
   return Enqueue(next_step() - 1, body);
 }
 
+// Prompts keep the device busy for longer than their launches take, and no two of their steps are
+// alike; sequences that decode make one step like the other.
+bool CudaDevice::SuitsGraph() const {
+  const int32_t rows = batch_.n_tokens();
+  if (!options_.graphs || rows > kGraphRows) return false;
+  if (rows <= kSkinnyRows) return true;
+  return rows == last_rows_ && !split_.has_value() && !direct_rows_[static_cast<size_t>(rows)];
+}
+
+// Halves of a step never come here: their products are not timed while they are taped, and steps of
+// so few rows ask no library.
+absl::Status CudaDevice::LeaveTape(bool for_good) {
+  if (!std::exchange(is_taped_, false)) return absl::OkStatus();
+  if (for_good) direct_rows_.set(static_cast<size_t>(batch_.n_tokens()));
+  runtime_->set_tape(nullptr);
+  HEDDLE_RETURN_IF_ERROR(MarkBegin());
+  return runtime_->LaunchAll(tape_);
+}
+
+// Unless the ops are more of a step that has begun.
+absl::Status CudaDevice::MarkBegin() {
+  return enqueued_ == next_step() ? runtime_->Mark(BeginOf(enqueued_)) : absl::OkStatus();
+}
+
 // Enqueues ops as the next step, or as more of the last one.
 absl::Status CudaDevice::Enqueue(uint64_t step, const std::function<void(Ops&)>& body) {
   HEDDLE_RETURN_IF_ERROR(pending_error_);
   runtime_->Bind();
-  // Prompts keep the device busy for longer than their launches take.
-  const bool as_graph = options_.graphs && batch_.n_tokens() <= kSkinnyRows;
+  enqueued_ = step;
+  is_taped_ = SuitsGraph();
+  last_rows_ = batch_.n_tokens();
   tape_.Clear();
-  if (as_graph) {
+  if (is_taped_) {
     runtime_->set_tape(&tape_);
-  } else if (step == next_step()) {
-    HEDDLE_RETURN_IF_ERROR(runtime_->Mark(BeginOf(step)));
+  } else {
+    HEDDLE_RETURN_IF_ERROR(MarkBegin());
   }
-  const absl::Status status = RunBody(step, body, as_graph);
+  const absl::Status status = RunBody(step, body);
   runtime_->set_tape(nullptr);
   HEDDLE_RETURN_IF_ERROR(status);
   return runtime_->Mark(EndOf(step));

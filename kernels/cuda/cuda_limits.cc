@@ -31,7 +31,32 @@ absl::StatusOr<double> SecondsOf(Runtime& runtime, const std::function<absl::Sta
   return best;
 }
 
-// Fills the workspace with numbers from -1 to 1: products of zeros run faster than those of data.
+// Memory to measure in.
+class Arena {
+ public:
+  Arena(Runtime& runtime, const Workspace& workspace) : runtime_(runtime), space_(workspace) {
+    constexpr int64_t kWanted = int64_t{2} << 30;
+    const int64_t bytes = std::min(kWanted, runtime.info().total_bytes / 32);
+    if (bytes <= workspace.bytes) return;
+    absl::StatusOr<void*> own = runtime.AllocateDevice(bytes);
+    if (!own.ok()) return;
+    own_ = *own;
+    space_ = {static_cast<uint8_t*>(own_), bytes};
+  }
+  ~Arena() {
+    if (own_ != nullptr) runtime_.FreeDevice(own_, space_.bytes);
+  }
+  Arena(const Arena&) = delete;
+  Arena& operator=(const Arena&) = delete;
+  const Workspace& space() const { return space_; }
+
+ private:
+  Runtime& runtime_;
+  Workspace space_;
+  void* own_ = nullptr;
+};
+
+// Fills the memory with numbers from -1 to 1: products of zeros run faster than those of data.
 absl::Status FillWithNumbers(Runtime& runtime, const Workspace& workspace) {
   std::vector<uint16_t> numbers(size_t{1} << 18);
   for (size_t i = 0; i < numbers.size(); ++i) {
@@ -45,10 +70,11 @@ absl::Status FillWithNumbers(Runtime& runtime, const Workspace& workspace) {
   return runtime.Synchronize();
 }
 
-// A product of [n, n] x [n, n], three matrices that fit in the workspace; small on the emulator's
-// few multiprocessors.
+// A product of [n, n] x [n, n], three matrices that fit in the memory; small on a device of few
+// multiprocessors, such as the emulated one.
 LinearParams ProductOf(const Runtime& runtime, const Workspace& workspace) {
-  int64_t n = std::min<int64_t>(4096, 32 * int64_t{runtime.info().num_multiprocessors} / 64 * 64);
+  const int64_t multiprocessors = runtime.info().num_multiprocessors;
+  int64_t n = multiprocessors >= 16 ? 8192 : 64;
   while (n > 64 && 3 * n * n * 2 > workspace.bytes) n -= 64;
   uint8_t* data = workspace.data;
   LinearParams params;
@@ -61,10 +87,18 @@ LinearParams ProductOf(const Runtime& runtime, const Workspace& workspace) {
 
 }  // namespace
 
-absl::StatusOr<DeviceLimits> MeasureLimits(Runtime& runtime, const Workspace& workspace,
+StepSize StepFor(int64_t total_bytes) {
+  if (total_bytes >= int64_t{60} << 30) return {.tokens = 4096, .seqs = 1024};
+  if (total_bytes >= int64_t{20} << 30) return {.tokens = 2048, .seqs = 512};
+  return {};
+}
+
+absl::StatusOr<DeviceLimits> MeasureLimits(Runtime& runtime, const Workspace& scratch,
                                            LibraryMatmul* library) {
+  const Arena arena(runtime, scratch);
+  const Workspace& workspace = arena.space();
   HEDDLE_RETURN_IF_ERROR(FillWithNumbers(runtime, workspace));
-  const int64_t half = workspace.bytes / 2;
+  const int64_t half = workspace.bytes / 512 * 256;
   HEDDLE_ASSIGN_OR_RETURN(const double copy_s, SecondsOf(runtime, [&] {
                             return runtime.CopyOnDevice(workspace.data + half, workspace.data,
                                                         half);

@@ -131,7 +131,9 @@ void CudaOps::Attention(const AttentionArgs& args) {
       .shares_prefixes =
           choice.prefill != AttentionKernel::kPlain && choice.decode != AttentionKernel::kPlain,
       .widened_page_tokens =
-          choice.prefill == AttentionKernel::kHopperWide ? args.cache.page_tokens : 0};
+          choice.prefill == AttentionKernel::kHopperWide ? args.cache.page_tokens : 0,
+      .merges_in_tiles = choice.decode == AttentionKernel::kFlash &&
+                         MergesWide(args, Info(step_.activations).block_bytes)};
   absl::StatusOr<PlannedAttention> plan = step_.plan_attention(grouping);
   if (!plan.ok()) return Note(plan.status());
   AttentionParams params;
@@ -139,6 +141,8 @@ void CudaOps::Attention(const AttentionArgs& args) {
   params.batch = step_.groups[static_cast<size_t>(args.cache.group)];
   if (args.in_order) params.batch.tree_mask = nullptr;
   params.shared_rows = plan->shared_rows;
+  params.tile_merges = plan->tile_merges;
+  params.merge_counters = step_.counters;
   // The plan has no more partial results, and pages of a copy, than fit.
   const AttentionRoom room = RoomOf(step_.workspace.bytes, grouping);
   params.partial_out = reinterpret_cast<float*>(step_.workspace.data);
@@ -200,12 +204,18 @@ ExpertGroups CudaOps::GroupExperts(const ExpertMixArgs& args) {
       ChooseChunkRows(n_pairs, args.up->count, step_.runtime.info().has_hopper_code);
   const int64_t chunks = n_pairs / groups.chunk_rows + args.up->count;
   groups.max_chunks = static_cast<int32_t>(std::min(n_pairs, chunks));
-  const int64_t bytes =
-      (n_pairs + 4) * int64_t{sizeof(int32_t)} + groups.max_chunks * int64_t{sizeof(ExpertChunk)};
+  const int64_t blocks =
+      n_pairs > kMostPairsOfBlock ? (n_pairs + kGroupPairs - 1) / kGroupPairs : 0;
+  const int64_t bytes = (n_pairs + 4 + blocks * args.up->count) * int64_t{sizeof(int32_t)} +
+                        groups.max_chunks * int64_t{sizeof(ExpertChunk)};
   HEDDLE_CHECK(bytes <= step_.workspace.bytes, "the workspace does not hold the experts' pairs");
   groups.n_chunks = reinterpret_cast<int32_t*>(step_.workspace.data);
   groups.pairs = groups.n_chunks + 4;
   groups.chunks = reinterpret_cast<ExpertChunk*>(groups.pairs + n_pairs);
+  if (blocks > 0) {
+    groups.block_counts = reinterpret_cast<int32_t*>(groups.chunks + groups.max_chunks);
+    groups.counter = step_.counters;
+  }
   Note(LaunchGroupExperts(args.experts, n_pairs, args.up->count, groups, step_.stream),
        "grouping experts");
   return groups;

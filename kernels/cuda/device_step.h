@@ -30,6 +30,7 @@ struct Workspace {
 
 // One for every 128 rows of a weight, enough for half a million rows.
 inline constexpr int64_t kReductionCounters = 4096;
+static_assert(kMaxMergeCounters <= kReductionCounters);
 
 // The plan of a step's attention, and the device addresses of its parts.
 struct PlannedAttention {
@@ -38,6 +39,7 @@ struct PlannedAttention {
   const AttentionTile* decode = nullptr;
   const AttentionTile* prefill = nullptr;
   const AttentionMerge* merges = nullptr;
+  const AttentionMerge* tile_merges = nullptr;
   const int32_t* shared_rows = nullptr;
   // As in AttentionPlan. wide_of_span is the address for span 0: earlier spans than the first have
   // no entry.
@@ -46,6 +48,10 @@ struct PlannedAttention {
   const int32_t* wide_pages = nullptr;
   const int32_t* wide_of_span = nullptr;
 };
+
+// Adds the plan's arrays to what is copied to the device next.
+PlannedAttention StagePlan(const AttentionPlan& plan, const AttentionGrouping& grouping,
+                           Staging* staging);
 
 struct DeviceStep {
   Runtime& runtime;
@@ -69,6 +75,14 @@ struct DeviceStep {
   int32_t attention_multiprocessors = 0;  // limit for attention; 0: all
   // Plans a grouping that the step has not met yet.
   std::function<absl::StatusOr<PlannedAttention>(const AttentionGrouping&)> plan_attention;
+
+  // Launches what the step's tape holds and goes on without it; `for_good`: steps of so many rows
+  // cannot be graphs. Empty: there is no tape.
+  std::function<absl::Status(bool for_good)> leave_tape;
+  // Comes before work that no tape can keep: calls of a library, trials.
+  void LeaveTape(bool for_good) {
+    if (leave_tape) Note(leave_tape(for_good));
+  }
 
   // Multiprocessors for products, beside the other half's attention.
   int32_t FreeMultiprocessors() const {

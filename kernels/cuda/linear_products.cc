@@ -163,6 +163,7 @@ LinearWay LinearProducts::WayOf(const LinearParams& params, const Workspace& scr
 // the device shows in the next launch. Without memory to write to, nothing is learned.
 LinearWay LinearProducts::TimeWays(const LinearParams& params, const LinearWayList& ways,
                                    const Workspace& scratch) {
+  step_.LeaveTape(/*for_good=*/false);
   const int64_t bytes = params.out.rows * params.out.stride * (params.out_f32 ? 4 : 2);
   absl::StatusOr<void*> out = step_.runtime.AllocateDevice(bytes);
   if (!out.ok()) return ways.front();
@@ -241,6 +242,10 @@ void LinearProducts::LinearByBulk(const LinearParams& params, const Workspace& s
 
 void LinearProducts::LinearManyRows(const LinearParams& params, const Workspace& scratch) {
   if (IsByLibrary(params.weight, scratch)) return LinearByLibrary(params, scratch);
+  LinearByOurs(params, scratch);
+}
+
+void LinearProducts::LinearByOurs(const LinearParams& params, const Workspace& scratch) {
   if (step_.runtime.info().has_hopper_code) return LinearByBulk(params, scratch);
   step_.Note(LaunchLinearTiled(params, step_.stream), "linear (tiled)");
 }
@@ -249,6 +254,7 @@ void LinearProducts::LinearManyRows(const LinearParams& params, const Workspace&
 // many rows at a time as it holds.
 void LinearProducts::LinearByLibrary(const LinearParams& params, const Workspace& scratch) {
   const Stream stream = step_.stream;
+  step_.LeaveTape(/*for_good=*/true);
   const bool plain = IsPlain(params);
   const int64_t rows = params.x.rows;
   const int64_t count = plain ? rows : RowsOfPart(rows, scratch.bytes / (params.weight.rows * 2));
@@ -261,7 +267,7 @@ void LinearProducts::LinearByLibrary(const LinearParams& params, const Workspace
       product.out_f32 = false;
     }
     if (!step_.library->Multiply(product, stream)) {
-      step_.Note(LaunchLinearTiled(part, stream), "linear (tiled)");
+      LinearByOurs(part, scratch);
     } else if (!plain) {
       step_.Note(LaunchEpilogue(part, {.sums = product.out}, stream), "epilogue");
     }

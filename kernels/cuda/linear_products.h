@@ -53,6 +53,8 @@ class LinearProducts {
   void LinearByBulk(const LinearParams& params, const Workspace& scratch);
   // Multiplies BF16 weights by the library, or by our own kernels without one.
   void LinearManyRows(const LinearParams& params, const Workspace& scratch);
+  // By the fastest of our own kernels for BF16 weights.
+  void LinearByOurs(const LinearParams& params, const Workspace& scratch);
   void LinearByLibrary(const LinearParams& params, const Workspace& scratch);
   // Whether the library multiplies the weight's 8-bit codes.
   bool TakesCodes(const DeviceWeight& weight) const;

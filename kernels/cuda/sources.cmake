@@ -8,6 +8,7 @@ set(heddle_cuda_host_sources
   cuda_ops.cc
   linear_products.cc
   nano_split.cc
+  planned_attention.cc
   split_ops.cc
   staged_batch.cc
   attention/attention_choice.cc

@@ -7,9 +7,12 @@
 #include "absl/strings/str_cat.h"
 #include "tests/emulate/async_state.h"
 #include "tests/emulate/emulator.h"
+#include "tests/emulate/machine.h"
 
 namespace heddle::kernels::cuda::emulate {
 namespace {
+
+int64_t tile_copies = 0;  // of all kernels so far
 
 int32_t Me() { return Current().thread; }
 
@@ -148,8 +151,11 @@ void NamedBarrier(int32_t id, int32_t threads, bool waits) {
   Async().clocks.Acquire(Me(), barrier.completed);
 }
 
+int64_t TileCopies() { return tile_copies; }
+
 void CopyTile(int32_t to_offset, const TensorMap& map, int32_t x, int32_t y, int32_t barrier) {
   UseAsync();
+  ++tile_copies;
   Barrier* signals = FindBarrier(barrier);
   const char* wrong = WrongTile(to_offset, map);
   Complain(wrong, to_offset);

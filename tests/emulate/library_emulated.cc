@@ -33,6 +33,7 @@ class EmulatedLibrary final : public LibraryMatmul {
       : has_f8_(info.major * 10 + info.minor >= 89),
         has_tiles_(info.major == 9 && machine.scales_rows),
         scales_rows_(machine.scales_rows),
+        has_products_(machine.has_products),
         has_codes_(machine.has_codes) {}
 
   std::string name() const override { return "emulated library"; }
@@ -40,6 +41,7 @@ class EmulatedLibrary final : public LibraryMatmul {
   void SpareMultiprocessors(int32_t) override {}
 
   bool Multiply(const LinearParams& p, Stream) override {
+    if (!has_products_) return false;
     emulate::CatchUp();
     const bool adds = p.epilogue == Epilogue::kAdd;
     for (int64_t t = 0; t < p.x.rows; ++t) {
@@ -152,6 +154,7 @@ class EmulatedLibrary final : public LibraryMatmul {
   const bool has_f8_;
   const bool has_tiles_;
   const bool scales_rows_;
+  const bool has_products_;
   const bool has_codes_;
 };
 

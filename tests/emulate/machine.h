@@ -15,6 +15,7 @@ struct Machine {
   int64_t taken_bytes = 0;       // used by other processes
   bool has_library = false;      // in place of cuBLASLt
   bool scales_rows = true;       // the library scales rows and tiles in FP8 products
+  bool has_products = true;      // the library has an algorithm for products of BF16
   bool has_codes = true;         // the library has an algorithm for products of codes
   bool refuses_changes = false;  // drivers refuse changes of graphs
   bool refuses_graphs = false;
@@ -34,6 +35,11 @@ void CatchUp();
 
 // The number of graph launches with changed shapes or parameters since SetMachine.
 int64_t GraphChanges();
+
+// The number of graphs launched since SetMachine.
+int64_t GraphLaunches();
+// The number of tiles that bulk copies have moved in this process.
+int64_t TileCopies();
 
 const Machine& CurrentMachine();
 

@@ -49,6 +49,7 @@ struct State {
   emulate::Machine machine;
   int64_t launches = 0;
   int64_t graph_changes = 0;
+  int64_t graph_launches = 0;
   bool is_faulty = false;
   bool has_finding = false;  // a kernel had a finding
   std::deque<std::unique_ptr<HeldLaunch>> held;
@@ -58,6 +59,16 @@ struct State {
 State& Get() {
   static State state;
   return state;
+}
+
+// A lane of a device.
+struct EmulatedStream {
+  bool follows_launch = true;  // the last thing that it was given, if any, was a launch
+};
+
+// Notes that something other than a launch was given to the lane.
+void NoteOther(const LaunchQueue& queue) {
+  static_cast<EmulatedStream*>(queue.stream)->follows_launch = false;
 }
 
 // The limit per block: CUDA C++ Programming Guide, "Technical Specifications per Compute
@@ -153,6 +164,7 @@ void CatchUp() {
 }
 
 int64_t GraphChanges() { return Get().graph_changes; }
+int64_t GraphLaunches() { return Get().graph_launches; }
 
 const Machine& CurrentMachine() { return Get().machine; }
 
@@ -173,11 +185,17 @@ absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Open(int32_t ordinal) {
                     .has_hopper_code = machine.compute_major == 9};
   HEDDLE_RETURN_IF_ERROR(CheckCapability(runtime->info_));
   if (!machine.has_code) return NoCodeFor(runtime->info_, "80, 90a");
-  for (LaunchQueue& queue : runtime->queues_) queue.early = machine.compute_major == 9;
+  for (LaunchQueue& queue : runtime->queues_) {
+    queue.early = machine.compute_major == 9;
+    queue.stream = new EmulatedStream;
+  }
   return runtime;
 }
 
-Runtime::~Runtime() { emulate::CatchUp(); }
+Runtime::~Runtime() {
+  emulate::CatchUp();
+  for (LaunchQueue& queue : queues_) delete static_cast<EmulatedStream*>(queue.stream);
+}
 
 void Runtime::Bind() const {}
 
@@ -191,6 +209,8 @@ absl::StatusOr<void*> Runtime::AllocateDevice(int64_t bytes) {
     return OutOfDeviceMemory(info_, bytes, FreeBytes(), allocated_bytes_);
   }
   void* data = ::operator new(static_cast<size_t>(bytes), kAlignment);
+  FollowOther();
+  NoteOther(queues_[0]);
   std::memset(data, 0, static_cast<size_t>(bytes));
   allocated_bytes_ += bytes;
   return data;
@@ -216,6 +236,8 @@ void Runtime::FreePinned(void* data) {
 
 absl::Status Runtime::CopyToDevice(void* to, const void* from, int64_t bytes) {
   HEDDLE_RETURN_IF_ERROR(Working(*this, "copying to the device"));
+  FollowOther();
+  NoteOther(queues_[0]);
   Enqueue([=] { std::memcpy(to, from, static_cast<size_t>(bytes)); });
   if (!IsPinned(from)) emulate::CatchUp();
   return absl::OkStatus();
@@ -223,6 +245,8 @@ absl::Status Runtime::CopyToDevice(void* to, const void* from, int64_t bytes) {
 
 absl::Status Runtime::CopyToHost(void* to, const void* from, int64_t bytes) {
   HEDDLE_RETURN_IF_ERROR(Working(*this, "copying from the device"));
+  FollowOther();
+  NoteOther(queues_[0]);
   Enqueue([=] { std::memcpy(to, from, static_cast<size_t>(bytes)); });
   if (!IsPinned(to)) emulate::CatchUp();
   return absl::OkStatus();
@@ -230,6 +254,8 @@ absl::Status Runtime::CopyToHost(void* to, const void* from, int64_t bytes) {
 
 absl::Status Runtime::CopyOnDevice(void* to, const void* from, int64_t bytes) {
   HEDDLE_RETURN_IF_ERROR(Working(*this, "copying on the device"));
+  FollowOther();
+  NoteOther(queues_[0]);
   Enqueue([=] { std::memcpy(to, from, static_cast<size_t>(bytes)); });
   return absl::OkStatus();
 }
@@ -248,6 +274,8 @@ absl::Status Runtime::Synchronize() {
 }
 
 absl::Status Runtime::Mark(int mark) {
+  FollowOther();
+  NoteOther(queues_[0]);
   mark_ns_[mark] = 0;
   Enqueue([this, mark, time = ++marked_[mark]] {
     if (time != marked_[mark]) return;  // set anew since
@@ -268,8 +296,12 @@ absl::StatusOr<int64_t> Runtime::NsBetween(int from, int to) const {
 }
 
 // Faults and findings show when the stream is waited for, not here.
-Error LaunchKernel(const void* kernel, Tape::Caller call, const LaunchShape& shape, void*,
+Error LaunchKernel(const void* kernel, Tape::Caller call, const LaunchShape& shape, void* stream,
                    const void* params, size_t params_bytes) {
+  auto& own = *static_cast<EmulatedStream*>(stream);
+  HEDDLE_CHECK(own.follows_launch || !shape.early,
+               "a launch may begin before the end of something that is no launch");
+  own.follows_launch = true;
   HEDDLE_CHECK(shape.shared_bytes <= MaxSharedBytes(Get().machine),
                "more shared memory than the device has");
   const auto* bytes = static_cast<const std::byte*>(params);
@@ -278,6 +310,9 @@ Error LaunchKernel(const void* kernel, Tape::Caller call, const LaunchShape& sha
   });
   return kSuccess;
 }
+
+// The emulated device gives every kernel all that it has.
+Error PrepareKernel(const void*, const LaunchShape&, Stream) { return kSuccess; }
 
 Error EncodeTensorMap(const TiledMatrix& matrix, TensorMap* map) {
   *map = {.data = static_cast<const uint8_t*>(matrix.data),
@@ -301,6 +336,7 @@ absl::Status Runtime::Wait(int lane, int on) {
     queues_[lane].tape->Wait(lane, on);
   } else {
     queues_[lane].joins = true;
+    NoteOther(queues_[lane]);
   }
   return absl::OkStatus();
 }
@@ -319,9 +355,10 @@ absl::Status Runtime::LaunchAll(const Tape& tape) {
     }
     HEDDLE_CHECK(next < launches.size(), "the lanes of a tape wait for each other");
     const Tape::Launch& launch = launches[next];
-    HEDDLE_RETURN_IF_ERROR(ToStatus(LaunchKernel(launch.kernel, launch.call, launch.shape, nullptr,
-                                                 tape.params(next), launch.params_bytes),
-                                    "launching a kernel"));
+    HEDDLE_RETURN_IF_ERROR(
+        ToStatus(LaunchKernel(launch.kernel, launch.call, launch.shape, queues_[launch.lane].stream,
+                              tape.params(next), launch.params_bytes),
+                 "launching a kernel"));
     done[next] = true;
   }
   return absl::OkStatus();
@@ -340,7 +377,13 @@ absl::Status Runtime::ChangeGraph(Graph graph, const Tape& tape, size_t i) {
   return absl::OkStatus();
 }
 
-absl::Status Runtime::LaunchGraph(Graph graph) { return LaunchAll(*static_cast<Tape*>(graph)); }
+absl::Status Runtime::LaunchGraph(Graph graph) {
+  FollowOther();
+  ++Get().graph_launches;
+  HEDDLE_RETURN_IF_ERROR(LaunchAll(*static_cast<Tape*>(graph)));
+  NoteOther(queues_[0]);
+  return absl::OkStatus();
+}
 
 void Runtime::FreeGraph(Graph graph) { delete static_cast<Tape*>(graph); }
 

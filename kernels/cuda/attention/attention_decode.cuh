@@ -2,9 +2,9 @@
 //
 // A block takes a tile of up to 16 packed rows (query rows x the query heads of one KV head) of one
 // sequence and walks its keys 64 at a time, 16 for each of its 4 warps; the warps' results are
-// merged at the end. Stages, padding and caches of 8 bits are as in attention_flash.cuh. Decoding
-// is bound by memory if the work on each key takes less time than its transfer, so two things are
-// different here:
+// merged at the end; parts of a long context by the last of their blocks. Stages, padding and
+// caches of 8 bits are as in attention_flash.cuh. Decoding is bound by memory if the work on each
+// key takes less time than its transfer, so two things are different here:
 //   scores    are rows times keys. An instruction has 16 rows, used or not; only the scores of the
 //             first kHalves x 8 rows are looked at. Llama's groups of 4 heads are one half, which
 //             saves exponentials and masks of 8 rows.
@@ -15,6 +15,7 @@
 #pragma once
 
 #include "kernels/cuda/attention/attention_flash.cuh"
+#include "kernels/cuda/attention/attention_merge.cuh"
 
 namespace heddle::kernels::cuda {
 namespace decode {
@@ -287,6 +288,28 @@ HEDDLE_DEVICE void MergeAndStore(const AttentionParams& p, const SequenceView& s
   }
 }
 
+// The last block to come here of those with parts of the same rows merges the parts. Nobody waits:
+// whoever is not the last is done.
+template <typename M>
+HEDDLE_DEVICE void MergeIfLast(const AttentionParams& p, const SequenceView& s,
+                               const AttentionTile& tile, const M& memory) {
+  const AttentionMerge parts = p.tile_merges[tile.merge];
+  FenceDevice();
+  SyncThreads();  // all threads' results are out, and all have read the states
+  if (ThreadX() == 0) {
+    int32_t* counter = p.merge_counters + tile.merge * p.args.cache.n_kv_heads + s.kv_head;
+    const bool is_last = AtomicAddGlobal(counter, 1) == parts.own.count - 1;
+    if (is_last) *counter = 0;
+    memory.states.Set(0, is_last ? 1.0f : 0.0f);
+  }
+  SyncThreads();
+  if (memory.states.Get(0) == 0) return;
+  FenceDevice();
+  for (int row = WarpIndex(); row < M::L::kRows && s.Has(tile.first + row); row += kWarps) {
+    merge::MergeRow<4>(p, s, {parts, row, s.kv_head}, BFloat16());
+  }
+}
+
 template <typename Kv, int kDim, int kHalves, bool kTrees>
 HEDDLE_DEVICE void Attend(const AttentionParams& p, const AttentionTile& tile) {
   using M = flash::Memory<Kv, kDim, /*kDecodes=*/true>;
@@ -333,6 +356,7 @@ HEDDLE_DEVICE void Attend(const AttentionParams& p, const AttentionTile& tile) {
   LeaveResults<Kv>(s, tile, memory, run);
   SyncThreads();
   MergeAndStore(p, s, tile, memory);
+  if (tile.merge >= 0) MergeIfLast(p, s, tile, memory);
 }
 
 // Blocks per multiprocessor. A stage is a chain of loads, conversions, products and exponentials,

@@ -43,6 +43,8 @@ struct AttentionTile {
   // range of `seq`'s keys. Such results are partial ones.
   int32_t shared_begin = 0;
   int32_t n_shared = 0;
+  // The last block to finish a part of AttentionParams::tile_merges[merge] merges them; -1: none.
+  int32_t merge = -1;
 };
 // Partial results begin + i * stride, i < count, belong to one packed row.
 struct PartialRange {
@@ -80,7 +82,16 @@ struct AttentionParams {
   const int32_t* shared_rows = nullptr;
   float* partial_out = nullptr;  // [partials, n_kv_heads, head_dim], normalised
   float* partial_lse = nullptr;  // [partials, n_kv_heads] natural logarithm
+  // For decode tiles of kFlash; each merge's own parts are all there is to merge.
+  const AttentionMerge* tile_merges = nullptr;
+  int32_t* merge_counters = nullptr;  // [tile_merges, n_kv_heads] zeros, before and after
 };
+// Whether rows of `out` can be merged 4 columns at a time.
+inline bool MergesWide(const AttentionArgs& args, int64_t element_bytes) {
+  const Tensor& out = args.out;
+  return args.cache.head_dim % 4 == 0 && out.stride % 4 == 0 &&
+         reinterpret_cast<uintptr_t>(out.data) % static_cast<uintptr_t>(4 * element_bytes) == 0;
+}
 // Any shape and type, F32 arithmetic, one warp per key; exact but slow. It takes no tiles of shared
 // rows.
 Error LaunchAttentionPlain(const AttentionParams& params, DType act, Stream stream);

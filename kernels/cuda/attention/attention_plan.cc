@@ -238,15 +238,15 @@ class Planner {
         continue;
       }
       const auto keys = static_cast<int32_t>(RoundUp(CeilDiv(piece.keys(), parts), kKeyTile));
+      AttentionTile part = piece.tile;
       PartialRange range = {plan_.n_partials, piece.rows,
                             static_cast<int32_t>(CeilDiv(piece.keys(), keys))};
       if (is_shared) {
         range = PlacePrefix(piece, range.count);
       } else {
         plan_.n_partials += range.count * range.stride;
-        AddMerges(piece, range);
+        part.merge = AddMerges(piece, range, pieces.tile_rows == kDecodeTileRows);
       }
-      AttentionTile part = piece.tile;
       for (int32_t i = 0; i < range.count; ++i) {
         part.key_begin = piece.tile.key_begin + i * keys;
         part.key_end = std::min(part.key_begin + keys, piece.tile.key_end);
@@ -269,7 +269,15 @@ class Planner {
     return range;
   }
 
-  void AddMerges(const Piece& piece, const PartialRange& own) {
+  // Returns AttentionTile::merge of the parts. The blocks that make parts of a decode tile merge
+  // them if all parts are theirs.
+  int32_t AddMerges(const Piece& piece, const PartialRange& own, bool is_narrow) {
+    const auto merges = static_cast<int64_t>(plan_.tile_merges.size()) + 1;
+    if (grouping_.merges_in_tiles && is_narrow && piece.prefix < 0 &&
+        merges * grouping_.n_kv_heads <= kMaxMergeCounters) {
+      plan_.tile_merges.push_back({piece.tile.seq, piece.tile.first, own, {}});
+      return static_cast<int32_t>(plan_.tile_merges.size()) - 1;
+    }
     PartialRange shared;
     if (piece.prefix >= 0) shared = prefixes_[static_cast<size_t>(piece.prefix)].partials;
     for (int32_t row = 0; row < piece.rows; row += kDecodeTileRows) {
@@ -278,6 +286,7 @@ class Planner {
       merge.shared.begin += piece.position + row;
       plan_.merges.push_back(merge);
     }
+    return -1;
   }
 
   const HostBatch& batch_;

@@ -43,13 +43,15 @@ struct AttentionGrouping {
   // Not 0: the cache has 8 bits and pages of so many positions, and prefill_rows is that of a
   // kernel that reads 16 bits. If copying the pages does not pay, tiles have kPrefillTileRows.
   int32_t widened_page_tokens = 0;
+  bool merges_in_tiles = false;  // blocks of decode tiles merge their own parts
   friend bool operator==(const AttentionGrouping&, const AttentionGrouping&) = default;
 };
 
 struct AttentionPlan {
-  std::vector<AttentionTile> decode;   // of kDecodeTileRows
-  std::vector<AttentionTile> prefill;  // of prefill_rows
-  std::vector<AttentionMerge> merges;
+  std::vector<AttentionTile> decode;        // of kDecodeTileRows
+  std::vector<AttentionTile> prefill;       // of prefill_rows
+  std::vector<AttentionMerge> merges;       // in a launch behind all tiles
+  std::vector<AttentionMerge> tile_merges;  // by the decode tiles that name them
   std::vector<int32_t> shared_rows;
   int32_t n_partials = 0;
   int32_t prefill_rows = 0;  // per tile
@@ -71,6 +73,9 @@ inline constexpr int32_t kMinSharedKeys = 256;
 // The fewest keys per block of the device that sharing must save in all: another launch and a merge
 // take as long, some 4 us of 132 multiprocessors.
 inline constexpr int32_t kMinSavedKeys = 128;
+
+// Counters that merging in tiles may use: one for each merge and KV head.
+inline constexpr int32_t kMaxMergeCounters = 4096;
 
 // Sequences [begin, end) of a batch.
 struct SequenceRange {

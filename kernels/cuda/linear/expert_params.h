@@ -24,7 +24,14 @@ struct ExpertGroups {
   int32_t* n_chunks = nullptr;    // one number, <= max_chunks
   int32_t max_chunks = 0;
   int32_t chunk_rows = 0;  // most pairs of a chunk: 8, 32, 64 or 128
+  // For several blocks, of kGroupPairs pairs each; nullptr: one block groups all.
+  int32_t* block_counts = nullptr;  // [blocks, experts]
+  int32_t* counter = nullptr;       // 0 before and after
 };
+// A block's share where several group the pairs: two for each thread.
+inline constexpr int64_t kGroupPairs = 2048;
+// Up to so many pairs one block is as fast as two launches of several.
+inline constexpr int64_t kMostPairsOfBlock = 4096;
 
 // Multiplies each (row, choice) pair by one of a stack's matrices: output row `pair` comes from x
 // row pair / pairs_per_row and matrix experts[pair].

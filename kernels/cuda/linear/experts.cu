@@ -6,6 +6,7 @@
 #include "kernels/cuda/linear/epilogue.cuh"
 #include "kernels/cuda/linear/expert_params.h"
 #include "kernels/cuda/linear/weight_element.cuh"
+#include "kernels/cuda/primitives/group.cuh"
 #include "kernels/cuda/primitives/launch.cuh"
 
 namespace heddle::kernels::cuda {
@@ -213,6 +214,80 @@ HEDDLE_KERNEL GroupKernel(HEDDLE_PARAMS(GroupParams, p)) {
   }
 }
 
+// The share of a block among several.
+struct PairRange {
+  int64_t begin, end;
+  HEDDLE_DEVICE PairRange(const GroupParams& p) {
+    begin = static_cast<int64_t>(BlockX()) * kGroupPairs;
+    end = begin + kGroupPairs < p.n_pairs ? begin + kGroupPairs : p.n_pairs;
+  }
+};
+
+// Run by the last block to have counted: from each block's number of pairs of an expert, where the
+// block's pairs of that expert begin.
+HEDDLE_DEVICE void PlaceBlocks(const GroupParams& p, Shared<int32_t> counts,
+                               Shared<int32_t> begins) {
+  int32_t* of_blocks = p.groups.block_counts;
+  for (int e = ThreadX(); e < p.count; e += ThreadCount()) {
+    int32_t sum = 0;
+    for (int b = 0; b < GridX(); ++b) sum += of_blocks[b * p.count + e];
+    counts.Set(e, sum);
+  }
+  SyncThreads();
+  if (WarpIndex() == 0) PlaceExperts(p, counts, begins);
+  SyncThreads();
+  for (int e = ThreadX(); e < p.count; e += ThreadCount()) {
+    int32_t at = begins.Get(e);
+    for (int b = 0; b < GridX(); ++b) {
+      const int32_t own = of_blocks[b * p.count + e];
+      of_blocks[b * p.count + e] = at;
+      at += own;
+    }
+  }
+}
+
+// The first of two launches for many pairs: every block counts its own, the last one places all.
+HEDDLE_KERNEL GroupCountKernel(HEDDLE_PARAMS(GroupParams, p)) {
+  StartInTurn();
+  SharedArena arena;
+  Shared<int32_t> counts = arena.Take<int32_t>(p.count);
+  Shared<int32_t> begins = arena.Take<int32_t>(p.count);
+  Shared<int32_t> order = arena.Take<int32_t>(1);
+  const PairRange own(p);
+  for (int e = ThreadX(); e < p.count; e += ThreadCount()) counts.Set(e, 0);
+  SyncThreads();
+  for (int64_t i = own.begin + ThreadX(); i < own.end; i += ThreadCount()) {
+    counts.AtomicAdd(p.experts[i], 1);
+  }
+  SyncThreads();
+  for (int e = ThreadX(); e < p.count; e += ThreadCount()) {
+    p.groups.block_counts[static_cast<int64_t>(BlockX()) * p.count + e] = counts.Get(e);
+  }
+  FenceDevice();
+  SyncThreads();
+  if (ThreadX() == 0) order.Set(0, AtomicAddGlobal(p.groups.counter, 1));
+  SyncThreads();
+  if (order.Get(0) != GridX() - 1) return;
+  FenceDevice();
+  if (ThreadX() == 0) *p.groups.counter = 0;
+  PlaceBlocks(p, counts, begins);
+}
+
+// The second: every block puts its pairs in their places.
+HEDDLE_KERNEL GroupPlaceKernel(HEDDLE_PARAMS(GroupParams, p)) {
+  StartInTurn();
+  SharedArena arena;
+  Shared<int32_t> begins = arena.Take<int32_t>(p.count);
+  const PairRange own(p);
+  for (int e = ThreadX(); e < p.count; e += ThreadCount()) {
+    begins.Set(e, p.groups.block_counts[static_cast<int64_t>(BlockX()) * p.count + e]);
+  }
+  SyncThreads();
+  for (int64_t i = own.begin + ThreadX(); i < own.end; i += ThreadCount()) {
+    p.groups.pairs[begins.AtomicAdd(p.experts[i], 1)] = static_cast<int32_t>(i);
+  }
+}
+
 struct SumParams {
   Tensor rows;
   const float* weights;
@@ -220,20 +295,48 @@ struct SumParams {
   Tensor out;
 };
 
-// One block per row, one thread per column.
-template <typename T>
+// BlockX: a row. BlockY: kThreads groups of kWidth columns, one for each thread. The loads of
+// kChoices choices are in flight together; sums are in the order of the choices.
+template <typename T, int kWidth>
 HEDDLE_KERNEL ExpertSumKernel(HEDDLE_PARAMS(SumParams, p)) {
+  constexpr int kChoices = 4;
   StartInTurn();
   const int64_t t = BlockX();
-  T* out = p.out.row<T>(t);
-  for (int64_t c = ThreadX(); c < p.out.cols; c += ThreadCount()) {
-    float sum = ToFloat(out[c]);
-    for (int i = 0; i < p.top_k; ++i) {
-      const int64_t pair = t * p.top_k + i;
-      sum += p.weights[pair] * ToFloat(p.rows.row<T>(pair)[c]);
+  const int64_t c = (static_cast<int64_t>(BlockY()) * kThreads + ThreadX()) * kWidth;
+  if (c >= p.out.cols) return;
+  T* out = p.out.row<T>(t) + c;
+  Group<T, kWidth> sums = LoadGroup<kWidth>(out);
+  float sum[kWidth];
+  HEDDLE_UNROLL
+  for (int j = 0; j < kWidth; ++j) sum[j] = ToFloat(sums.item[j]);
+  for (int first = 0; first < p.top_k; first += kChoices) {
+    Group<T, kWidth> row[kChoices];
+    float weight[kChoices];
+    HEDDLE_UNROLL
+    for (int i = 0; i < kChoices; ++i) {
+      const int choice = first + i < p.top_k ? first + i : first;
+      const int64_t pair = t * p.top_k + choice;
+      weight[i] = p.weights[pair];
+      row[i] = LoadGroup<kWidth>(p.rows.row<T>(pair) + c);
     }
-    out[c] = RoundTo(sum, T());
+    HEDDLE_UNROLL
+    for (int i = 0; i < kChoices; ++i) {
+      if (first + i >= p.top_k) break;
+      HEDDLE_UNROLL
+      for (int j = 0; j < kWidth; ++j) sum[j] += weight[i] * ToFloat(row[i].item[j]);
+    }
   }
+  HEDDLE_UNROLL
+  for (int j = 0; j < kWidth; ++j) sums.item[j] = RoundTo(sum[j], T());
+  StoreGroup(out, sums);
+}
+
+// Whether rows can be moved 16 bytes at a time.
+template <typename T>
+bool IsWide(const Tensor& x) {
+  constexpr int kWidth = 16 / sizeof(T);
+  return reinterpret_cast<uintptr_t>(x.data) % 16 == 0 && x.stride % kWidth == 0 &&
+         x.cols % kWidth == 0;
 }
 
 struct HeadLinearParams {
@@ -302,17 +405,32 @@ Error LaunchExpertLinear(const ExpertLinearParams& params, int64_t n_pairs, DTyp
 
 Error LaunchGroupExperts(const int32_t* experts, int64_t n_pairs, int32_t count,
                          const ExpertGroups& groups, Stream stream) {
-  const int threads = n_pairs < 256 && count < 256 ? 256 : kGroupThreads;
-  const LaunchShape shape = {.threads = threads,
-                             .shared_bytes = 2 * SharedBytesFor<int32_t>(count)};
-  return Launch(GroupKernel, shape, stream, GroupParams{experts, n_pairs, count, groups});
+  const GroupParams params = {experts, n_pairs, count, groups};
+  const int arrays = 2 * SharedBytesFor<int32_t>(count);
+  if (groups.block_counts == nullptr) {
+    const int threads = n_pairs < 256 && count < 256 ? 256 : kGroupThreads;
+    return Launch(GroupKernel, {.threads = threads, .shared_bytes = arrays}, stream, params);
+  }
+  const LaunchShape shape = {.grid_x = CeilDiv(n_pairs, kGroupPairs),
+                             .threads = kGroupThreads,
+                             .shared_bytes = arrays + SharedBytesFor<int32_t>(1)};
+  if (const Error error = Launch(GroupCountKernel, shape, stream, params); error != kSuccess) {
+    return error;
+  }
+  return Launch(GroupPlaceKernel, shape, stream, params);
 }
 
 Error LaunchExpertSum(Tensor rows, const float* weights, int32_t top_k, Tensor out, DType act,
                       Stream stream) {
-  const LaunchShape shape = {.grid_x = static_cast<int>(out.rows), .threads = kThreads};
+  const SumParams params = {rows, weights, top_k, out};
   return ForActivation(act, [&]<typename T>(T) {
-    return Launch(ExpertSumKernel<T>, shape, stream, SumParams{rows, weights, top_k, out});
+    constexpr int kWidth = 16 / sizeof(T);
+    const bool wide = IsWide<T>(rows) && IsWide<T>(out);
+    const LaunchShape shape = {.grid_x = static_cast<int>(out.rows),
+                               .grid_y = CeilDiv(out.cols, kThreads * (wide ? kWidth : 1)),
+                               .threads = kThreads};
+    return wide ? Launch(ExpertSumKernel<T, kWidth>, shape, stream, params)
+                : Launch(ExpertSumKernel<T, 1>, shape, stream, params);
   });
 }
 

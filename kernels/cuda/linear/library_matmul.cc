@@ -8,6 +8,7 @@
 #include <array>
 #include <limits>
 #include <map>
+#include <memory>
 #include <optional>
 #include <tuple>
 #include <type_traits>
@@ -128,8 +129,9 @@ Operands OperandsOf(const CodeProduct& p) {
           .out_stride = p.out.stride};
 }
 
-// The library's description of one product. It is column-major: our row-major out [n, m] is its [m,
-// n], the product of W (transposed) and x; for codes it knows no other form.
+// The library's description of products of one shape, whatever their addresses. It is column-major:
+// our row-major out [n, m] is its [m, n], the product of W (transposed) and x; for codes it knows
+// no other form.
 class Product {
  public:
   // `multiprocessors`: number to use; 0: all.
@@ -143,7 +145,7 @@ class Product {
             Set(CUBLASLT_MATMUL_DESC_TRANSA, CUBLAS_OP_T) &&
             (multiprocessors == 0 || Set(CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, multiprocessors)) &&
             (!p.is_fast() || Set(CUBLASLT_MATMUL_DESC_FAST_ACCUM, int8_t{1})) &&
-            (p.scales == Operands::Scales::kNone || SetScales(p)) &&
+            (p.scales == Operands::Scales::kNone || SetScaleModes(p)) &&
             api.layout_create(&w, p.type, k, m, p.w_stride) == CUBLAS_STATUS_SUCCESS &&
             api.layout_create(&x, p.type, k, n, p.x_stride) == CUBLAS_STATUS_SUCCESS &&
             api.layout_create(&out, p.out_type, m, n, p.out_stride) == CUBLAS_STATUS_SUCCESS;
@@ -158,6 +160,21 @@ class Product {
   Product& operator=(const Product&) = delete;
   bool good() const { return good_; }
 
+  // Makes the operands' scales those of the next product. False: the library has no such scales.
+  bool Use(const Operands& p) {
+    if (p.scales == Operands::Scales::kNone) return true;
+#if CUBLAS_VERSION >= 120900
+    const bool same = p.w_scales == w_scales_ && p.x_scales == x_scales_;
+    if (same) return true;
+    w_scales_ = p.w_scales;
+    x_scales_ = p.x_scales;
+    return Set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, static_cast<const void*>(p.w_scales)) &&
+           Set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, static_cast<const void*>(p.x_scales));
+#else
+    return false;
+#endif
+  }
+
   cublasLtMatmulDesc_t desc = nullptr;
   cublasLtMatrixLayout_t w = nullptr, x = nullptr, out = nullptr;
 
@@ -167,16 +184,14 @@ class Product {
     return api_.desc_set(desc, attribute, &value, sizeof(value)) == CUBLAS_STATUS_SUCCESS;
   }
 
-  bool SetScales([[maybe_unused]] const Operands& p) const {
+  bool SetScaleModes([[maybe_unused]] const Operands& p) const {
 #if CUBLAS_VERSION >= 120900
     const bool tiled = p.scales == Operands::Scales::kTiles;
     const int32_t rows = CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F;
     const int32_t w_mode = tiled ? CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F : rows;
     const int32_t x_mode = tiled ? CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F : rows;
     return Set(CUBLASLT_MATMUL_DESC_A_SCALE_MODE, w_mode) &&
-           Set(CUBLASLT_MATMUL_DESC_B_SCALE_MODE, x_mode) &&
-           Set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, static_cast<const void*>(p.w_scales)) &&
-           Set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, static_cast<const void*>(p.x_scales));
+           Set(CUBLASLT_MATMUL_DESC_B_SCALE_MODE, x_mode);
 #else
     return false;
 #endif
@@ -184,12 +199,43 @@ class Product {
 
   const Api& api_;
   bool good_ = false;
+  [[maybe_unused]] const float* w_scales_ = nullptr;  // that the description has
+  [[maybe_unused]] const float* x_scales_ = nullptr;
+};
+
+// The descriptions of the products met so far: making one is a dozen calls of the library, which a
+// step of an FP8 model would pay for each of its products.
+class Products {
+ public:
+  explicit Products(const Api& api) : api_(api) {}
+
+  // nullptr: the library does not take such a product. Valid until the next call.
+  const Product* Find(const Operands& p, int32_t multiprocessors) {
+    const Shape shape = {p.type,     p.out_type, p.m,          p.n,      p.k,
+                         p.w_stride, p.x_stride, p.out_stride, p.scales, multiprocessors};
+    auto found = known_.find(shape);
+    if (found == known_.end()) {
+      if (known_.size() == kMost) known_.clear();
+      found = known_.emplace(shape, std::make_unique<Product>(api_, p, multiprocessors)).first;
+    }
+    Product& product = *found->second;
+    return product.good() && product.Use(p) ? &product : nullptr;
+  }
+
+ private:
+  // Prompts come in any number of rows.
+  static constexpr size_t kMost = 4096;
+  using Shape = std::tuple<int, int, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t,
+                           Operands::Scales, int32_t>;
+
+  const Api& api_;
+  std::map<Shape, std::unique_ptr<Product>> known_;
 };
 
 class CublasLt final : public LibraryMatmul {
  public:
   CublasLt(Runtime& runtime, const Api& api, cublasLtHandle_t handle, void* workspace)
-      : runtime_(runtime), api_(api), handle_(handle), workspace_(workspace) {
+      : runtime_(runtime), api_(api), handle_(handle), workspace_(workspace), products_(api_) {
     for (cudaEvent_t& event : events_) cudaEventCreate(&event);
   }
   ~CublasLt() override {
@@ -249,8 +295,9 @@ class CublasLt final : public LibraryMatmul {
   using Key = std::tuple<int, int, int64_t, int64_t, int64_t, Operands::Scales, uint32_t, int32_t>;
 
   bool Enqueue(const Operands& p, Stream stream) {
-    const Product product(api_, p, multiprocessors_);
-    if (!product.good()) return false;
+    const Product* known = products_.Find(p, multiprocessors_);
+    if (known == nullptr) return false;
+    const Product& product = *known;
     stream_ = static_cast<cudaStream_t>(stream->stream);
     const Key key = {p.type,           p.out_type,      p.m, p.k, RowStepFrom(p.n), p.scales,
                      p.OutAlignment(), multiprocessors_};
@@ -356,7 +403,8 @@ class CublasLt final : public LibraryMatmul {
   Runtime& runtime_;
   Api api_;
   cublasLtHandle_t handle_;
-  void* workspace_;                // [kWorkspaceBytes] on the device
+  void* workspace_;  // [kWorkspaceBytes] on the device
+  Products products_;
   cudaStream_t stream_ = nullptr;  // of the current product
   int32_t multiprocessors_ = 0;    // number to use; 0: all
   cudaEvent_t events_[2] = {};

@@ -15,19 +15,7 @@ template <typename Params>
 Error Launch(void (*kernel)(Params), LaunchShape shape, Stream queue, const Params& params) {
   if (shape.grid_x <= 0 || shape.grid_y <= 0 || shape.grid_z <= 0) return kSuccess;
   const void* address = reinterpret_cast<const void*>(kernel);
-#if !defined(HEDDLE_CUDA_EMULATE)
-  // More than 48 KiB per block must be requested, and the last request holds for all later launches
-  // of the kernel, including those that a tape keeps: so it requests all that there is.
-  if (shape.shared_bytes > (48 << 10)) {
-    cudaError_t error = cudaFuncSetAttribute(address, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                             queue->max_shared_bytes);
-    if (error != cudaSuccess) return static_cast<Error>(error);
-  }
-  if (queue->one_split) {
-    cudaFuncSetAttribute(address, cudaFuncAttributePreferredSharedMemoryCarveout,
-                         cudaSharedmemCarveoutMaxShared);
-  }
-#endif
+  if (const Error error = PrepareKernel(address, shape, queue); error != kSuccess) return error;
   const Tape::Caller call = [](const void* function, const void* arguments) {
 #if defined(HEDDLE_CUDA_EMULATE)
     reinterpret_cast<void (*)(Params)>(const_cast<void*>(function))(

@@ -118,7 +118,10 @@ class Runtime {
 
  private:
   Runtime() {
-    for (int lane = 0; lane < kLanes; ++lane) queues_[lane].lane = lane;
+    for (int lane = 0; lane < kLanes; ++lane) {
+      queues_[lane].lane = lane;
+      queues_[lane].prepared = &prepared_;
+    }
   }
 
   // Notes that lane 0 was given something other than a launch. It is documented only for kernels
@@ -130,6 +133,7 @@ class Runtime {
 
   DeviceInfo info_;
   LaunchQueue queues_[kLanes];
+  PreparedKernels prepared_;
   [[maybe_unused]] bool has_early_edges_ = true;   // for graphs; false once the driver refused them
   [[maybe_unused]] void* copies_ = nullptr;        // a stream
   [[maybe_unused]] void* signals_[kLanes] = {};    // events

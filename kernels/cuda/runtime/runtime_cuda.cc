@@ -200,6 +200,7 @@ absl::Status Runtime::Wait(int lane, int on) {
 }
 
 absl::Status Runtime::Mark(int mark) {
+  FollowOther();
   return ToStatus(cudaEventRecord(static_cast<cudaEvent_t>(marks_[mark]), StreamOf(queues_[0])),
                   "marking a place on a stream");
 }
@@ -297,6 +298,24 @@ absl::Status Runtime::CopyBeside(Way way, void* to, const void* from, int64_t by
 
 absl::Status Runtime::Synchronize() {
   return ToStatus(cudaStreamSynchronize(StreamOf(queues_[0])), "running a step");
+}
+
+// The last request holds for all later launches of the kernel, including those that a tape keeps:
+// so it requests all that there is.
+Error PrepareKernel(const void* kernel, const LaunchShape& shape, Stream queue) {
+  constexpr int kUsualSharedBytes = 48 << 10;
+  const bool is_large = shape.shared_bytes > kUsualSharedBytes;
+  if (!is_large && !queue->one_split) return kSuccess;
+  if (queue->prepared->Has(kernel)) return kSuccess;
+  const cudaError_t error = cudaFuncSetAttribute(
+      kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, queue->max_shared_bytes);
+  if (error != cudaSuccess) return static_cast<Error>(error);
+  if (queue->one_split) {  // a refusal costs speed at most
+    cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                         cudaSharedmemCarveoutMaxShared);
+  }
+  queue->prepared->Add(kernel);
+  return kSuccess;
 }
 
 Error LaunchKernel(const void* kernel, Tape::Caller, const LaunchShape& shape, void* stream,

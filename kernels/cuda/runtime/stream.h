@@ -22,6 +22,9 @@ inline constexpr Error kEmulatedFault = 9999;  // see emulate::TakeFindings
 // Starts a kernel; `params` is copied.
 Error LaunchKernel(const void* kernel, Tape::Caller call, const LaunchShape& shape, void* stream,
                    const void* params, size_t params_bytes);
+// Asks the device once for what `kernel` needs beyond what any kernel has: more than 48 KiB of
+// shared memory for a block, or the division of memory that `queue` wants.
+Error PrepareKernel(const void* kernel, const LaunchShape& shape, Stream queue);
 // Describes `matrix` to bulk copies. kSuccess on devices of sm_90 only.
 Error EncodeTensorMap(const TiledMatrix& matrix, TensorMap* map);
 

@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <unordered_set>
 #include <vector>
 
 namespace heddle::kernels::cuda {
@@ -115,10 +116,21 @@ class Tape {
   std::vector<std::byte> params_;
 };
 
+// Kernels that were given what they need of a device, which holds for all their later launches.
+class PreparedKernels {
+ public:
+  bool Has(const void* kernel) const { return kernels_.count(kernel) > 0; }
+  void Add(const void* kernel) { kernels_.insert(kernel); }
+
+ private:
+  std::unordered_set<const void*> kernels_;
+};
+
 // The destination of launches.
 struct LaunchQueue {
-  void* stream = nullptr;  // cudaStream_t
-  Tape* tape = nullptr;    // not null: launches are recorded here instead
+  void* stream = nullptr;               // cudaStream_t
+  PreparedKernels* prepared = nullptr;  // of the device; all its queues share them
+  Tape* tape = nullptr;                 // not null: launches are recorded here instead
   int lane = 0;
   int32_t max_shared_bytes = 0;  // limit per block on the device
   bool early = false;            // the device lets launches begin early

@@ -176,6 +176,7 @@ class Context {
   bool has_refused() const { return has_refused_; }
   // Begins every call: cudaSuccess, or the reason for its failure.
   cudaError_t BeginCall();
+  int64_t attribute_requests = 0;  // calls of cudaFuncSetAttribute
   // Resets the context as in a new process: nothing is allocated, nothing is lost.
   void Restart();
 

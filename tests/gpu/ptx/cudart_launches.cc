@@ -141,6 +141,7 @@ cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void*
 
 cudaError_t cudaFuncSetAttribute(const void* function, cudaFuncAttribute attribute, int value) {
   return Call([&](Context& context) {
+    ++context.attribute_requests;
     CUkern_st* kernel = context.FindKernel(function);
     if (kernel == nullptr) return cudaErrorInvalidDeviceFunction;
     const cudaError_t error = context.Load(*kernel);

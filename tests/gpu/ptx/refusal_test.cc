@@ -104,6 +104,23 @@ TEST_CASE("Whenever the device is lost, the call that notices fails, and nothing
   CHECK(unnoticed < 60);
 }
 
+TEST_CASE("What a kernel needs beyond others is asked for once", "[ptx][kernel]") {
+  const auto device = *CreateCudaDevice(
+      {.workspace_bytes = int64_t{1} << 20, .graphs = false, .one_memory_split = true});
+  const int64_t bytes = kCols * int64_t{sizeof(float)};
+  const auto buffer = *device->Allocate(bytes);
+  std::vector<float> values(kCols, 0.5f);
+  values[7] = 1;
+  REQUIRE(device->Upload(buffer->data(), values.data(), bytes).ok());
+  const Tensor logits = {buffer->data(), 1, kCols, kCols};
+  const int64_t before = ptx::Context::Get().attribute_requests;
+  REQUIRE(Step(*device, logits, 7).ok());
+  const int64_t asked = ptx::Context::Get().attribute_requests - before;
+  CHECK(asked >= 4);  // two kernels, two requests each
+  REQUIRE(Step(*device, logits, 7).ok());
+  CHECK(ptx::Context::Get().attribute_requests == before + asked);
+}
+
 TEST_CASE("A GPU that the program holds no code for is refused at start", "[ptx][kernel]") {
   ptx::Context::Get().device.has_code = false;
   const absl::Status status = CreateCudaDevice({}).status();

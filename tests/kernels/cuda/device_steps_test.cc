@@ -1,0 +1,223 @@
+// Steps on the emulated CUDA device: which of them are graphs, what comes between them, and what
+// is launched where a library refuses.
+#include <cmath>
+#include <vector>
+
+#include "catch2/catch.hpp"
+#include "kernels/cuda/linear/expert_params.h"
+#include "kernels/cuda/runtime/runtime.h"
+#include "tests/emulate/machine.h"
+#include "tests/kernels/cuda/emulated.h"
+
+namespace heddle::kernels::test {
+namespace {
+
+using cuda::emulate::GraphLaunches;
+using cuda::emulate::Machine;
+using cuda::emulate::SetMachine;
+using cuda::emulate::TileCopies;
+
+// Sets a machine for the rest of a test.
+struct OnMachine {
+  explicit OnMachine(const Machine& machine) { SetMachine(machine); }
+  ~OnMachine() { SetMachine({}); }
+  OnMachine(const OnMachine&) = delete;
+  OnMachine& operator=(const OnMachine&) = delete;
+};
+
+constexpr int64_t kWidth = 128;  // 4 heads of 32
+
+std::vector<float> ValuesOf(const Activations& x, int64_t rows, int64_t cols) {
+  std::vector<float> values;
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t c = 0; c < cols; ++c) values.push_back(x(r, c));
+  }
+  return values;
+}
+
+// The outputs of decoding steps of so many sequences whose contexts grow.
+std::vector<float> DecodeSteps(const std::vector<int32_t>& sequences, const TestWeight& weight,
+                               bool graphs) {
+  auto device = *CreateCudaDevice({.workspace_bytes = int64_t{4} << 20, .graphs = graphs});
+  const WeightSource source = weight.source();
+  auto packed = *device->Pack({&source, 1});
+  std::vector<float> all;
+  for (size_t step = 0; step < sequences.size(); ++step) {
+    BatchSpec spec{{}, 16};
+    for (int32_t s = 0; s < sequences[step]; ++s) {
+      spec.sequences.push_back({1, 5 + s % 7 + static_cast<int32_t>(step)});
+    }
+    const TestBatch batch(spec);
+    TestCache cache(DType::kBF16, batch.num_pages, 16, 1, 32, 1);
+    Random random(static_cast<uint32_t>(step));
+    Matrix x = Matrix::RandomOf(random, sequences[step], kWidth);
+    Matrix zeros(sequences[step], kWidth);
+    Activations in(DType::kBF16, x), q(DType::kBF16, zeros), out(DType::kBF16, zeros);
+    REQUIRE(device->Plan(batch.view()).ok());
+    MustRun(*device, [&](Ops& ops) {
+      ops.Norm({.x = in.tensor(), .residual = {}, .out = in.tensor()});
+      ops.Linear({.x = in.tensor(), .weight = packed.get(), .out = q.tensor()});
+      ops.Attention(
+          {.q = q.tensor(), .n_heads = 4, .cache = cache.view, .scale = 0.2f, .out = out.tensor()});
+    });
+    for (const float value : ValuesOf(out, sequences[step], kWidth)) all.push_back(value);
+  }
+  return all;
+}
+
+TEST_CASE("Steps of many sequences become graphs once two of them are alike", "[cuda]") {
+  Random random(5);
+  const TestWeight weight = MakeWeight(random, DType::kBF16, kWidth, kWidth);
+  const std::vector<int32_t> steps = {40, 40, 40, 40, 37, 40, 40};
+  OnMachine on({});
+  const std::vector<float> directly = DecodeSteps(steps, weight, /*graphs=*/false);
+  CHECK(GraphLaunches() == 0);
+  CHECK(DecodeSteps(steps, weight, /*graphs=*/true) == directly);
+  // The first is launched directly, the second makes the launches known; after the step of 37 the
+  // same again, for which there is a graph already.
+  CHECK(GraphLaunches() == 3);
+}
+
+TEST_CASE("Steps that ask a library are launched directly", "[cuda]") {
+  Random random(5);
+  const TestWeight weight = MakeRowScaledWeight(random, DType::kF8G32, kWidth, kWidth);
+  OnMachine on({.has_library = true});
+  const std::vector<int32_t> steps = {40, 40, 40, 40};
+  const std::vector<float> directly = DecodeSteps(steps, weight, /*graphs=*/false);
+  CHECK(DecodeSteps(steps, weight, /*graphs=*/true) == directly);
+  CHECK(GraphLaunches() == 0);
+}
+
+TEST_CASE("What a library refuses goes to the kernel with bulk copies", "[cuda]") {
+  constexpr int64_t kRows = 420;  // predicted for the library
+  Random random(3);
+  const TestWeight weight = MakeWeight(random, DType::kBF16, 64, 64);
+  Matrix x = Matrix::RandomOf(random, kRows, 64);
+  Matrix zeros(kRows, 64);
+  const auto multiply = [&](const Machine& machine, int64_t* copies) {
+    OnMachine on(machine);
+    auto device = *CreateCudaDevice({.workspace_bytes = int64_t{4} << 20, .graphs = false});
+    const WeightSource source = weight.source();
+    auto packed = *device->Pack({&source, 1});
+    Activations in(DType::kBF16, x), out(DType::kBF16, zeros);
+    const int64_t before = TileCopies();
+    MustRun(*device, [&](Ops& ops) {
+      ops.Linear({.x = in.tensor(), .weight = packed.get(), .out = out.tensor()});
+    });
+    *copies = TileCopies() - before;
+    return ValuesOf(out, kRows, 64);
+  };
+  int64_t by_library = 0, refused = 0, without = 0;
+  multiply({.has_library = true}, &by_library);
+  const auto found = multiply({.has_library = true, .has_products = false}, &refused);
+  const auto expected = multiply({}, &without);
+  CHECK(by_library == 0);
+  CHECK(refused > 0);
+  CHECK(refused == without);
+  CHECK(found == expected);
+}
+
+// A copy behind launches that nothing else follows: its kernel is one that could begin early.
+TEST_CASE("A page is copied behind a step that draws nothing", "[cuda]") {
+  const bool is_late = GENERATE(false, true);
+  OnMachine on({.is_late = is_late});
+  auto device = *CreateCudaDevice({.workspace_bytes = int64_t{4} << 20, .graphs = false});
+  const TestBatch batch({{{1, 17}}, 16});
+  TestCache cache(DType::kBF16, 4, 16, 1, 32, 1);
+  Random random(7);
+  Matrix keys = Matrix::RandomOf(random, 1, 32);
+  Activations k(DType::kBF16, keys), q(DType::kBF16, keys), v(DType::kBF16, keys);
+  REQUIRE(device->Plan(batch.view()).ok());
+  REQUIRE(device
+              ->Launch([&](Ops& ops) {
+                ops.RopeKvWrite({.q = q.tensor(),
+                                 .k = k.tensor(),
+                                 .v = v.tensor(),
+                                 .n_heads = 1,
+                                 .rotary_dim = 32,
+                                 .cache = cache.view});
+              })
+              .ok());
+  const int32_t page = batch.span_page[1];  // of position 16
+  const int32_t to = page == 3 ? 2 : 3;
+  device->CopyPage(cache.view, page, to, 1);
+  REQUIRE(device->Finish().ok());
+  REQUIRE(device->Synchronize().ok());
+  const auto at = [&](int32_t index) {
+    const auto* bytes = static_cast<const uint8_t*>(cache.view.values);
+    return reinterpret_cast<const uint16_t*>(bytes + cache.view.PageOffset(index));
+  };
+  for (int32_t c = 0; c < 32; ++c) CHECK(BF16ToF32(at(to)[c]) == v(0, c));
+}
+
+TEST_CASE("Several blocks group many pairs of rows and experts", "[cuda]") {
+  constexpr int64_t kPairs = 3 * cuda::kGroupPairs + 77;
+  constexpr int32_t kExperts = 37, kRows = 32;
+  constexpr int64_t kBlocks = 4;
+  Random random(2);
+  std::vector<int32_t> experts;
+  for (int64_t i = 0; i < kPairs; ++i)
+    experts.push_back(random.Below(kExperts - 1));  // the last: 0
+  std::vector<int32_t> pairs(kPairs, -1), counts(kBlocks * kExperts, -1);
+  std::vector<cuda::ExpertChunk> chunks(kPairs / kRows + kExperts);
+  int32_t n_chunks = 0, counter = 0;
+  const cuda::ExpertGroups groups = {.pairs = pairs.data(),
+                                     .chunks = chunks.data(),
+                                     .n_chunks = &n_chunks,
+                                     .max_chunks = static_cast<int32_t>(chunks.size()),
+                                     .chunk_rows = kRows,
+                                     .block_counts = counts.data(),
+                                     .counter = &counter};
+  auto runtime = *cuda::Runtime::Open(0);
+  REQUIRE(cuda::LaunchGroupExperts(experts.data(), kPairs, kExperts, groups, runtime->stream()) ==
+          cuda::kSuccess);
+  REQUIRE(runtime->Synchronize().ok());
+  CHECK(counter == 0);
+  std::vector<bool> seen(kPairs, false);
+  int32_t at = 0;
+  for (int32_t c = 0; c < n_chunks; ++c) {
+    const cuda::ExpertChunk& chunk = chunks[static_cast<size_t>(c)];
+    REQUIRE(chunk.begin == at);
+    REQUIRE(chunk.count > 0);
+    REQUIRE(chunk.count <= kRows);
+    for (int32_t i = at; i < at + chunk.count; ++i) {
+      const auto pair = static_cast<size_t>(pairs[static_cast<size_t>(i)]);
+      REQUIRE(pair < seen.size());
+      REQUIRE(experts[pair] == chunk.expert);
+      REQUIRE_FALSE(seen[pair]);
+      seen[pair] = true;
+    }
+    at += chunk.count;
+  }
+  CHECK(at == kPairs);
+}
+
+TEST_CASE("Rows of experts are added up whatever their width and number", "[cuda]") {
+  auto device = EmulatedDevice(DType::kBF16);
+  auto runtime = *cuda::Runtime::Open(0);
+  for (const int64_t cols : {8, 24, 1032, 7}) {
+    for (const int32_t top_k : {1, 4, 5, 8}) {
+      INFO(cols << " columns, " << top_k << " choices");
+      Random random(static_cast<uint32_t>(cols + top_k));
+      Matrix rows = Matrix::RandomOf(random, 2 * top_k, cols);
+      Matrix before = Matrix::RandomOf(random, 2, cols);
+      const std::vector<float> weights = random.Normals(2 * top_k);
+      Activations own(DType::kBF16, rows), out(DType::kBF16, before);
+      REQUIRE(cuda::LaunchExpertSum(own.tensor(), weights.data(), top_k, out.tensor(), DType::kBF16,
+                                    runtime->stream()) == cuda::kSuccess);
+      REQUIRE(runtime->Synchronize().ok());
+      for (int64_t t = 0; t < 2; ++t) {
+        for (int64_t c = 0; c < cols; ++c) {
+          float sum = before(t, c);
+          for (int64_t i = t * top_k; i < (t + 1) * top_k; ++i) {
+            sum += weights[static_cast<size_t>(i)] * rows(i, c);
+          }
+          CHECK(std::fabs(out(t, c) - sum) <= RoundingOf(DType::kBF16, sum) + 1e-5);
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace heddle::kernels::test
