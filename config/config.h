@@ -79,8 +79,9 @@ struct EngineConfig {
   std::string kv_type = "auto";
   Bytes host_kv_memory{0};
   std::string disk_kv;  // a folder
-  int64_t max_batch_tokens = 512;
-  int64_t max_batch_seqs = 256;
+  // 0: what the device serves best; once loaded, for a GPU alone, which is not known yet then.
+  int64_t max_batch_tokens = 0;
+  int64_t max_batch_seqs = 0;
   int64_t max_step_tokens = 0;                  // 0: max_batch_tokens
   std::optional<double> target_inter_token_ms;  // unset: from the machine; 0: none
   bool prefix_cache = true;

@@ -182,10 +182,15 @@ absl::Status ApplyYamlFile(Command command, const std::string& path, Config* con
   return absl::OkStatus();
 }
 
+// Gives steps the CPU's sizes where the device is known to be one; a GPU has its own.
 // A max_batch_tokens below the default of --max-batch-seqs is not a contradiction: the user did not
 // ask for that many sequences.
-void FitMaxBatchSeqs(Config* config) {
-  if (config->max_batch_seqs != Config().max_batch_seqs) return;
+void FillStepSize(Config* config) {
+  constexpr int64_t kCpuTokens = 512, kCpuSeqs = 256;
+  if (config->device != "cpu") return;
+  if (config->max_batch_tokens == 0) config->max_batch_tokens = kCpuTokens;
+  if (config->max_batch_seqs != 0) return;
+  config->max_batch_seqs = kCpuSeqs;
   int64_t step_tokens = config->max_batch_tokens;
   if (config->max_step_tokens > 0) step_tokens = std::min(step_tokens, config->max_step_tokens);
   config->max_batch_seqs = std::min(config->max_batch_seqs, step_tokens);
@@ -211,7 +216,7 @@ absl::StatusOr<Loaded> Load(Command command, std::span<const std::string> argume
     HEDDLE_RETURN_IF_ERROR(ApplyEnvironment(command, environment, &loaded));
     HEDDLE_RETURN_IF_ERROR(ApplyArguments(line, &loaded.config));
   }
-  FitMaxBatchSeqs(&loaded.config);
+  FillStepSize(&loaded.config);
   HEDDLE_RETURN_IF_ERROR(Validate(command, loaded.config));
   return loaded;
 }

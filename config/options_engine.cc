@@ -208,8 +208,8 @@ constexpr Option kEngineOptions[] = {
      .section = kEngine,
      .value = "TYPE",
      .help = "Number format of the KV cache. auto: F32 for a model in F32; bf16 for one in BF16 "
-             "or below 6 bits where the processor multiplies BF16 (AVX-512 BF16); else f16. fp8 "
-             "and int8 halve its memory.",
+             "or below 6 bits on a GPU, and where the processor multiplies BF16 (AVX-512 BF16); "
+             "else f16. fp8 and int8 halve its memory.",
      .commands = kEngineCommands | kInspect | kBench | kTune | kPlanning,
      .choices = kKvTypes},
     {.name = "host-kv-memory",
@@ -246,7 +246,8 @@ constexpr Option kEngineOptions[] = {
              "steadier streams beside them.",
      .commands = kEngineCommands | kBench | kTune | kPlanning,
      .min = 1,
-     .max = 1 << 20},
+     .max = 1 << 20,
+     .default_text = "512; on a GPU 2048 from 20 GiB and 4096 from 60 GiB on"},
     {.name = "max-batch-seqs",
      .field = &Config::max_batch_seqs,
      .section = kEngine,
@@ -255,7 +256,7 @@ constexpr Option kEngineOptions[] = {
      .commands = kServe | kPlanning,
      .min = 1,
      .max = 65536,
-     .default_text = "256, or a step's tokens if they are fewer"},
+     .default_text = "256, on such GPUs 512 and 1024; or a step's tokens if they are fewer"},
     {.name = "max-step-tokens",
      .field = &Config::max_step_tokens,
      .section = kEngine,

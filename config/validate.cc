@@ -78,7 +78,7 @@ absl::Status ValidateEngine(const Config& config) {
   if (!config.ranks_listen.empty() && config.tp * config.pp == 1) {
     return Contradiction("--ranks-listen is for --tp or --pp above 1: there is no other rank");
   }
-  if (config.max_batch_seqs > config.max_batch_tokens) {
+  if (config.max_batch_tokens > 0 && config.max_batch_seqs > config.max_batch_tokens) {
     return Contradiction(StrCat("--max-batch-seqs (", config.max_batch_seqs,
                                 ") is larger than --max-batch-tokens (", config.max_batch_tokens,
                                 "): each running sequence needs one token of a step"));
@@ -150,7 +150,7 @@ absl::Status ValidateScheduling(const Config& config) {
   if (!config.disk_kv.empty() && config.host_kv_memory.value == 0) {
     return Contradiction("--disk-kv needs --host-kv-memory: the size of its file");
   }
-  if (config.max_step_tokens > config.max_batch_tokens) {
+  if (config.max_batch_tokens > 0 && config.max_step_tokens > config.max_batch_tokens) {
     return Contradiction(StrCat("--max-step-tokens (", config.max_step_tokens,
                                 ") is larger than --max-batch-tokens (", config.max_batch_tokens,
                                 "), for which the memory is taken"));

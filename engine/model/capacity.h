@@ -31,6 +31,7 @@ struct CapacityOptions {
   int64_t host_kv_bytes = 0;  // size of the host's tier for pages; 0: none
   // Makes all layers keep as many positions as the one with the longest window.
   bool one_kv_group = false;
+  // 0, for the loader: what the device serves best (Device::preferred_step).
   int32_t max_batch_tokens = 512;
   int32_t max_batch_seqs = 256;
   int32_t logit_rows = 64;  // rows of logits held at a time, at most

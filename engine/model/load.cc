@@ -14,6 +14,7 @@
 #include "base/status.h"
 #include "base/strings.h"
 #include "engine/files/checkpoint.h"
+#include "engine/model/load_device.h"
 #include "engine/model/load_drafter.h"
 #include "engine/model/load_ranks.h"
 #include "engine/model/merge_weights.h"
@@ -32,34 +33,6 @@ std::string DescribeFormats(const Checkpoint& checkpoint) {
   return absl::StrJoin(checkpoint.types(), ", ", [](std::string* out, const TypeUsage& usage) {
     absl::StrAppend(out, std::string(usage.type_name), " (", base::ShowBytes(usage.bytes), ")");
   });
-}
-
-// Whether a BF16 cache costs a model no quality: its weights are BF16, or so coarse that the cache
-// does not show (the divergence from F32 grows by 0.2 % with 4-bit weights and by a tenth with
-// 8-bit ones; quality_bench).
-bool Bf16CacheIsFree(kernels::DType weights) {
-  constexpr int64_t kCols = 256;
-  constexpr int64_t kCoarseBits = 6;
-  return weights == kernels::DType::kBF16 ||
-         kernels::RowBytes(weights, kCols) * 8 < kCoarseBits * kCols;
-}
-
-// `weights`: the type of most weights once loaded.
-absl::StatusOr<kernels::DType> KvType(const LoadOptions& options, kernels::DType weights,
-                                      const kernels::Device* device) {
-  const std::string& name = options.kv_type;
-  if (name == "f32") return kernels::DType::kF32;
-  if (name == "f16") return kernels::DType::kF16;
-  if (name == "bf16") return kernels::DType::kBF16;
-  if (name == "fp8") return kernels::DType::kF8E4M3;
-  if (name == "int8") return kernels::DType::kInt8;
-  if (name != "auto") {
-    return absl::InvalidArgumentError(
-        absl::StrCat("kv-type is \"", name, "\"; valid are auto, f32, f16, bf16, fp8 and int8"));
-  }
-  if (weights == kernels::DType::kF32) return kernels::DType::kF32;
-  if (!Bf16CacheIsFree(weights)) return kernels::DType::kF16;
-  return device == nullptr ? options.preferred_kv_type : device->preferred_kv_type();
 }
 
 // The device of the head.
@@ -101,36 +74,12 @@ CapacityOptions CapacityFor(const LoadOptions& options, kernels::DType kv_dtype,
                             const kernels::Device* device) {
   CapacityOptions capacity = options.capacity;
   capacity.kv_dtype = kv_dtype;
+  FillStepSize(device, &capacity);
   if (device == nullptr) return capacity;
   capacity.activation_dtype = device->activation_dtype();
   capacity.logit_rows = device->preferred_logit_rows();
   if (const auto own = device->memory()) capacity.reserve_bytes = own->reserve_bytes;
   return capacity;
-}
-
-// Refuses layers that the device has no op for; nullptr: it is the host.
-absl::Status CheckOpsFor(const ModelSpec& spec, const kernels::Device* device) {
-  const bool convolves =
-      std::any_of(spec.layers.begin(), spec.layers.end(),
-                  [](const LayerSpec& layer) { return layer.attention.conv.taps > 0; });
-  const bool recurs =
-      std::any_of(spec.layers.begin(), spec.layers.end(), [](const LayerSpec& layer) {
-        return layer.attention.recurrence.shape.taps > 0 || layer.attention.gated;
-      });
-  const bool norms_last =
-      std::any_of(spec.layers.begin(), spec.layers.end(),
-                  [](const LayerSpec& layer) { return layer.attention.qk_norms_last; });
-  const bool whole_texts = spec.reads_whole_texts();
-  const char* lacks = nullptr;
-  if (device == nullptr) return absl::OkStatus();
-  if (convolves && !device->has_short_conv()) lacks = "layers of short convolutions";
-  if (recurs && !device->has_recurrence()) lacks = "recurrent layers";
-  if (norms_last && !device->has_norms_behind_rotation()) lacks = "norms behind the rotation";
-  if (whole_texts && !device->has_attention_both_ways()) lacks = "attention in both directions";
-  if (lacks == nullptr) return absl::OkStatus();
-  return absl::UnimplementedError(absl::StrCat("family ", spec.family, " has ", lacks, ", which ",
-                                               device->description(),
-                                               " does not run; use --device cpu"));
 }
 
 // Adds to each rank what it takes of the pool; a drafter's part is the head's.
@@ -222,6 +171,7 @@ absl::Status PlanWithDrafter(const Checkpoint& checkpoint, const WeightPolicy& p
 // `options`: what the drafter takes is added.
 absl::StatusOr<ModelInfo> DescribeAll(const Checkpoint& checkpoint, const kernels::Device* device,
                                       LoadOptions* all_options, OpenedDrafter* drafter) {
+  FillStepSize(device, &all_options->capacity);
   const LoadOptions& options = *all_options;
   ModelInfo loaded;
   HEDDLE_ASSIGN_OR_RETURN(const WeightPolicy policy, ParseWeightPolicy(options.weights));

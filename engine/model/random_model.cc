@@ -234,6 +234,20 @@ void FillBlocks(const BlockFill& fill, Random& random, float half_width, int64_t
   }
 }
 
+// The type of embeddings and heads beside matrices of `dtype`, as ParseWeightPolicy has them: 8
+// bits beside Q4_0, and floats beside FP8 and MXFP4, whose checkpoints do not quantise them.
+DType TableFormat(DType dtype) {
+  switch (dtype) {
+    case DType::kQ4_0:
+      return DType::kQ8_0;
+    case DType::kF8G128:
+    case DType::kMXFP4:
+      return DType::kBF16;
+    default:
+      return dtype;
+  }
+}
+
 class Maker {
  public:
   using Clock = std::chrono::steady_clock;
@@ -243,8 +257,18 @@ class Maker {
 
   absl::StatusOr<std::unique_ptr<kernels::PackedWeight>> Matrix(const std::vector<int64_t>& rows,
                                                                 int64_t cols) {
+    return Matrix(rows, cols, dtype_);
+  }
+
+  // An embedding or a head.
+  absl::StatusOr<std::unique_ptr<kernels::PackedWeight>> Table(int64_t rows, int64_t cols) {
+    return Matrix({rows}, cols, TableFormat(dtype_));
+  }
+
+  absl::StatusOr<std::unique_ptr<kernels::PackedWeight>> Matrix(const std::vector<int64_t>& rows,
+                                                                int64_t cols, DType dtype) {
     if (cols == 0 || std::accumulate(rows.begin(), rows.end(), int64_t{0}) == 0) return nullptr;
-    int64_t row_bytes = kernels::RowBytes(dtype_, cols);
+    int64_t row_bytes = kernels::RowBytes(dtype, cols);
     int64_t total = 0;
     for (int64_t n : rows) total += n * row_bytes;
     bytes_.resize(static_cast<size_t>(std::max<int64_t>(total, bytes_.size())));
@@ -252,8 +276,8 @@ class Maker {
     std::byte* data = bytes_.data();
     const auto begin = Clock::now();
     for (int64_t n : rows) {
-      Fill(n * cols, n * row_bytes, HalfWidth(cols), data);
-      sources.push_back({.data = data, .dtype = dtype_, .rows = n, .cols = cols, .name = "random"});
+      Fill(dtype, n * cols, n * row_bytes, HalfWidth(cols), data);
+      sources.push_back({.data = data, .dtype = dtype, .rows = n, .cols = cols, .name = "random"});
       data += n * row_bytes;
     }
     made_ += Clock::now() - begin;
@@ -322,11 +346,11 @@ class Maker {
   }
 
  private:
-  void Fill(int64_t elements, int64_t bytes, float half_width, std::byte* out) {
-    if (const BlockFill* fill = FindBlockFill(dtype_); fill != nullptr) {
+  void Fill(DType dtype, int64_t elements, int64_t bytes, float half_width, std::byte* out) {
+    if (const BlockFill* fill = FindBlockFill(dtype); fill != nullptr) {
       FillBlocks(*fill, random_, half_width, bytes, out);
     } else {
-      FillFloats(dtype_, random_, half_width, elements, out);
+      FillFloats(dtype, random_, half_width, elements, out);
     }
   }
 
@@ -406,24 +430,26 @@ absl::StatusOr<ModelWeights> RandomWeights(kernels::Device& device, const ModelS
   HEDDLE_RETURN_IF_ERROR(CheckWholeBlocks(spec, dtype));
   Maker maker(device, dtype, seed);
   ModelWeights weights;
-  HEDDLE_ASSIGN_OR_RETURN(weights.embedding, maker.Matrix({spec.own_vocab()}, spec.hidden));
+  HEDDLE_ASSIGN_OR_RETURN(weights.embedding, maker.Table(spec.own_vocab(), spec.hidden));
   for (const LayerSpec& layer : spec.layers) {
     HEDDLE_ASSIGN_OR_RETURN(LayerWeights made, maker.Layer(spec, layer));
     weights.layers.push_back(std::move(made));
   }
   HEDDLE_ASSIGN_OR_RETURN(weights.final_norm.weight, maker.Constant(spec.hidden, 1.0f));
   if (!spec.tied_embeddings) {
-    HEDDLE_ASSIGN_OR_RETURN(weights.separate_head, maker.Matrix({spec.own_vocab()}, spec.hidden));
+    HEDDLE_ASSIGN_OR_RETURN(weights.separate_head, maker.Table(spec.own_vocab(), spec.hidden));
   }
   if (made_seconds != nullptr) *made_seconds = maker.made_seconds();
   return weights;
 }
 
 int64_t WeightBytes(const ModelSpec& spec, DType dtype, const kernels::Device* device) {
-  auto row_bytes = [&](int64_t cols) {
-    return device != nullptr ? device->PackedRowBytes(dtype, cols) : kernels::RowBytes(dtype, cols);
+  const auto bytes_of = [&](DType type, int64_t cols) {
+    return device != nullptr ? device->PackedRowBytes(type, cols) : kernels::RowBytes(type, cols);
   };
-  int64_t bytes = (spec.tied_embeddings ? 1 : 2) * spec.own_vocab() * row_bytes(spec.hidden);
+  const auto row_bytes = [&](int64_t cols) { return bytes_of(dtype, cols); };
+  int64_t bytes =
+      (spec.tied_embeddings ? 1 : 2) * spec.own_vocab() * bytes_of(TableFormat(dtype), spec.hidden);
   for (const LayerSpec& layer : spec.layers) {
     const AttentionSpec& attention = layer.attention;
     const int64_t q = int64_t{attention.n_heads} * attention.head_dim;

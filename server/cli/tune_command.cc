@@ -30,7 +30,8 @@ absl::StatusOr<engine::LocalModel> Load(const config::Config& config) {
     HEDDLE_ASSIGN_OR_RETURN(const auto device, options.make_device());
     HEDDLE_RETURN_IF_ERROR(device->nano_batch_device().status());
   }
-  options.capacity.max_batch_seqs = std::min(options.capacity.max_batch_tokens, kMostSequences);
+  const int32_t tokens = options.capacity.max_batch_tokens;  // 0: the device's
+  options.capacity.max_batch_seqs = tokens == 0 ? kMostSequences : std::min(tokens, kMostSequences);
   if (config.random_weights.empty()) return engine::LoadLocalModel(config.model, options);
   HEDDLE_ASSIGN_OR_RETURN(const kernels::DType dtype, engine::RandomFormat(config.weights));
   return engine::LoadRandomModel(config.random_weights, dtype, options);

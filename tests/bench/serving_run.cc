@@ -1,7 +1,10 @@
 #include "tests/bench/serving_run.h"
 
+#include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <deque>
 #include <mutex>
 #include <thread>
 #include <utility>
@@ -86,6 +89,48 @@ server::EngineLoopOptions OptionsFor(const scheduler::SyntheticLoad& load, bool 
   return options;
 }
 
+// Passes steps on, and adds up how long the device may have waited for launches of a step: from
+// when the step before had ended, or had none before it, to when the host had handed the step over.
+class Watched final : public engine::Executor {
+ public:
+  explicit Watched(engine::Executor& executor) : executor_(executor) {}
+  const engine::ExecutorLimits& limits() const override { return executor_.limits(); }
+  int32_t max_in_flight() const override { return executor_.max_in_flight(); }
+  absl::Status Submit(const engine::StepPlan& plan, const engine::StepLocals& locals) override {
+    const auto begin = Clock::now();
+    const absl::Status status = executor_.Submit(plan, locals);
+    if (status.ok()) handed_over_.push_back({begin, Clock::now()});
+    return status;
+  }
+  absl::Status Wait(engine::StepResult* result) override {
+    const absl::Status status = executor_.Wait(result);
+    // The first in flight has ended just now, unless it did so while nobody waited.
+    const auto ended = Clock::now();
+    if (handed_over_.empty()) return status;
+    const HandedOver own = handed_over_.front();
+    handed_over_.pop_front();
+    const auto device_free = std::max(own.begin, last_end_);
+    // Where nothing runs by itself, Submit is the step.
+    if (max_in_flight() > 1 && own.end > device_free) {
+      starved_ns_ += std::chrono::nanoseconds(own.end - device_free).count();
+    }
+    last_end_ = ended;
+    return status;
+  }
+  // Any thread.
+  double starved_seconds() const { return static_cast<double>(starved_ns_) / 1e9; }
+
+ private:
+  struct HandedOver {
+    Clock::time_point begin, end;
+  };
+  engine::Executor& executor_;
+  std::deque<HandedOver> handed_over_;
+  Clock::time_point last_end_;
+  std::atomic<int64_t> starved_ns_ = 0;
+};
+
+// The loop owns what it runs.
 class Borrowed final : public engine::Executor {
  public:
   explicit Borrowed(engine::Executor& executor) : executor_(executor) {}
@@ -102,17 +147,18 @@ class Borrowed final : public engine::Executor {
 
 }  // namespace
 
-ServingReport RunServing(engine::Executor& executor, const scheduler::SyntheticLoad& load,
-                         bool plan_ahead) {
-  return RunServing(std::make_unique<Borrowed>(executor), load, plan_ahead);
-}
-
 ServingReport RunServing(std::unique_ptr<engine::Executor> executor,
                          const scheduler::SyntheticLoad& load, bool plan_ahead) {
-  const int32_t vocab = executor->limits().vocab;
+  return RunServing(*executor, load, plan_ahead);
+}
+
+ServingReport RunServing(engine::Executor& executor, const scheduler::SyntheticLoad& load,
+                         bool plan_ahead) {
+  const int32_t vocab = executor.limits().vocab;
+  Watched watched(executor);
   const std::vector<scheduler::SimulatedRequest> requests = scheduler::MakeLoad(load);
   Recorder recorder(static_cast<int64_t>(requests.size()));
-  server::EngineLoop loop(std::move(executor), OptionsFor(load, plan_ahead));
+  server::EngineLoop loop(std::make_unique<Borrowed>(watched), OptionsFor(load, plan_ahead));
   ServingReport report;
   const auto begin = Clock::now();
   for (size_t i = 0; i < requests.size(); ++i) {
@@ -130,7 +176,8 @@ ServingReport RunServing(std::unique_ptr<engine::Executor> executor,
   const server::EngineStats stats = loop.Stats();
   report.steps = stats.steps;
   report.steps_ahead = stats.steps_ahead;
-  report.host_share = stats.between_seconds / report.seconds;
+  report.starved_share = watched.starved_seconds() / report.seconds;
+  report.host_share = stats.between_seconds / report.seconds + report.starved_share;
   recorder.Fill(&report);
   return report;
 }
@@ -140,10 +187,11 @@ std::string ServingReport::ToJson(const std::string& name) const {
       "{\"name\": \"%s\", \"requests\": %d, \"failed\": %d, \"prompt_tokens\": %d, "
       "\"output_tokens\": %d, \"seconds\": %.3f, \"output_tok_s\": %.1f, \"first_token_ms_p50\": "
       "%.2f, \"first_token_ms_p99\": %.2f, \"between_tokens_ms_p50\": %.2f, "
-      "\"between_tokens_ms_p99\": %.2f, \"steps\": %d, \"steps_ahead\": %d, \"host_share\": %.4f}",
+      "\"between_tokens_ms_p99\": %.2f, \"steps\": %d, \"steps_ahead\": %d, \"host_share\": %.4f, "
+      "\"starved_share\": %.4f}",
       name, requests, failed, prompt_tokens, output_tokens, seconds,
       static_cast<double>(output_tokens) / seconds, first_token_ms_p50, first_token_ms_p99,
-      between_tokens_ms_p50, between_tokens_ms_p99, steps, steps_ahead, host_share);
+      between_tokens_ms_p50, between_tokens_ms_p99, steps, steps_ahead, host_share, starved_share);
 }
 
 }  // namespace heddle::test

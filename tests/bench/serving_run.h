@@ -23,8 +23,11 @@ struct ServingReport {
   double between_tokens_ms_p50 = 0, between_tokens_ms_p99 = 0;
   int64_t steps = 0;
   int64_t steps_ahead = 0;  // those launched while the step before ran
-  double host_share = 0;    // share of time from a step's end to the next one's start, with the
-                            // device idle
+  double host_share = 0;    // share of time in which the device had nothing to do because of the
+                            // host: from a step's end to the next one's start, and starved_share
+  // The part of host_share in which the host still handed a step over that the device had begun. An
+  // upper bound: the device may have had launches left.
+  double starved_share = 0;
 
   std::string ToJson(const std::string& name) const;  // one line
 };

@@ -6,6 +6,11 @@
 //                                       the CPU backend; those with NAME in their names
 //   gpu_check model PATH                greedy ids of the reference and of the GPU (F32), and how
 //                                       far BF16 logits are from the reference's
+//   gpu_check same MODEL [WEIGHTS [TOKENS [NAME]]]
+//                                       a fixed load with graphs, early launches, plans ahead,
+//                                       kernels of warpgroups and more left out, one at a time:
+//                                       the same tokens. MODEL is a path or a built-in shape;
+//                                       TOKENS: most of an answer (12); NAME as above
 //   gpu_check bench [NAME]              the device's limits (a large copy, a large product), then
 //                                       timings as shares of them; JSON lines, as they come
 //   gpu_check serve SHAPE WEIGHTS LOAD...
@@ -23,8 +28,9 @@
 // alike. With $HEDDLE_GPU_AS_PREDICTED bench, serve and tune take the predicted way to make a
 // product; else the one that was fastest when it was first made, and say what they found: lines
 // {"choice": ...}. `ops` leaves out the first $HEDDLE_GPU_SKIP of the checks that are asked for,
-// and ends, by SIGALRM, if one takes longer than $HEDDLE_GPU_SECONDS. Exit code 1 if anything
-// differs, 2 for a wrong command line, 77 without a usable GPU.
+// and ends, by SIGALRM, if one takes longer than $HEDDLE_GPU_SECONDS; each runs $HEDDLE_GPU_REPEATS
+// times (20) and must leave the same bits. Exit code 1 if anything differs, 2 for a wrong command
+// line, 77 without a usable GPU.
 #include <unistd.h>
 
 #include <algorithm>
@@ -47,7 +53,10 @@
 #include "server/cli/tune_profile.h"
 #include "server/cli/tune_run.h"
 #include "tests/bench/serving_run.h"
+#include "tests/gpu/clocks.h"
 #include "tests/gpu/op_checks.h"
+#include "tests/gpu/repeating_device.h"
+#include "tests/gpu/same_checks.h"
 #include "tests/gpu/shape_checks.h"
 #include "tests/support/greedy_runner.h"
 
@@ -81,28 +90,36 @@ int NumberFrom(const char* variable) {
   return text == nullptr ? 0 : std::atoi(text);
 }
 
+// Runs of each op from the same memory, which must leave the same bits.
+constexpr int kRepeats = 20;
+
 int Ops(std::string_view filter) {
   int failed = 0;
   int to_skip = NumberFrom("HEDDLE_GPU_SKIP");
   const int seconds = std::max(0, NumberFrom("HEDDLE_GPU_SECONDS"));
+  const char* repeats = std::getenv("HEDDLE_GPU_REPEATS");
   for (DType activations : {DType::kBF16, DType::kF32}) {
     auto device = OpenDevice({.activations = activations});
     std::printf("%s\n", device->description().c_str());
-    CheckOps(*device, {.begins =
-                           [&](const std::string& name) {
-                             if (!IsAskedFor(name, filter) || to_skip-- > 0) return false;
-                             std::printf("run   %s\n", name.c_str());
-                             alarm(static_cast<unsigned>(seconds));  // 0: none
-                             return true;
-                           },
-                       .ends =
-                           [&failed](const std::string& name, double worst) {
-                             alarm(0);
-                             const bool good = worst <= 1;
-                             failed += !good;
-                             std::printf("%s  %-60s %.3f of what is allowed\n",
-                                         good ? "ok  " : "FAIL", name.c_str(), worst);
-                           }});
+    RepeatingDevice repeating(
+        *device, repeats == nullptr ? kRepeats : std::max(1, NumberFrom("HEDDLE_GPU_REPEATS")));
+    const auto begins = [&](const std::string& name) {
+      if (!IsAskedFor(name, filter) || to_skip-- > 0) return false;
+      std::printf("run   %s\n", name.c_str());
+      alarm(static_cast<unsigned>(seconds));  // 0: none
+      return true;
+    };
+    const auto ends = [&](const std::string& name, double worst) {
+      alarm(0);
+      const int64_t differing = repeating.TakeDiffering();
+      const bool good = worst <= 1 && differing == 0;
+      failed += !good;
+      std::printf("%s  %-60s %.3f of what is allowed", good ? "ok  " : "FAIL", name.c_str(), worst);
+      if (differing > 0)
+        std::printf(", %d runs DIFFER from the first", static_cast<int>(differing));
+      std::printf("\n");
+    };
+    CheckOps(repeating, {.begins = begins, .ends = ends});
   }
   std::printf("%d failed\n", failed);
   return failed == 0 ? 0 : 1;
@@ -115,15 +132,14 @@ int Fail(const absl::Status& status) {
 
 int Shapes(std::string_view filter) {
   int failed = 0;
-  const absl::Status status =
-      CheckShapes([] { return CreateDevice({.tunes = true}); },
-                  {.begins = [&](const std::string& name) { return IsAskedFor(name, filter); },
-                   .ends =
-                       [&failed](const std::string& name, double distance, bool good) {
-                         failed += !good;
-                         std::printf("%s  %-60s %.4f of the largest logit\n",
-                                     good ? "ok  " : "FAIL", name.c_str(), distance);
-                       }});
+  const absl::Status status = CheckShapes(
+      [] { return CreateDevice({.tunes = true}); },
+      {.begins = [&](const std::string& name) { return IsAskedFor(name, filter); },
+       .ends =
+           [&failed](const std::string& name, double distance, bool good) {
+             failed += !good;
+             std::printf("%s  %-60s %.4f\n", good ? "ok  " : "FAIL", name.c_str(), distance);
+           }});
   std::printf("%d failed\n", failed);
   if (!status.ok()) return Fail(status);
   return failed == 0 ? 0 : 1;
@@ -171,6 +187,25 @@ int Model(const char* path) {
   return same && near ? 0 : 1;
 }
 
+int Same(std::span<char* const> arguments) {
+  const auto get = [&](size_t i, const char* otherwise) {
+    return std::string(i < arguments.size() ? arguments[i] : otherwise);
+  };
+  const std::string filter = get(3, "");
+  int failed = 0;
+  const absl::Status status = CheckSame(
+      get(0, ""), get(1, "bf16"), std::atoi(get(2, "12").c_str()), CreateDevice,
+      {.begins = [&](const std::string& name) { return IsAskedFor(name, filter); },
+       .ends =
+           [&failed](const std::string& name, bool good, const std::string& text) {
+             failed += !good;
+             std::printf("%s  %s: %s\n", good ? "ok  " : "FAIL", name.c_str(), text.c_str());
+           }});
+  std::printf("%d failed\n", failed);
+  if (!status.ok()) return Fail(status);
+  return failed == 0 ? 0 : 1;
+}
+
 void PrintChoices(const kernels::Device& device) {
   for (const std::string& choice : device.TimedChoices()) {
     std::printf("{\"choice\": \"%s\"}\n", choice.c_str());
@@ -178,6 +213,7 @@ void PrintChoices(const kernels::Device& device) {
 }
 
 int Bench(std::string_view filter) {
+  Clocks clocks(ClockSource::Open());
   auto device = OpenDevice({.tunes = true});
   const auto limits = device->MeasureLimits();
   if (!limits.ok()) {
@@ -185,21 +221,30 @@ int Bench(std::string_view filter) {
     return 1;
   }
   const double terabytes = limits->read_gb_s / 1e3, teraflops = limits->gops / 1e3;
-  std::printf("{\"device\": \"%s\", \"copy_TB_per_s\": %.3f, \"matmul_TFLOP_per_s\": %.1f}\n",
-              device->description().c_str(), terabytes, teraflops);
+  std::printf("{\"device\": \"%s\", \"copy_TB_per_s\": %.3f, \"matmul_TFLOP_per_s\": %.1f%s}\n",
+              device->description().c_str(), terabytes, teraflops, clocks.Take().ToJson().c_str());
   const auto print = [&](const Timing& timing) {
     const double rate = timing.amount / timing.microseconds / 1e6;  // T per second
     const double share = rate / (timing.is_bandwidth ? terabytes : teraflops);
-    std::printf("{\"name\": \"%s\", \"us\": %.2f, \"%s\": %.3f, \"share\": %.3f}\n",
+    std::printf("{\"name\": \"%s\", \"us\": %.2f, \"%s\": %.3f, \"share\": %.3f%s}\n",
                 timing.name.c_str(), timing.microseconds,
-                timing.is_bandwidth ? "TB_per_s" : "TFLOP_per_s", rate, share);
+                timing.is_bandwidth ? "TB_per_s" : "TFLOP_per_s", rate, share,
+                clocks.Take().ToJson().c_str());
   };
-  const TimingReport report = {
-      .begins = [&](const std::string& name) { return IsAskedFor(name, filter); }, .ends = print};
+  const TimingReport report = {.begins =
+                                   [&](const std::string& name) {
+                                     if (!IsAskedFor(name, filter)) return false;
+                                     clocks.Take();  // what came before is not its
+                                     return true;
+                                   },
+                               .ends = print};
+  // First, what decides how all else is read: whether launches really begin early, and whether they
+  // do only where kernels divide the multiprocessors' memory alike.
+  TimeGaps(*device, "early", report);
+  TimeGaps(*OpenDevice({.one_memory_split = true}), "early, one division of memory", report);
+  TimeGaps(*OpenDevice({.early_launches = false}), "in turn", report);
   TimeOps(*device, 100, report);
   PrintChoices(*device);
-  TimeGaps(*device, "early", report);
-  TimeGaps(*OpenDevice({.early_launches = false}), "in turn", report);
   TimeDequantized(*OpenDevice({.always_dequantizes = true}), 100, report);
   return 0;
 }
@@ -263,6 +308,7 @@ int Serve(const char* shape, const char* weights, std::span<char* const> texts) 
   }
   auto model = LoadRandom(shape, weights, max_context);
   if (!model.ok()) return Fail(model.status());
+  Clocks clocks(ClockSource::Open());
   for (size_t i = 0; i < loads.size(); ++i) {
     scheduler::SyntheticLoad warm_up = loads[i];  // algorithms are chosen, graphs are made
     warm_up.num_requests = std::min(3, loads[i].num_requests);
@@ -270,10 +316,13 @@ int Serve(const char* shape, const char* weights, std::span<char* const> texts) 
     warm_up.requests_per_s = 0;
     const auto warmed = test::RunServing(*model->executor, warm_up);
     if (warmed.failed > 0) return Fail(warmed.error);
+    clocks.Take();
     const auto report = test::RunServing(*model->executor, loads[i],
                                          /*plan_ahead=*/!IsSettled(texts[i]));
     const std::string name = std::string(shape) + " " + weights + " " + texts[i];
-    std::printf("%s\n", report.ToJson(name).c_str());
+    std::string line = report.ToJson(name);
+    line.insert(line.size() - 1, clocks.Take().ToJson());
+    std::printf("%s\n", line.c_str());
     if (report.failed > 0) return Fail(report.error);
   }
   return 0;
@@ -309,14 +358,18 @@ int Main(int argc, char** argv) {
   if (command == "ops" && argc <= 3) return Ops(argc == 3 ? argv[2] : "");
   if (command == "shapes" && argc <= 3) return Shapes(argc == 3 ? argv[2] : "");
   if (command == "model" && argc == 3) return Model(argv[2]);
+  if (command == "same" && argc >= 3 && argc <= 6) {
+    return Same(std::span(argv + 2, static_cast<size_t>(argc - 2)));
+  }
   if (command == "bench" && argc <= 3) return Bench(argc == 3 ? argv[2] : "");
   if (command == "serve" && argc >= 5) {
     return Serve(argv[2], argv[3], std::span(argv + 4, static_cast<size_t>(argc - 4)));
   }
   if (command == "tune" && argc == 5) return Tune(argv[2], argv[3], argv[4]);
-  std::fprintf(stderr,
-               "usage: gpu_check ops [NAME] | shapes [NAME] | model PATH | bench [NAME] | "
-               "serve SHAPE WEIGHTS LOAD... | tune SHAPE WEIGHTS FILE\n");
+  std::fprintf(
+      stderr,
+      "usage: gpu_check ops [NAME] | shapes [NAME] | model PATH | same MODEL ... | bench [NAME] | "
+      "serve SHAPE WEIGHTS LOAD... | tune SHAPE WEIGHTS FILE\n");
   return 2;
 }
 

@@ -1,16 +1,20 @@
 #!/usr/bin/env bash
-# Checks and times the CUDA backend on a machine with an NVIDIA GPU, within ten minutes.
+# Checks and times the CUDA backend on a machine with an NVIDIA GPU, in calls of less than nine minutes.
 #
 #   tests/gpu/run.sh build                builds gpu_check into build/gpu/ (nvcc, no GPU)
 #   tests/gpu/run.sh run [OUT [PART...]]  runs parts here; results go to OUT (build/gpu/results)
 #   tests/gpu/run.sh [OUT [PART...]]      both
 #   tests/gpu/run.sh --dry-run [PART...]  says what would run, and for how long at most
 #
-# Parts, in this order: ops (against the reference), shapes (a layer of real size against the CPU
-# backend), models (greedy tokens equal the reference's), bench (single ops), serve (one stream, first token, offline throughput), tune (nano-batches),
-# throughput (offline throughput again, with what tune found), sanitize (memory and races). Without
-# any named: ops models bench serve, all that the goals of docs/benchmarks/gpu.md ask for, in one
-# call; tune, throughput and sanitize fit into a second one. To begin with: ops and shapes. A later call with the same OUT completes its tables.
+# Parts: ops (against the reference, each twenty times), shapes (a layer of real size against the CPU
+# backend), same (a fixed load with one thing after the other left out: the same tokens), models (greedy
+# tokens equal the reference's), bench (single ops), peers (PyTorch on the same shapes), serve (one
+# stream, first token, offline throughput), tune (nano-batches), throughput (offline throughput again,
+# with what tune found), sanitize (memory and races). Everything in three calls:
+#   first   ops shapes same models       second   bench peers sanitize       third   serve tune
+# Without any named: ops models bench serve, all that the goals of docs/benchmarks/gpu.md ask for, in one
+# call. A later call with the same OUT completes its tables. OUT holds eight files at most; what the
+# tables do not need is in rest.tar.
 # What failed, and of what, stands at the head of OUT/table.txt; run.sh then ends with 1. An op that
 # ends its program, or takes longer than 20 s, is noted, and ops go on with the next.
 #
@@ -28,9 +32,14 @@ here=$(cd "$(dirname "$0")" && pwd)
 cd "$here/../.."
 
 default_parts="ops models bench serve"
-# Seconds that each part may take. Those of the default parts are less than ten minutes together.
-declare -A limit=([ops]=70 [shapes]=150 [models]=60 [bench]=120 [serve]=330
-                  [tune]=150 [throughput]=235 [sanitize]=160)
+# Seconds that each part may take. Those of one call are less than nine minutes together.
+declare -A limit=([ops]=80 [shapes]=170 [same]=120 [models]=60 [bench]=110 [serve]=280
+                  [peers]=90 [tune]=150 [throughput]=235 [sanitize]=160)
+# Words that stand for several parts.
+declare -A call=([first]="ops shapes same models" [second]="bench peers sanitize"
+                 [third]="serve tune")
+# These stay as they are; the rest goes into one file.
+kept="table.txt summary.json parts.txt ops.txt shapes.txt bench.jsonl serve.jsonl"
 # Prompt/output/requests, of Llama 3.1 8B: enough requests to fill the GPU for the time that their
 # goal allows some five times over.
 offline="128/128/2048 128/2048/384 1000/1000/384 2048/128/256 5000/500/96"
@@ -136,6 +145,22 @@ part_models() {
   return $failed
 }
 
+part_same() {
+  local model failed=0
+  fresh same.txt
+  for model in $(models) "llama-3.1-8b bf16" "llama-3.1-8b q4_0" "llama-3.1-8b fp8"; do
+    # shellcheck disable=SC2086  # a shape and its weights
+    check same.txt same $model || failed=1
+  done
+  return $failed
+}
+
+part_peers() {
+  fresh peers.jsonl
+  if [ -n "$dry" ]; then echo "  peers.py  > peers.jsonl"; return 0; fi
+  timeout -k 5 "${limit[peers]}" python3 -B "$here/peers.py" >"$out/peers.jsonl" || failed_of $? peers.py
+}
+
 part_bench() { fresh bench.jsonl; check bench.jsonl bench; }
 
 part_serve() {
@@ -176,6 +201,17 @@ tables() {
     echo "no tables: summary.py failed; the results are in $out" | tee -a "$out/table.txt"
 }
 
+# pack and unpack: all but the files that are kept, into one and out of it.
+pack() {
+  local file rest=()
+  for file in "$out"/*; do
+    case " $kept rest.tar " in *" ${file##*/} "*) ;; *) rest+=("${file##*/}") ;; esac
+  done
+  [ ${#rest[@]} -gt 0 ] || return 0
+  tar -C "$out" -cf "$out/rest.tar" "${rest[@]}" && (cd "$out" && rm -f "${rest[@]}")
+}
+unpack() { [ ! -e "$out/rest.tar" ] || tar -C "$out" -xf "$out/rest.tar"; }
+
 # remember PART: whether it failed, in the place of what an earlier call said.
 remember() {
   { grep -v "^$1 " "$out/parts.txt" 2>/dev/null || true; echo "$1 ${2:-ok}"; } >"$out/parts.new"
@@ -188,6 +224,7 @@ run() {
   [ -x "$program" ] || program=build/gpu_check
   if [ -z "$dry" ]; then
     mkdir -p "$out"
+    unpack
     nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv | tee "$out/device.csv" ||
       true
     cublas=$(find_cublas)
@@ -211,7 +248,8 @@ run() {
   done
   echo "in all $total s"
   [ -n "$dry" ] && return 0
-  for part in ops shapes; do
+  pack
+  for part in ops shapes; do  # same.txt is in rest.tar, its failures are in the table
     [ -e "$out/$part.txt" ] && grep -E "^(FAIL|[0-9]+ failed)" "$out/$part.txt" || true
   done
   cat "$out/table.txt"
@@ -222,11 +260,13 @@ dry=
 out=build/gpu/results
 case ${1:-} in
   build) build; exit ;;
-  -h|--help) sed -n '2,25s/^# \{0,1\}//p' "$0"; exit ;;
+  -h|--help) sed -n '2,31s/^# \{0,1\}//p' "$0"; exit ;;
   --dry-run) dry=yes; shift ;;
   run) shift; out=${1:-$out}; shift $(($# > 0 ? 1 : 0)) ;;
   *) build; out=${1:-$out}; shift $(($# > 0 ? 1 : 0)) ;;
 esac
-[ -z "${limit[$out]:-}" ] || { echo "run.sh: OUT comes before the parts, and $out is one" >&2; exit 2; }
-# shellcheck disable=SC2046,SC2086  # parts are words
-run $([ $# -gt 0 ] && echo "$@" || echo $default_parts)
+[ -z "${limit[$out]:-}${call[$out]:-}" ] || { echo "run.sh: OUT comes before the parts, and $out is one" >&2; exit 2; }
+parts=
+for word in "${@:-$default_parts}"; do parts+=" ${call[$word]:-$word}"; done
+# shellcheck disable=SC2086  # parts are words
+run $parts

@@ -3,6 +3,7 @@ code, and costs nothing but its own results."""
 import os
 import shutil
 import subprocess
+import tarfile
 import tempfile
 import unittest
 
@@ -13,6 +14,7 @@ GOOD = """#!/usr/bin/env bash
 case $1 in
   ops) echo 'run   one'; echo 'ok    one'; echo '0 failed' ;;
   model) echo "ok    $2" ;;
+  same) echo "ok    $2, without graphs" ;;
   bench) echo '{"name": "linear bf16 8192 x 8192, 16 rows", "us": 40, "TB_per_s": 3.4, "share": 0.8}' ;;
   serve)
     echo '{"model": "llama-3.1-8b '$3'", "load_s": 6}'
@@ -93,6 +95,20 @@ class RunTest(unittest.TestCase):
         for line in table.splitlines():
             if line.startswith(("8B BF16, one stream", "8B FP8, one stream", "first token")):
                 self.assertNotIn("not measured", line)
+
+    def test_eight_files_come_back_at_most(self):
+        run = self.started(GOOD, "first")
+        self.assertEqual(run.call.returncode, 0, run.call.stdout)
+        run.again("bench", "serve", "same")  # finds what the first call packed
+        self.assertEqual(run.call.returncode, 0, run.call.stdout)
+        out = os.path.join(run.folder.name, "out")
+        self.assertLessEqual(len(os.listdir(out)), 8, os.listdir(out))
+        with tarfile.open(os.path.join(out, "rest.tar")) as rest:
+            self.assertLess({"models.txt", "same.txt"}, set(rest.getnames()))
+            same = rest.extractfile("same.txt").read().decode()
+        self.assertIn("llama-3.1-8b, without graphs", same)
+        self.assertEqual(run.read("table.txt").splitlines()[:4],
+                         ["ops: ok", "shapes: ok", "models: ok", "bench: ok"])
 
     def test_an_op_that_ends_its_program_does_not_end_the_others(self):
         run = self.started(FAULTY, "ops")

@@ -8,7 +8,7 @@
 #include "base/status.h"
 #include "engine/model/load.h"
 #include "engine/model/random_model.h"
-#include "tests/bench/serving_run.h"
+#include "tests/gpu/stepped_answers.h"
 #include "tests/support/greedy_runner.h"
 
 namespace heddle::gpu {
@@ -86,9 +86,18 @@ double DistanceOf(int32_t rows, engine::LocalExecutor& device, engine::LocalExec
   return Distance(test::AllLogits(device, prompt, rows), test::AllLogits(cpu, prompt, rows));
 }
 
-// Sequences that come and go beside chunks of others' prompts.
-constexpr scheduler::SyntheticLoad kLoad = {
-    .num_requests = 24, .mean_prompt_tokens = 40, .mean_output_tokens = 6};
+// Between log-probabilities of served answers; those of random models spread over some 10.
+constexpr double kServedTolerance = 0.25;
+constexpr int32_t kMostTokens = 6;  // of an answer
+
+// Sequences that come and go beside chunks of others' prompts, on both: the distance of their
+// log-probabilities until they part.
+absl::StatusOr<double> DistanceServed(engine::LocalExecutor& device, engine::LocalExecutor& cpu) {
+  const auto requests = SteppedRequests(device.limits(), nullptr, kMostTokens);
+  HEDDLE_ASSIGN_OR_RETURN(const SteppedRun found, RunSteps(device, requests, {.ahead = true}));
+  HEDDLE_ASSIGN_OR_RETURN(const SteppedRun wanted, RunSteps(cpu, requests, {}));
+  return CompareNearly(found.answers, wanted.answers).distance;
+}
 
 }  // namespace
 
@@ -112,8 +121,8 @@ absl::Status CheckShapes(
       report.ends(name_of(rows), distance, distance <= kTolerance);
     }
     if (!serves) continue;
-    const auto run = test::RunServing(*device.executor, kLoad);
-    report.ends(served, 0, run.failed == 0);
+    HEDDLE_ASSIGN_OR_RETURN(const double distance, DistanceServed(*device.executor, *cpu.executor));
+    report.ends(served, distance, distance <= kServedTolerance);
   }
   return absl::OkStatus();
 }

@@ -101,16 +101,24 @@ def goal_line(what, unit, goal, value, less):
     return f"{what:<40} {goal:>9g} {value:>14.{digits}f}  {unit:<10} {'met' if met else 'missed'}"
 
 
+def clocks(row):
+    """Of the GPU while the row was measured; "" where nobody looked."""
+    if "sm_MHz" not in row:
+        return ""
+    return f"  {row['sm_MHz']:.0f} MHz (least {row['least_sm_MHz']:.0f}), {row['W']:.0f} W"
+
+
 def bench_line(row):
     unit = "TB/s" if "TB_per_s" in row else "TFLOP/s"
     rate = row.get("TB_per_s", row.get("TFLOP_per_s"))
-    return f"{row['name']:<48} {row['us']:>10.1f} us {rate:>9.2f} {unit:<8} {100 * row['share']:>5.1f} %"
+    share = f" {100 * row['share']:>5.1f} %" if "share" in row else ""
+    return f"{row['name']:<48} {row['us']:>10.1f} us {rate:>9.2f} {unit:<8}{share}{clocks(row)}"
 
 
 def serve_line(row):
     failed = f", {row['failed']} of {row['requests']} requests FAILED" if row.get("failed") else ""
     return (f"{row['name']:<48} {row['output_tok_s']:>10.0f} output tok/s, first token "
-            f"{row['first_token_ms_p50']:.1f} ms, host {100 * row['host_share']:.1f} %{failed}")
+            f"{row['first_token_ms_p50']:.1f} ms, host {100 * row['host_share']:.1f} %{clocks(row)}{failed}")
 
 
 def main(folder):
@@ -130,6 +138,14 @@ def main(folder):
     print()
     for row in bench:
         if "us" in row:
+            print(bench_line(row))
+    peers = read(folder, "peers.jsonl")
+    for row in peers:
+        if "peers" in row:
+            print(f"\npeers: {row['peers']}")
+        elif "lacks" in row:
+            print(f"lacks {row['lacks']}: {row['why']}")
+        elif "us" in row:
             print(bench_line(row))
     for title, rows in (("", serve), ("with nano-batches:", split)):
         rows = [row for row in rows if "output_tok_s" in row]

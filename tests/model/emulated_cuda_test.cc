@@ -3,6 +3,7 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -125,6 +126,62 @@ TEST_CASE("Memory is planned for weights as the CUDA device packs them", "[cuda]
   CHECK(bits > 5.0);
   CHECK(bits < 5.02);
   CHECK(engine::WeightBytes(spec, DType::kF32, device.get()) == 2 * params);
+}
+
+// A layer of a small model of BF16 weights.
+engine::ModelSpec SmallSpec() {
+  engine::ModelSpec spec = *engine::KnownShape("qwen2.5-0.5b");
+  spec.layers.resize(1);
+  spec.vocab = 512;
+  return spec;
+}
+
+TEST_CASE("Steps and the cache are as the device prefers them, where nobody says", "[cuda]") {
+  const auto limits_on = [](int64_t gib, int32_t tokens, int32_t seqs) {
+    kernels::cuda::emulate::SetMachine({.total_bytes = gib << 30});
+    engine::LoadOptions options;
+    options.make_device = [] {
+      return kernels::CreateCudaDevice({.workspace_bytes = int64_t{4} << 20});
+    };
+    options.capacity.kv_bytes = 16 << 20;
+    options.capacity.max_batch_tokens = tokens;
+    options.capacity.max_batch_seqs = seqs;
+    const auto model = engine::LoadRandomModel(SmallSpec(), DType::kBF16, options);
+    REQUIRE(model.ok());
+    CHECK(model->kv_dtype == DType::kBF16);
+    const engine::ExecutorLimits& limits = model->executor->limits();
+    kernels::cuda::emulate::SetMachine({});
+    return std::pair(limits.max_batch_tokens, limits.max_batch_seqs);
+  };
+  CHECK(limits_on(141, 0, 0) == std::pair(4096, 1024));
+  CHECK(limits_on(24, 0, 0) == std::pair(2048, 512));
+  CHECK(limits_on(8, 0, 0) == std::pair(512, 256));
+  CHECK(limits_on(141, 64, 0) == std::pair(64, 64));
+  CHECK(limits_on(8, 0, 600) == std::pair(600, 600));
+}
+
+TEST_CASE("Dimensions beyond the kernels' are refused when a model is loaded", "[cuda]") {
+  engine::LoadOptions options;
+  options.make_device = [] {
+    return kernels::CreateCudaDevice({.workspace_bytes = int64_t{4} << 20});
+  };
+  const auto refusal = [&](const std::function<void(engine::LayerSpec&)>& change) {
+    engine::ModelSpec spec = SmallSpec();
+    change(spec.layers[0]);
+    const absl::Status status = engine::LoadRandomModel(spec, DType::kBF16, options).status();
+    CHECK(absl::IsUnimplemented(status));
+    return std::string(status.message());
+  };
+  CHECK_THAT(refusal([](auto& layer) { layer.attention.head_dim = 640; }),
+             Catch::Contains("640 dimensions of a head") && Catch::Contains("up to 576"));
+  CHECK_THAT(refusal([](auto& layer) {
+               layer.attention.head_dim = layer.attention.rope.rotary_dim = 520;
+             }),
+             Catch::Contains("520 rotated dimensions") && Catch::Contains("up to 512"));
+  CHECK_THAT(refusal([](auto& layer) { layer.moe.n_experts = 2000; }),
+             Catch::Contains("2000 experts") && Catch::Contains("up to 1024"));
+  CHECK_THAT(refusal([](auto& layer) { layer.moe.rule.n_groups = 65; }),
+             Catch::Contains("65 groups of experts") && Catch::Contains("up to 64"));
 }
 
 TEST_CASE("Adapters in the pool's pages give the reference's logits", "[cuda]") {

@@ -1,0 +1,28 @@
+// Questions of the loader to a device: whether it runs a model's layers, and what it prefers where
+// the user does not say. Part of load.cc.
+#pragma once
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "engine/model/capacity.h"
+#include "engine/model/load.h"
+#include "engine/model/model_spec.h"
+#include "kernels/device.h"
+
+namespace heddle::engine {
+
+// In all of them `device` is nullptr for the host.
+
+// The type of the KV cache. `weights`: the type of most weights once loaded. INVALID_ARGUMENT for
+// an unknown name.
+absl::StatusOr<kernels::DType> KvType(const LoadOptions& options, kernels::DType weights,
+                                      const kernels::Device* device);
+
+// Puts the device's sizes of steps in the place of those that are left to it (0). What is given
+// bounds what is not.
+void FillStepSize(const kernels::Device* device, CapacityOptions* capacity);
+
+// UNIMPLEMENTED for layers that the device has no op for, or whose dimensions are beyond its ops'.
+absl::Status CheckOpsFor(const ModelSpec& spec, const kernels::Device* device);
+
+}  // namespace heddle::engine
