@@ -1,8 +1,8 @@
 // Places in the order of arrival for calls that submit requests one after the other: the branches
 // of an answer, the waves of a search, the steps of a beam search. A later request has the place of
 // the call's first one. Without it a join would wait for its slowest branch behind everybody who
-// came since the call began, and once more at each fork. Thread-safety: none; owned by the
-// scheduler.
+// came since the call began, and once more at each fork.
+// Thread-safety: none; owned by the scheduler.
 #pragma once
 
 #include <cstddef>

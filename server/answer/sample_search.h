@@ -6,10 +6,10 @@
 // slot), with a value of its JSON, or with all of its text. The vote is settled when the leading
 // answer cannot be caught by the samples that are left, or when it will win with the wished
 // probability: with v votes for the leader and w for the next one, the probability that the
-// leader's share of both is more than a half, by the posterior Beta(v + 1, w + 1). Sources: Wang et
-// al., "Self-Consistency", ICLR 2023; Aggarwal et al., "Let's Sample Step by Step", EMNLP 2023 (the
-// stop); "DeepPrune", 2025 (cutting what will end equal). Pure. Thread-safety: none; belongs to one
-// exchange.
+// leader's share of both is more than a half, by the posterior Beta(v + 1, w + 1).
+// Sources: Wang et al., "Self-Consistency", ICLR 2023; Aggarwal et al., "Let's Sample Step by
+// Step", EMNLP 2023 (the stop); "DeepPrune", 2025 (cutting what will end equal).
+// Pure. Thread-safety: none; belongs to one exchange.
 #pragma once
 
 #include <cstdint>
