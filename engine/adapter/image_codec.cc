@@ -83,7 +83,8 @@ class FactorReader {
   bool HasBlocks(const std::vector<ImagePlace>& blocks, int64_t rows, int64_t block_rows,
                  int64_t cols) const {
     if (blocks.empty()) return true;  // the identity, or no product
-    if (block_rows < 1 || static_cast<int64_t>(blocks.size()) != (rows - 1) / block_rows + 1) {
+    if (rows < 1 || block_rows < 1 || cols > image_.page_bytes ||
+        static_cast<int64_t>(blocks.size()) != (rows - 1) / block_rows + 1) {
       return false;
     }
     for (const ImagePlace& block : blocks) {
