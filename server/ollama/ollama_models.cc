@@ -9,6 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "base/message.h"
 #include "base/status.h"
+#include "engine/model/pooled_head.h"
 #include "nlohmann/json.hpp"
 #include "server/answer/timestamp.h"
 #include "server/json_writer.h"
@@ -59,12 +60,16 @@ void WriteModel(std::string_view name, std::string_view parent, const ServedMode
   WriteDetails(parent, model, json);
 }
 
-void WriteCapabilities(const TextCodec& codec, JsonWriter* json) {
-  json->Key("capabilities").BeginArray().String("completion");
-  if (codec.knows_tools()) json->String("tools");
-  if (codec.fill_tokens().has_value()) json->String("insert");
-  if (codec.syntax().reasoning != nullptr) json->String("thinking");
-  json->String("embedding").EndArray();
+void WriteCapabilities(const ServedModel& model, const TextCodec& codec, JsonWriter* json) {
+  json->Key("capabilities").BeginArray();
+  if (model.head == nullptr) {
+    json->String("completion");
+    if (codec.knows_tools()) json->String("tools");
+    if (codec.fill_tokens().has_value()) json->String("insert");
+    if (codec.syntax().reasoning != nullptr) json->String("thinking");
+  }
+  if (model.head == nullptr || !model.head->output().is_classifier()) json->String("embedding");
+  json->EndArray();
 }
 
 void WriteModelInfo(const ServedModel& model, const TextCodec& codec, JsonWriter* json) {
@@ -131,7 +136,7 @@ absl::StatusOr<std::string> OllamaShow(std::string_view text, const RequestConte
   json.Member("template", context.codec->chat_template());
   WriteDetails(choice.adapters.empty() ? "" : std::string_view(model.id), model, &json);
   WriteModelInfo(model, *context.codec, &json);
-  WriteCapabilities(*context.codec, &json);
+  WriteCapabilities(model, *context.codec, &json);
   json.Member("modified_at", Rfc3339(model.created)).EndObject();
   return out;
 }

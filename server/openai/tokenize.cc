@@ -12,12 +12,14 @@ namespace heddle::server {
 namespace {
 
 // The model's capabilities, as Mistral's API says them: their client demands it of each model.
-void WriteCapabilities(const TextCodec& codec, JsonWriter* json) {
+void WriteCapabilities(const RequestContext& context, JsonWriter* json) {
+  const TextCodec& codec = *context.codec;
+  const bool writes = context.model->head == nullptr;
   json->Member("type", "base").Key("capabilities").BeginObject();
-  json->Key("completion_chat").Bool(codec.has_chat_template());
-  json->Key("completion_fim").Bool(codec.fill_tokens().has_value());
-  json->Key("function_calling").Bool(codec.knows_tools());
-  json->Key("reasoning").Bool(codec.syntax().reasoning != nullptr);
+  json->Key("completion_chat").Bool(writes && codec.has_chat_template());
+  json->Key("completion_fim").Bool(writes && codec.fill_tokens().has_value());
+  json->Key("function_calling").Bool(writes && codec.knows_tools());
+  json->Key("reasoning").Bool(writes && codec.syntax().reasoning != nullptr);
   json->Key("vision").Bool(false).EndObject();
 }
 
@@ -30,7 +32,7 @@ void WriteModel(std::string_view name, const RequestContext& context, const Adap
   if (adapter != nullptr) json->Member("root", adapter->path).Member("parent", model.id);
   json->Member("max_model_len", model.max_context);
   json->Member("max_context_length", model.max_context);
-  WriteCapabilities(*context.codec, json);
+  WriteCapabilities(context, json);
   json->EndObject();
 }
 
