@@ -233,6 +233,14 @@ TEST_CASE("Small steps run fewer sequences than the default", "[config][unit]") 
     CHECK(loaded->config.max_batch_seqs == 100);
   }
   CHECK(Load(kServe, Strings{"m"}, {})->config.max_batch_seqs == 256);
+  // A GPU's sizes are its own, and known when it is.
+  for (const char* device : {"cuda", "auto"}) {
+    const auto loaded =
+        Load(kServe, Strings{"m", "--device", device, "--max-step-tokens", "600"}, {});
+    REQUIRE(loaded.ok());
+    CHECK(loaded->config.max_batch_tokens == 0);
+    CHECK(loaded->config.max_batch_seqs == 0);
+  }
 }
 
 TEST_CASE("A command that needs a model or a template says so", "[config][unit]") {
