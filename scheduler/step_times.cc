@@ -90,7 +90,7 @@ void StepTimes::Add(double own_us, Bucket* bucket) {
   std::copy_backward(place, end, end + 1);
   *place = own_us;
   ++bucket->count;
-  // Of two in the middle the lower one: what disturbs a step makes it longer.
+  // The lower one of two in the middle: what disturbs a step makes it longer.
   bucket->us = bucket->first[static_cast<size_t>(bucket->count - 1) / 2];
 }
 

@@ -106,7 +106,7 @@ absl::Status RefuseDecoder(const JsonSource& config) {
                             "supported is \"absolute\"");
 }
 
-// What BERT and its kin have in common.
+// The common part of BERT and its kin.
 void ApplyBert(ModelSpec* spec) {
   spec->embedding_norm = true;
   spec->final_norm = false;

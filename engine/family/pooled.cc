@@ -244,7 +244,7 @@ absl::StatusOr<std::vector<std::string>> ReadLabels(const JsonSource& config) {
   return names;
 }
 
-// What sentence-transformers' CrossEncoder keeps in config.json goes before transformers' key.
+// Keys that sentence-transformers' CrossEncoder keeps in config.json go before transformers' own.
 absl::StatusOr<ScoreRule> ReadRule(const JsonSource& config, size_t n_labels) {
   HEDDLE_ASSIGN_OR_RETURN(std::string name,
                           config.StringOr("sbert_ce_default_activation_function", ""));

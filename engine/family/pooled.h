@@ -1,6 +1,6 @@
-// What a checkpoint gives that writes no text: embeddings, by the modules that
+// The output of checkpoints that write no text: embeddings, by the modules that
 // sentence-transformers keeps beside a model, or scores of classes, by its head. Private to
-// engine/family.
+// engine/family. Thread-safety: pure functions.
 //
 // Folders come from outside: a module's path must be a plain name, and a module that is not known
 // is refused by its type. Sources: modules.json, config_sentence_transformers.json and the modules'
@@ -18,7 +18,7 @@
 
 namespace heddle::engine {
 
-// What a class of transformers is for, by the end of its name.
+// The purpose of a class of transformers, by the end of its name.
 enum class ModelTask : uint8_t { kGenerate, kEmbed, kClassify };
 ModelTask TaskOf(const JsonSource& config);
 

@@ -1,5 +1,5 @@
 // Questions of the loader to a device: whether it runs a model's layers, and what it prefers where
-// the user does not say. Part of load.cc.
+// the user does not say. Part of load.cc. Thread-safety: pure functions.
 #pragma once
 
 #include "absl/status/status.h"

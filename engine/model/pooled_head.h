@@ -34,7 +34,7 @@ class PooledHead {
   static absl::StatusOr<std::shared_ptr<const PooledHead>> Load(const Checkpoint& checkpoint,
                                                                 const ModelDescription& model);
 
-  // What the layers make of a pooled state [hidden]: an embedding before it is scaled, or logits.
+  // Applies the layers to a pooled state [hidden]: an embedding before it is scaled, or logits.
   std::vector<float> Apply(std::vector<float> state) const;
   // Scores of classes from their logits.
   void Score(std::vector<float>* logits) const;

@@ -1,5 +1,6 @@
 // The output of a model that writes no text: an embedding or scores of classes, made from the
-// hidden states of a text that its folder says. Plain data; PooledHead (pooled_head.h) computes it.
+// hidden states of a text that its folder says. Plain data, without threads of its own;
+// PooledHead (pooled_head.h) computes it.
 #pragma once
 
 #include <cstdint>

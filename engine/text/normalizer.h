@@ -41,7 +41,7 @@ std::unique_ptr<Normalizer> NewReplaceMatches(Regex from, std::string to);
 // The `Precompiled` normalizer of tokenizer.json, which works on user-perceived characters.
 std::unique_ptr<Normalizer> NewPrecompiled(Charsmap charsmap);
 
-// What BERT's normalizer does, in this order.
+// Steps of BERT's normalizer, in this order.
 struct BertRules {
   bool cleans = true;  // drops control characters and makes white space spaces
   bool separates_ideographs = true;

@@ -1,5 +1,5 @@
 // Parts of cuda_device.cc that need none of its state: a buffer on the device, and the library in
-// words.
+// words. Owned by the device, on its thread.
 #pragma once
 
 #include <cstdint>

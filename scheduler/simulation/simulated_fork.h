@@ -36,7 +36,7 @@ class SimulatedFork {
   const SimulatedRequest request_;
   const uint64_t index_;
   int stage_ = 0;
-  // What the stages so far have: the answer up to the fork, and each branch from its beginning.
+  // Tokens of the stages so far: the answer up to the fork, and each branch from its beginning.
   std::vector<TokenId> tokens_;
   std::vector<std::vector<TokenId>> branches_;
   std::vector<ContextParts> parts_;  // [branches] empty: in plain order

@@ -1,5 +1,5 @@
 // The place of an answer that is JSON in which its result stands: what samples of one question are
-// compared by (sample_search.h). Pure functions.
+// compared by (sample_search.h). Thread-safety: pure functions.
 // Source: RFC 6901 (JSON Pointer).
 #pragma once
 

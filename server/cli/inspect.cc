@@ -50,7 +50,7 @@ std::string ConvolutionText(const ModelSpec& spec) {
                       " positions in ", layers, layers == 1 ? " layer" : " layers");
 }
 
-// What a model gives that writes no text.
+// The output of a model that writes no text.
 std::string PooledText(const engine::PooledOutput& pooled) {
   if (pooled.is_classifier()) {
     return absl::StrCat("scores of ", pooled.labels.size(), " classes, no text");

@@ -1,5 +1,5 @@
 // The memory and the times of ranks that share a model, for `plan` and `simulate`.
-// Private to server/cli.
+// Private to server/cli. Thread-safety: pure functions.
 #pragma once
 
 #include <functional>

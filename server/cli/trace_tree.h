@@ -6,6 +6,8 @@
 //       80.1       120.0      40      64  |-- 0.0                 ##########
 //       80.1        60.0      40      30  `-- 0.1                 #####
 //      200.5        40.0     150      20  0                                 ###
+//
+// Thread-safety: pure functions.
 #pragma once
 
 #include <string>

@@ -69,7 +69,7 @@ inline constexpr Field kParallel[] = {
 inline constexpr Field kChoiceSeed[] = {
     {"seed", kInteger, kMinInt64, kMaxUint64, "(that of the request, and the choice's number)", ""},
 };
-// What the choices of a request may differ in.
+// Members in which the choices of a request may differ.
 inline constexpr auto kChoice = Concat(kSamplingNumbers, kChoiceSeed);
 
 }  // namespace heddle::server::fields

@@ -1,4 +1,5 @@
 // The member "branches" of a request: how each of its n choices is drawn, where that differs.
+// Thread-safety: pure functions.
 #pragma once
 
 #include "absl/status/status.h"

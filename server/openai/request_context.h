@@ -35,7 +35,7 @@ struct ServedModel {
   engine::SamplingParams defaults;
   engine::Pooling pooling = engine::Pooling::kLast;  // for embeddings
   int32_t embedding_size = 0;                        // numbers per embedding
-  // Of a model that gives embeddings or scores of classes and no text; null: it writes text.
+  // The output of a model that gives embeddings or scores of classes; null: it writes text.
   std::shared_ptr<const engine::PooledHead> head;
   // Description of the model, for clients that show it; empty or 0: unknown.
   std::string family;         // as "llama"

@@ -159,7 +159,7 @@ std::string PromptOf(std::string_view id, const Node& node) {
                 absl::StrJoin(node.operations, ", ", quoted), "]");
 }
 
-// What a client says of budgets before the first node: that of tokens holds for each search.
+// Budgets that a client names before the first node: that of tokens holds for each search.
 // nullopt: it is none that the format knows.
 std::optional<std::string_view> ConditionOf(std::string_view trace) {
   const std::string_view line = trace.substr(0, trace.find('\n'));

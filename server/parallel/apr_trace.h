@@ -24,7 +24,7 @@ struct AprCall {
 // calls, or if a node is named that it has not, or says nothing of.
 std::vector<AprCall> AprCalls(std::string_view trace, size_t limit);
 
-// What a search has found, from its trace; nullopt: no solution.
+// The solution that a search has found, from its trace; nullopt: none.
 std::optional<std::string> AprResult(std::string_view trace);
 
 // `trace` with the results of its calls in the place of the calls.

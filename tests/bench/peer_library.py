@@ -65,7 +65,10 @@ class Peer:
         self.model = load(options.model.encode(), model_params)
         params = lib.llama_context_default_params()
         first = 1 if self.is_ik else 0  # a seed comes first
-        params.words[first:first + 6] = [options.context, 2048, 512, max(options.batches), options.threads, options.threads]
+        params.words[first:first + 4] = [options.context, 2048, 512, max(options.batches)]
+        # Threads for tokens and for prompts, 4 by default, are neighbours.
+        threads = next(i for i in range(first + 4, WORDS) if params.words[i] == params.words[i + 1] == 4)
+        params.words[threads:threads + 2] = [options.threads, options.threads]
         self.context = make(self.model, params)
         if not self.context:
             raise SystemExit("the library refuses the model")
