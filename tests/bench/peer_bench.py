@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 """heddle bench beside llama.cpp's (and ik_llama.cpp's) on the same GGUF files, taking turns in one run.
 
-    tests/bench/peer_bench.py --llama DIR [--ik DIR] [--rounds 3] [--threads 2] MODEL.gguf ...
+    tests/bench/peer_bench.py --llama DIR [--ik DIR] [--isa avx2] [--rounds 3] [--threads 2] MODEL.gguf ...
 
 DIR holds llama-bench and llama-batched-bench, built for this machine (GGML_NATIVE=ON); of ik_llama.cpp llama-bench alone,
-run with and without its run-time repacking, of which the better counts. The machine's memory and clock change from
+run with and without its run-time repacking, of which the better counts. A shared library in place of DIR is asked through
+its C interface (peer_library.py, which says where to get some), with this Python; then one stream goes on behind the
+prompt, as heddle's does, and does not begin anew. --isa: heddle's kernels. The machine's memory and clock change from
 minute to minute: each round asks everybody once, and the middle of the rounds is printed, with the ratios of the middles.
 tests/bench/serving/make_random_gguf.py and llama-quantize make files of a known shape. Python's library alone.
 """
@@ -14,6 +16,7 @@ import json
 import pathlib
 import statistics
 import subprocess
+import sys
 
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
 PROMPT = 512
@@ -29,7 +32,7 @@ def json_lines(command):
 
 def heddle(options, model):
     """(figure, tokens per second) pairs, and the shares of the machine's limits."""
-    command = [options.heddle, "bench", model, "--threads", options.threads, "--output-tokens", OUTPUT, "--json"]
+    command = [options.heddle, "bench", model, "--threads", options.threads, "--isa", options.isa, "--output-tokens", OUTPUT, "--json"]
     alone = json_lines([*map(str, command), "--prompt-tokens", str(PROMPT), "--batch", "1"])[0]
     many = json_lines([*map(str, command), "--prompt-tokens", str(BATCH_PROMPT), "--batch", ",".join(map(str, BATCHES))])
     yield "prefill", alone["prefill_tok_s"]
@@ -47,7 +50,16 @@ def llama_bench(options, folder, model, *extra):
     return [test["avg_ts"] for test in tests]
 
 
+def library(options, path, model, *extra):
+    command = [sys.executable, pathlib.Path(__file__).with_name("peer_library.py"), "--library", path, "--threads", options.threads,
+               "--prompt", PROMPT, "--output", OUTPUT, "--batch-prompt", BATCH_PROMPT, *extra, model]
+    return json_lines(list(map(str, command)))[0]
+
+
 def llama(options, model):
+    if options.llama.is_file():
+        yield from library(options, options.llama, model, "--batches", ",".join(map(str, BATCHES))).items()
+        return
     yield from zip(("prefill", "decode"), llama_bench(options, options.llama, model))
     batches = ",".join(map(str, BATCHES))
     for run in json_lines(list(map(str, [
@@ -57,6 +69,11 @@ def llama(options, model):
 
 
 def ik(options, model):
+    if options.ik.is_file():
+        plain = library(options, options.ik, model, "--batches", "")
+        repacked = library(options, options.ik, model, "--batches", "", "--repack-at", options.ik_repack_at)
+        yield from ((figure, max(value, repacked[figure])) for figure, value in plain.items())
+        return
     plain = llama_bench(options, options.ik, model)
     repacked = llama_bench(options, options.ik, model, "-rtr", "1")
     yield from zip(("prefill", "decode"), map(max, plain, repacked))
@@ -67,6 +84,8 @@ def main():
     parser.add_argument("--heddle", type=pathlib.Path, default=SOURCE / "build" / "heddle")
     parser.add_argument("--llama", type=pathlib.Path)
     parser.add_argument("--ik", type=pathlib.Path)
+    parser.add_argument("--ik-repack-at", type=int, default=156, help="see peer_library.py; 156 in 0.1.5")
+    parser.add_argument("--isa", default="auto")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("models", nargs="+")

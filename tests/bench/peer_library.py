@@ -1,16 +1,17 @@
 #!/usr/bin/env python3
 """Speed of a llama.cpp or ik_llama.cpp that was built by others: their C interface, loaded from a shared library.
 
-    tests/bench/peer_library.py --library LIB.so [--with LIBGGML.so] MODEL.gguf
+    tests/bench/peer_library.py --library LIB.so MODEL.gguf
 
-Packages on PyPI bring such libraries (`xllamacpp`: llama.cpp, `ik-llama-cpp-python`: ik_llama.cpp), both without AVX-512. Prints one
-JSON object: tokens per second of a prompt, of one stream behind it, and of several streams. ik_llama.cpp's run-time
-repacking is asked for with --repack. Python's library alone.
+Packages on PyPI bring such libraries, for AVX2: `xllamacpp` (llama.cpp; its extension module is one) and
+`ik-llama-cpp-python` (ik_llama.cpp; libllama in its folder of libraries). Prints one JSON object: tokens per second of a
+prompt, of one stream behind it, and of several streams. Python's library alone.
 """
 
 import argparse
 import ctypes
 import json
+import pathlib
 import time
 
 # The parameters' fields differ from version to version. Those that are set here are found by their defaults; the rest
@@ -37,8 +38,12 @@ class Batch(ctypes.Structure):
 
 class Peer:
     def __init__(self, options):
-        for path in options.beside:
-            ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
+        beside = [path for path in options.library.parent.glob("lib*.so*") if path != options.library]
+        for path in beside * 2:  # they need each other, in an order that is not known
+            try:
+                ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
+            except OSError:
+                pass
         lib = self.lib = ctypes.CDLL(options.library)
         lib.llama_model_default_params.restype = Params
         lib.llama_context_default_params.restype = Params
@@ -65,7 +70,10 @@ class Peer:
         self.model = load(options.model.encode(), model_params)
         params = lib.llama_context_default_params()
         first = 1 if self.is_ik else 0  # a seed comes first
-        params.words[first:first + 4] = [options.context, 2048, 512, max(options.batches)]
+        # Some versions give each sequence an equal part of the context.
+        most = max(options.batches, default=1)
+        context = most * (options.prompt + options.output + 8)
+        params.words[first:first + 4] = [context, 2048, 512, most]
         # Threads for tokens and for prompts, 4 by default, are neighbours.
         threads = next(i for i in range(first + 4, WORDS) if params.words[i] == params.words[i + 1] == 4)
         params.words[threads:threads + 2] = [options.threads, options.threads]
@@ -102,14 +110,13 @@ class Peer:
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--library", required=True)
-    parser.add_argument("--with", dest="beside", action="append", default=[])
+    parser.add_argument("--library", type=pathlib.Path, required=True)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--prompt", type=int, default=512)
     parser.add_argument("--output", type=int, default=24)
     parser.add_argument("--batch-prompt", type=int, default=16)
-    parser.add_argument("--batches", type=lambda text: [int(n) for n in text.split(",")], default=[8, 16, 32])
-    parser.add_argument("--context", type=int, default=4096)
+    parser.add_argument("--batches", type=lambda text: [int(n) for n in text.split(",") if n],
+                        default=[8, 16, 32], help="streams; empty: none (ik_llama.cpp 0.1.5 stops at several)")
     parser.add_argument("--repack-at", type=int, default=-1, help="byte of the model's parameters that asks for repacking")
     parser.add_argument("model")
     options = parser.parse_args()
