@@ -94,8 +94,9 @@ std::string StagesText(const engine::ModelInfo& model) {
 }
 
 std::string WarningText(const PlannedModel& planned) {
-  constexpr double kAsFast = 0.99;  // the figures are not more exact
-  if (planned.stream_tok_s >= kAsFast * planned.one_rank_tok_s) return "";
+  constexpr double kAsFast = 0.99;  // what is said of networks is not more exact
+  const double limit = planned.network ? kAsFast : 1;
+  if (planned.stream_tok_s >= limit * planned.one_rank_tok_s) return "";
   if (planned.network) {
     return absl::StrFormat(
         "warning   one machine is faster here: %.1f tok/s for one stream instead of %.1f; machines "
