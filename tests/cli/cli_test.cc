@@ -411,7 +411,7 @@ TEST_CASE("plan divides a model among ranks, and says where one is faster", "[cl
   CHECK(one.exit_code == 0);
   CHECK(one.out.find("ranks ") == std::string::npos);
   const Outcome two = Run(plan + "2");
-  CHECK(two.out.find("ranks     2, each with 295.0 MiB of weights and 511.8 MiB of KV cache") !=
+  CHECK(two.out.find("ranks     2, each with 326.3 MiB of weights and 511.8 MiB of KV cache") !=
         std::string::npos);
   CHECK(two.out.find("warning   one rank is faster here") != std::string::npos);
   const Outcome json = Run(plan + "3 --json");
