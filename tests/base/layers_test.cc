@@ -67,7 +67,7 @@ const std::map<std::string, std::map<std::string, std::set<std::string>>> kRooms
     {"engine/",
      {{"files/", {}},
       {"text/", {"files/", "ids.h"}},
-      {"family/", {"files/", "ids.h", "model/model_spec.h"}},
+      {"family/", {"files/", "ids.h", "model/model_spec.h", "model/pooled_output.h"}},
       {"memory/", {"ids.h", "kv_spans.h", "page_rule.h"}},
       {"parallel/", {"executor.h", "model/model_spec.h", "step.h"}},
       {"draft/", {"ids.h"}},
