@@ -151,7 +151,7 @@ int RunProcesses(int32_t world, int32_t threads, const std::vector<std::string>&
     if (!namespaces.empty()) EnterNamespace(namespaces.at(static_cast<size_t>(rank)));
   };
   const std::vector<bool> ran = test::OnProcesses(
-      world, {.timeout = std::chrono::seconds(60)},
+      world, {.loopback_only = namespaces.empty(), .timeout = std::chrono::seconds(60)},
       [&](heddle::server::RankMesh& mesh, int32_t rank) {
         const auto group = mesh.Join(test::AllRanks(world));
         Rank own = MakeRank(threads, group);
