@@ -56,7 +56,7 @@ TEST_CASE("A damaged tokenizer.json names the place", "[text][unit]") {
   CHECK_THAT(JsonError(""), Contains("tokenizer.json"));
   CHECK_THAT(JsonError("[]"), Contains("expected an object"));
   CHECK_THAT(JsonError("{}"), Contains("'model' is missing"));
-  CHECK_THAT(ModelError("{\"type\":\"WordPiece\"}"), Contains("'WordPiece'") && Contains("BPE"));
+  CHECK_THAT(ModelError("{\"type\":\"WordLevel\"}"), Contains("'WordLevel'") && Contains("BPE"));
   CHECK_THAT(ModelError("{\"type\":\"BPE\",\"merges\":[]}"), Contains("'vocab' is missing"));
   CHECK_THAT(ModelError("{\"type\":\"BPE\",\"vocab\":{},\"merges\":[]}"), Contains("at least one"));
   CHECK_THAT(ModelError("{\"type\":\"BPE\",\"vocab\":{\"a\":\"x\"},\"merges\":[]}"),
@@ -66,6 +66,22 @@ TEST_CASE("A damaged tokenizer.json names the place", "[text][unit]") {
   CHECK_THAT(ModelError("{\"type\":\"BPE\",\"vocab\":{\"a\":-1},\"merges\":[]}"), Contains("-1"));
   CHECK_THAT(ModelError("{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":0},\"merges\":[]}"),
              Contains("belongs to both"));
+}
+
+TEST_CASE("A damaged WordPiece model names the place", "[text][unit]") {
+  const std::string vocab = "{\"type\":\"WordPiece\",\"vocab\":{\"[UNK]\":0,\"a\":1,\"##b\":2}";
+  CHECK(ModelError(vocab + "}") == "no error");
+  CHECK_THAT(ModelError("{\"type\":\"WordPiece\"}"), Contains("'vocab' is missing"));
+  CHECK_THAT(ModelError("{\"type\":\"WordPiece\",\"vocab\":{\"a\":0}}"),
+             Contains("'[UNK]' is not in the vocabulary"));
+  CHECK_THAT(ModelError(vocab + ",\"unk_token\":\"?\"}"), Contains("'?'"));
+  CHECK_THAT(ModelError(vocab + ",\"max_input_chars_per_word\":0}"),
+             Contains("max_input_chars_per_word"));
+  CHECK_THAT(
+      ModelError(vocab + "}", ",\"normalizer\":{\"type\":\"BertNormalizer\",\"lowercase\":3}"),
+      Contains("lowercase"));
+  CHECK_THAT(ModelError(vocab + "}", ",\"decoder\":{\"type\":\"WordPiece\",\"prefix\":\"\"}"),
+             Contains("a prefix like ##"));
 }
 
 TEST_CASE("Merges that refer to nothing name the token that is missing", "[text][unit]") {
