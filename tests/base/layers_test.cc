@@ -48,7 +48,7 @@ const std::map<std::string, std::map<std::string, std::set<std::string>>> kRooms
       {"batch/", {"json_writer.h", "request/"}},
       {"branches/",
        {"answer/", "generation.h", "json_writer.h", "openai/", "parallel/", "request/", "text/"}},
-      {"ranks/", {"log.h", "retry_after.h"}},
+      {"ranks/", {"log.h", "retry_after.h", "tls/"}},
       {"request/", {"json_writer.h", "retry_after.h"}},
       {"toolcalls/", {"request/"}},
       {"text/", {"generation.h", "toolcalls/"}},
