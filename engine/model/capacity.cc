@@ -200,6 +200,23 @@ void PlanKv(const ModelSpec& spec, const PageRule& rule, int32_t context,
   }
 }
 
+// As they were given, with the page size that the model's state needs; a step of a model that reads
+// whole texts takes any of them.
+CapacityOptions OptionsFor(const ModelSpec& spec, const CapacityOptions& given) {
+  CapacityOptions options = given;
+  options.page_tokens = PageTokensFor(spec, given);
+  if (spec.reads_whole_texts()) {
+    const int32_t longest = given.max_context > 0 ? given.max_context : spec.max_context;
+    options.max_batch_tokens = std::max(given.max_batch_tokens, longest);
+  }
+  return options;
+}
+
+int32_t MaxDraftTokens(const ModelSpec& spec) {
+  if (spec.reads_whole_texts()) return 0;
+  return HasSnapshots(spec) ? kernels::kScanRows - 1 : LocalExecutor::kMaxDraftTokens;
+}
+
 }  // namespace
 
 int32_t SnapshotFloats(const kernels::RecurrenceShape& shape) {
@@ -251,13 +268,7 @@ KvLayout KvLayoutOfRank(const KvLayout& layout, const ModelSpec& rank, bool is_h
 
 absl::StatusOr<Capacity> PlanCapacity(const ModelSpec& spec, int64_t weight_bytes,
                                       const HostMemory& memory, const CapacityOptions& given) {
-  CapacityOptions options = given;
-  options.page_tokens = PageTokensFor(spec, given);
-  const bool reads_whole = spec.reads_whole_texts();
-  if (reads_whole) {  // a step takes any text
-    const int32_t longest = given.max_context > 0 ? given.max_context : spec.max_context;
-    options.max_batch_tokens = std::max(given.max_batch_tokens, longest);
-  }
+  const CapacityOptions options = OptionsFor(spec, given);
   if (absl::Status status = CheckOptions(spec, options); !status.ok()) return status;
   Capacity capacity;
   weight_bytes += options.draft_weight_bytes;
@@ -318,10 +329,8 @@ absl::StatusOr<Capacity> PlanCapacity(const ModelSpec& spec, int64_t weight_byte
                      .window_grain = rule.window_grain,
                      .state_groups = rule.state_groups,
                      .state_is_snapshot = HasSnapshots(spec),
-                     .whole_prompts = reads_whole,
-                     .max_draft_tokens = reads_whole          ? 0
-                                         : HasSnapshots(spec) ? kernels::kScanRows - 1
-                                                              : LocalExecutor::kMaxDraftTokens,
+                     .whole_prompts = spec.reads_whole_texts(),
+                     .max_draft_tokens = MaxDraftTokens(spec),
                      .max_ahead_tokens = options.max_ahead_tokens,
                      .rows_beyond_guesses = options.rows_beyond_guesses,
                      .drafter_reads_features = options.drafter_reads_features,

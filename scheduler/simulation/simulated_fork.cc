@@ -25,6 +25,7 @@ ContextId SimulatedFork::Name(uint64_t number) const {
 
 std::vector<ContextId> SimulatedFork::Contexts() const {
   std::vector<ContextId> names;
+  names.reserve(static_cast<size_t>(request_.forks) + 2);
   for (int32_t i = 0; i < request_.forks + 2; ++i) names.push_back(Name(static_cast<uint64_t>(i)));
   return names;
 }
