@@ -78,8 +78,8 @@ class Drawing {
   void DrawBranch(const std::string& branch, const std::string& lead, const std::string& below) {
     const std::vector<size_t>& own = runs_of_.find(branch)->second;
     const auto found = children_of_.find(branch);
-    static const std::vector<const std::string*> kNone;
-    const auto& children = found == children_of_.end() ? kNone : found->second;
+    static const std::vector<const std::string*> none;
+    const auto& children = found == children_of_.end() ? none : found->second;
     size_t next = 0;
     for (size_t r = 0; r < own.size(); ++r) {
       DrawRun(runs_[own[r]], r == 0 ? lead : below);
