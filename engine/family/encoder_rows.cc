@@ -93,7 +93,7 @@ const NameMap& ModernBertNames() {
   return names;
 }
 
-// Classes that a decoder of the same name has are others' business.
+// Refuses what makes a decoder of an encoder's name, and positions that are not absolute.
 absl::Status RefuseDecoder(const JsonSource& config) {
   HEDDLE_ASSIGN_OR_RETURN(const bool is_decoder, config.BoolOr("is_decoder", false));
   if (is_decoder) {

@@ -112,7 +112,7 @@ int RunThreads(int32_t world, int32_t threads) {
 constexpr int kTokens = 500;
 constexpr int kSumsOfToken = 45;  // of the embedding, and two in each of 22 layers
 
-// What a token takes where two ranks share each layer, or have one half of the layers each: the
+// The time of a token where two ranks share each layer, or have one half of the layers each: the
 // row goes to the second stage and comes back.
 void TimeTokens(Rank& rank, heddle::kernels::Communicator& group) {
   std::vector<double> sums = RunSums(rank, 1, kSumsOfToken * kTokens);

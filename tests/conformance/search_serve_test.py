@@ -96,7 +96,7 @@ class Searches(unittest.TestCase):
             "type": "json_schema", "json_schema": {"name": "n", "schema": schema}},
             search={"answer_at": "/number", "samples": 24, "confidence": 1})
         self.assertIn(json.loads(answer["choices"][0]["message"]["content"])["number"], range(4))
-        # Of 24 samples with at most four different values, spaced as they like, six agree.
+        # Among 24 samples with at most four different values, spaced as they like, six agree.
         self.assertGreaterEqual(answer["usage"]["completion_tokens_details"]["votes"], 6)
         for search, param in (({"answer_at": "number"}, "search.answer_at"), ({"answer_at": "/~2"}, "search.answer_at"),
                               ({"answer_at": "/a", "answer": "b"}, "search.answer_at")):

@@ -75,7 +75,7 @@ engine::Pooling PoolingOf(const engine::LocalModel& model) {
   return model.model.pooled->pooling.value_or(engine::Pooling::kLast);
 }
 
-// What the model makes of a prompt: its embedding or its logits.
+// The model's output for a prompt: its embedding or its logits.
 std::vector<float> Output(engine::LocalModel& model, const std::vector<engine::TokenId>& prompt,
                           int32_t chunk, int32_t second_begin) {
   std::vector<float> values = model.head->Apply(

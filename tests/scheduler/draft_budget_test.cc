@@ -272,6 +272,27 @@ TEST_CASE("Drafters that are asked in vain are asked in one of four steps", "[un
   CHECK(budget.wants_drafts());
 }
 
+// Everything is compared with plain steps.
+TEST_CASE("Plain steps are repeated more often until their time is known", "[unit]") {
+  DraftBudget budget(DraftBudget::Options{});
+  CountPlain(&budget, 3);
+  std::vector<int> drafted;  // steps with drafts before each plain one
+  for (int i = 0; i < 200; ++i) {
+    if (drafted.empty()) drafted.push_back(0);
+    if (budget.wants_drafts()) {
+      ++drafted.back();
+      budget.CountStep({.rows = {.decodes = 1}, .drafted = 1, .accepted = 1, .us = 1100});
+    } else {
+      drafted.push_back(0);
+      CountPlain(&budget, 1);
+    }
+  }
+  REQUIRE(drafted.size() >= 4);
+  CHECK(drafted[0] == 4);
+  CHECK(drafted[1] == 4);
+  CHECK(drafted[2] == 64);
+}
+
 TEST_CASE("What was accepted is counted by place", "[unit]") {
   DraftBudget budget(DraftBudget::Options{});
   budget.CountDraft(engine::SequenceId{1}, 4, 2);
@@ -299,6 +320,16 @@ TEST_CASE("Step times are means by rows, interpolated, and never fall with rows"
   CHECK(times.PredictUs(8) >= times.PredictUs(5));
   CHECK(times.Knows(3));
   CHECK(!times.Knows(20));
+}
+
+// The demo model's first steps behind a prompt, whose caches are cold; it settles at 620 us.
+TEST_CASE("Few steps count by their median, as the first ones may be slow", "[unit]") {
+  StepTimes times;
+  for (const double us : {1060.0, 728.0, 650.0, 616.0, 637.0}) times.Observe(1, us);
+  CHECK(times.NumMeasured(1) == 5);
+  CHECK(times.NumMeasured(2) == 0);
+  CHECK(times.PredictUs(1) > 600);
+  CHECK(times.PredictUs(1) < 660);
 }
 
 TEST_CASE("Step times follow a machine that becomes slower, for all numbers of rows", "[unit]") {

@@ -116,6 +116,22 @@ TEST_CASE("Branches run side by side, and the rest of the answer behind their jo
   }
 }
 
+TEST_CASE("Branches that are joined side by side are not read again", "[simulation]") {
+  const auto rows_of = [](bool side_by_side) {
+    const auto result = Run({{.prompt_tokens = 10,
+                              .output_tokens = 30,
+                              .fork_at = 12,
+                              .forks = 4,
+                              .branch_tokens = 40,
+                              .joins_side_by_side = side_by_side}},
+                            {.scheduler = kRoomy, .machine = {.fixed_us = 1000, .row_us = 1}});
+    return result.busy_us - 1000 * static_cast<double>(result.steps);
+  };
+  // As text, the rest has the first branch's pages, and reads the 20, 30 and 40 tokens of the
+  // others, with a header each. Side by side the last token of each branch is run, as it was drawn.
+  CHECK(rows_of(false) - rows_of(true) >= 20 + 30 + 40 - 4);
+}
+
 TEST_CASE("Branches of a request that came early do not wait behind those who came later",
           "[simulation]") {
   SchedulerOptions narrow = kRoomy;
