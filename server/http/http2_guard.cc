@@ -118,6 +118,7 @@ std::optional<Http2Guard::Fault> Http2Guard::OnClientFrame(const Frame& frame,
     return Fault{Refusal::kGrpcFrame, "a header block was not continued"};
   }
   std::optional<Fault> fault;
+  bool is_late_reset = false;
   drops_frame_ = false;
   switch (frame.type) {
     case kHeaders:
@@ -127,7 +128,8 @@ std::optional<Http2Guard::Fault> Http2Guard::OnClientFrame(const Frame& frame,
       fault = OnContinuation(frame);
       break;
     case kRstStream:
-      fault = OnReset(frame.stream, now);
+      is_late_reset = IsLateReset(frame);
+      if (!is_late_reset) fault = OnReset(frame.stream, now);
       break;
     case kData:
       if (auto found = streams_.find(frame.stream); found != streams_.end()) {
@@ -142,7 +144,8 @@ std::optional<Http2Guard::Fault> Http2Guard::OnClientFrame(const Frame& frame,
     default:
       break;
   }
-  if (!fault && !SpendIdleFrame(frame, now)) {
+  const bool is_idle = is_late_reset || IsIdle(frame);
+  if (!fault && is_idle && !idle_frames_.Spend(1 + frame.length / kIdlePayloadBytes, now)) {
     fault = Fault{Refusal::kGrpcFlood, "too many frames that carry nothing"};
   }
   return fault;
@@ -187,12 +190,17 @@ std::optional<Http2Guard::Fault> Http2Guard::OnReset(uint32_t stream, Clock::tim
   return Fault{Refusal::kGrpcResets, "too many calls were taken back"};
 }
 
-// For all frames except those that carry a call or its end.
-bool Http2Guard::SpendIdleFrame(const Frame& frame, Clock::time_point now) {
+// A stream that is over cannot be taken back. Clients that have reset one reset it again for each
+// frame of it that was on its way (Python's h2 does, and so httpx).
+bool Http2Guard::IsLateReset(const Frame& frame) const {
+  return frame.stream <= last_stream_ && !streams_.contains(frame.stream);
+}
+
+// Whether the frame carries neither a call nor its end.
+bool Http2Guard::IsIdle(const Frame& frame) {
   const bool ends = (frame.flags & kEndStream) != 0;
-  if (frame.type == kHeaders || frame.type == kRstStream) return true;
-  if (frame.type == kData && (frame.length >= kLeastData || ends)) return true;
-  return idle_frames_.Spend(1 + frame.length / kIdlePayloadBytes, now);
+  if (frame.type == kHeaders || frame.type == kRstStream) return false;
+  return frame.type != kData || (frame.length < kLeastData && !ends);
 }
 
 // Returns false if the payload is to be dropped.

@@ -9,11 +9,13 @@
 // messages.
 //
 // The guard bounds streams, and how many of them the client resets; frames that carry nothing
-// (pings, settings, priorities, window updates, empty data), in relation to what the server sends;
-// the size and number of pieces of header blocks; and messages in reception, which share the budget
-// of all bodies.
+// (pings, settings, priorities, window updates, empty data, resets of streams that are over), in
+// relation to what the server sends; the size and number of pieces of header blocks; and messages
+// in reception, which share the budget of all bodies.
+//
 // Source: RFC 9113; the attacks: CVE-2019-9511 to -9518, CVE-2023-44487, CVE-2024-27316,
 // CVE-2025-8671.
+//
 // Thread-safety: none; owned by one connection.
 #pragma once
 
@@ -144,7 +146,8 @@ class Http2Guard {
   std::optional<Fault> OnHeaders(const Frame& frame);
   std::optional<Fault> OnContinuation(const Frame& frame);
   std::optional<Fault> OnReset(uint32_t stream, Clock::time_point now);
-  bool SpendIdleFrame(const Frame& frame, Clock::time_point now);
+  bool IsLateReset(const Frame& frame) const;
+  static bool IsIdle(const Frame& frame);
   bool PassesData(const Frame& frame, std::string_view payload, Clock::time_point now);
   bool TakeMessageBytes(Stream* stream, std::string_view bytes, Clock::time_point now);
   void EndFrame();

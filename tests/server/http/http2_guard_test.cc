@@ -234,6 +234,29 @@ TEST_CASE("A connection of a client that owes resets may reset a few calls", "[g
   CHECK(fault->refusal == Refusal::kGrpcResets);
 }
 
+// Python's h2 resets a stream that it has reset again for each frame of it that was on its way.
+TEST_CASE("Resets of a stream that is over take no call back", "[grpc][unit]") {
+  BodyBudget bodies(1 << 20);
+  Http2Guard guard({}, &bodies, /*owes_resets=*/true);
+  const Clock::time_point now{seconds(1000)};
+  std::string to_server;
+  std::string to_client;
+  REQUIRE_FALSE(guard.FromClient(std::string(kHttp2Preface), now, &to_server).has_value());
+  REQUIRE_FALSE(guard.FromClient(Open(1) + Reset(1), now, &to_server).has_value());
+  for (int i = 0; i < 10'000; ++i) {
+    guard.FromServer(Frame(kData, 0, 1, "token"), now, &to_client);
+    REQUIRE_FALSE(guard.FromClient(Reset(1), now, &to_server).has_value());
+  }
+  CHECK(guard.TakeResets() == 1);
+  // Without frames that they answer they are a flood.
+  std::optional<Http2Guard::Fault> fault;
+  for (int i = 0; i < 10'000 && !fault.has_value(); ++i) {
+    fault = guard.FromClient(Reset(1), now, &to_server);
+  }
+  REQUIRE(fault.has_value());
+  CHECK(fault->refusal == Refusal::kGrpcFlood);
+}
+
 TEST_CASE("A client that takes calls back over many connections is read more slowly",
           "[grpc][unit]") {
   using server::Clock;
