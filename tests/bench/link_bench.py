@@ -65,6 +65,13 @@ def ping():
         print(1e6 * statistics.median(took))
 
 
+def wait_until_up(names):
+    """Packets pass before the kernel calls a device up, and UCX uses none that is not."""
+    for name in names:
+        while "state UP" not in subprocess.check_output(["ip", "-n", name, "link", "show", "dev", "eth0"], text=True):
+            time.sleep(0.05)
+
+
 def round_trip_us(names):
     inside = [["ip", "netns", "exec", name, sys.executable, __file__] for name in names]
     with subprocess.Popen([*inside[1], "--echo"], stdout=subprocess.PIPE, text=True) as server:
@@ -89,10 +96,11 @@ def main():
     if arguments.ping:
         return ping()
     with joined_namespaces(arguments.rate) as names:
+        wait_until_up(names)
         trip = round_trip_us(names)
         environment = {**os.environ, "UCX_NET_DEVICES": "eth0"}
         text = subprocess.run([arguments.bench, "2", "1", "processes", *names], env=environment, check=True,
-                              capture_output=True, text=True).stdout
+                              stdout=subprocess.PIPE, text=True).stdout
         trip = min(trip, round_trip_us(names))
     print(text, end="")
     print(f"round trip {trip:.1f} us")

@@ -6,6 +6,7 @@
 // Two processes also time what TinyLlama's ranks send each other for a token (link_bench.py).
 #include <fcntl.h>
 #include <sched.h>
+#include <sys/mount.h>
 
 #include <algorithm>
 #include <chrono>
@@ -38,7 +39,12 @@ struct Rank {
 
 Rank MakeRank(int32_t threads, std::shared_ptr<heddle::kernels::Communicator> communicator) {
   auto device = heddle::kernels::CreateCpuDevice({.num_threads = threads});
-  if (!device.ok() || !(*device)->JoinGroup(std::move(communicator)).ok()) std::exit(1);
+  const absl::Status joined =
+      device.ok() ? (*device)->JoinGroup(std::move(communicator)) : device.status();
+  if (!joined.ok()) {
+    std::fprintf(stderr, "%s\n", std::string(joined.message()).c_str());
+    std::exit(1);
+  }
   return {.device = *std::move(device)};
 }
 
@@ -136,9 +142,12 @@ void TimeTokens(Rank& rank, heddle::kernels::Communicator& group) {
   if (group.rank() == 0) PrintToken("pp", 2, std::move(took));
 }
 
+// UCX lists devices by /sys, which shows those of the namespace it was mounted in.
 void EnterNamespace(const std::string& name) {
   const int file = open(("/run/netns/" + name).c_str(), O_RDONLY | O_CLOEXEC);
-  if (file < 0 || setns(file, CLONE_NEWNET) != 0) {
+  if (file < 0 || setns(file, CLONE_NEWNET) != 0 || unshare(CLONE_NEWNS) != 0 ||
+      mount("", "/", "none", MS_SLAVE | MS_REC, nullptr) != 0 ||
+      mount(name.c_str(), "/sys", "sysfs", 0, nullptr) != 0) {
     std::perror(name.c_str());
     std::_Exit(1);
   }

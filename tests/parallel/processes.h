@@ -64,7 +64,11 @@ inline std::vector<bool> OnProcesses(
     for (int32_t r = 0; r < world; ++r) {
       peers.push_back({Get(own.down[0]), "rank " + std::to_string(r)});
     }
-    const bool ok = (*mesh)->Connect(peers, rank, kKey).ok() && body(**mesh, rank);
+    const absl::Status connected = (*mesh)->Connect(peers, rank, kKey);
+    if (!connected.ok()) {
+      std::fprintf(stderr, "%s\n", std::string(connected.message()).c_str());
+    }
+    const bool ok = connected.ok() && body(**mesh, rank);
     mesh->reset();
     std::fflush(nullptr);
     _exit(ok ? 0 : 1);
