@@ -29,6 +29,7 @@ struct GroupSpans {
     int32_t span_begin = 0;  // spans [span_begin, span_begin + num_spans) of the group
     int32_t num_spans = 0;
     int32_t context_tokens = 0;  // sum over its spans
+    uint64_t list_version = 0;   // as SequenceSlice::list_version
   };
   std::vector<KvSlot> kv_slots;     // [n_tokens]
   std::vector<KvSpan> spans;        // [sum of num_spans]

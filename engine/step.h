@@ -65,6 +65,9 @@ struct SequenceSlice {
   int32_t num_masks = 0;          // 0, or num_tokens
   TokenId next_token = kNoToken;  // behind its last row, if it is known
   int32_t second_begin = -1;      // the first of its rows whose token has the type 1; -1: none
+  // While a sequence's list of spans has the same version in two plans, their spans are the same up
+  // to the last one of the shorter list, so that nobody has to compare them. 0: unknown.
+  uint64_t list_version = 0;
 };
 
 // A row whose token is not drawn yet: it is the first token of a sample of a step in flight

@@ -103,6 +103,8 @@ class PageAllocator {
   // Changes whenever the page is allocated: while it is the same, what has been written to the page
   // is still there.
   uint32_t generation(PageId page) const { return generations_[engine::Index(page)]; }
+  // A number that no list of this pool's pages has had (PageTable::version); never 0.
+  uint64_t NewListVersion() { return ++last_list_version_; }
   // Whether its one holder may write to it.
   bool IsExclusive(PageId page) const { return references(page) == 1 && !is_owned(page); }
 
@@ -135,6 +137,7 @@ class PageAllocator {
   std::vector<uint64_t> released_;     // [num_pages]; when, of evictable pages
   uint64_t num_released_ = 0;
   double evicted_last_ = 0;
+  uint64_t last_list_version_ = 0;
   std::vector<PageId> release_later_;
   struct Held {
     uint64_t step;

@@ -23,11 +23,13 @@ int32_t PageTable::Capacity(int32_t num_pages, const PageAllocator& pool) const 
 
 void PageTable::Append(int32_t count, PageAllocator* pool, std::vector<engine::PageCopy>* copies) {
   if (count == 0) return;
+  if (spans_.empty()) version_ = pool->NewListVersion();
   if (MustCopy(*pool)) {
     PageId shared = spans_.back().page;
     PageId fresh = pool->AllocateOne();
     copies->push_back({shared, fresh, spans_.back().num_tokens});
     spans_.back().page = fresh;
+    version_ = pool->NewListVersion();
     if (pool->references(shared) > 1) {
       pool->Release(shared);  // at once, so that the last of several forks need not copy
     } else {
@@ -51,6 +53,7 @@ void PageTable::SkipPlaces(int32_t count) {
 void PageTable::AppendShared(PageId page, int32_t num_tokens, PageAllocator* pool) {
   HEDDLE_CHECK(Room(*pool) == 0, "a shared page may only follow full pages");
   HEDDLE_CHECK(num_tokens > 0 && num_tokens <= pool->page_tokens(), "bad number of positions");
+  if (spans_.empty()) version_ = pool->NewListVersion();
   pool->Share(page);
   spans_.push_back({page, num_tokens});
   num_tokens_ += num_tokens;
@@ -61,6 +64,7 @@ void PageTable::ReplacePage(int32_t index, PageId page, PageAllocator* pool) {
   pool->Share(page);
   pool->ReleaseOfSequence(spans_[index].page);
   spans_[index].page = page;
+  version_ = pool->NewListVersion();
 }
 
 void PageTable::StartAt(int32_t position) {
@@ -73,6 +77,7 @@ void PageTable::ForkFrom(const PageTable& from, PageAllocator* pool) {
   spans_.insert(spans_.end(), from.spans_.begin(), from.spans_.end());
   num_tokens_ = from.num_tokens_;
   num_dropped_ = from.num_dropped_;
+  version_ = pool->NewListVersion();
   for (const KvSpan& span : spans_) pool->Share(span.page);
 }
 
@@ -90,6 +95,7 @@ void PageTable::Truncate(int32_t num_tokens, PageAllocator* pool) {
     num_tokens_ -= last.num_tokens;
     pool->ReleaseOfSequence(last.page);
     spans_.pop_back();
+    version_ = pool->NewListVersion();
   }
   if (num_tokens == 0) num_tokens_ = num_dropped_ = 0;
 }
@@ -100,7 +106,9 @@ void PageTable::DropFront(int32_t position, PageAllocator* pool) {
     pool->ReleaseOfSequence(spans_[count++].page);
     num_dropped_ += pool->page_tokens();
   }
-  if (count > 0) spans_.erase(spans_.begin(), spans_.begin() + static_cast<ptrdiff_t>(count));
+  if (count == 0) return;
+  spans_.erase(spans_.begin(), spans_.begin() + static_cast<ptrdiff_t>(count));
+  version_ = pool->NewListVersion();
 }
 
 }  // namespace heddle::scheduler

@@ -24,6 +24,9 @@ class PageTable {
   int32_t num_tokens() const { return num_tokens_; }  // including those given back by DropFront
   int32_t num_pages() const { return static_cast<int32_t>(spans_.size()); }
   bool empty() const { return num_tokens_ == 0; }
+  // Another one whenever the list changes other than at its end: two lists with the same version,
+  // not 0, have the same spans up to the last one of the shorter list.
+  uint64_t version() const { return version_; }
   // Positions before the first span: those of whole pages that DropFront gave back.
   int32_t num_dropped() const { return num_dropped_; }
   // The page of positions [index * page_tokens, ...). REQUIRES: it was not dropped.
@@ -89,6 +92,7 @@ class PageTable {
   std::vector<KvSpan> spans_;
   int32_t num_tokens_ = 0;
   int32_t num_dropped_ = 0;
+  uint64_t version_ = 0;
 };
 
 }  // namespace heddle::scheduler

@@ -32,13 +32,15 @@ engine::GroupSpans::Range WriteSpans(const ContextLayout& layout, const PageTabl
                                      int32_t count, std::vector<KvSpan>* spans) {
   const auto begin = static_cast<int32_t>(spans->size());
   int32_t context_tokens = table.num_tokens() - table.num_dropped();
+  uint64_t version = 0;
   if (layout.is_plain()) {
     spans->insert(spans->end(), table.spans().begin(), table.spans().end());
+    version = table.version();
   } else {
     const int32_t end = table.num_tokens();
     context_tokens = layout.AddSeen(table.spans(), end - count, end, spans);
   }
-  return {begin, static_cast<int32_t>(spans->size()) - begin, context_tokens};
+  return {begin, static_cast<int32_t>(spans->size()) - begin, context_tokens, version};
 }
 
 // Writes what the layers of a further group see of a sequence, and the slots that they write to.
@@ -146,7 +148,8 @@ int32_t WriteSlice(Sequence* writable, int32_t page_tokens, StepPlan* plan,
                              .context_tokens = range.context_tokens,
                              .adapter_slot = sequence.adapter_slot,
                              .next_token = sequence.TokenAt(end),
-                             .second_begin = SecondBegin(sequence, end - count, end)});
+                             .second_begin = SecondBegin(sequence, end - count, end),
+                             .list_version = range.list_version});
   for (int32_t place = end - count; place < end; ++place) {
     plan->token_ids.push_back(sequence.TokenAt(place));
     plan->positions.push_back(layout.PositionAt(place));

@@ -140,6 +140,23 @@ absl::Status DoesNotFit(const Capacity& capacity, const CapacityOptions& options
   return absl::ResourceExhaustedError(message);
 }
 
+// What the messages of ranks elsewhere take on the rank of this machine: each peer's part of a sum
+// or, where they are drawn from, of the logits, or the rows of the stage before; once as it comes
+// and once in its place.
+int64_t MessageBytes(const ModelSpec& part, int32_t logit_rows, const CapacityOptions& options) {
+  const int64_t rows =
+      options.max_batch_tokens * kernels::RowBytes(options.activation_dtype, part.hidden);
+  int64_t bytes = part.n_stages > 1 ? rows : 0;  // their place is the decoder's
+  for (int32_t rank = 0; part.is_part() && rank < part.world(); ++rank) {
+    if (rank == part.rank) continue;
+    const auto at = static_cast<size_t>(rank);
+    const bool draws = part.stage == 0 && part.rank == 0;
+    const int32_t vocab = draws ? part.vocab_borders[at + 1] - part.vocab_borders[at] : 0;
+    bytes += 2 * std::max(rows, int64_t{logit_rows} * vocab * int64_t{sizeof(float)});
+  }
+  return bytes;
+}
+
 // Activations and logits of all ranks, and what drafts need.
 int64_t WorkspaceBytes(const ModelSpec& spec, int32_t logit_rows, const CapacityOptions& options) {
   constexpr int64_t kLogitBytes = sizeof(float);
@@ -148,6 +165,7 @@ int64_t WorkspaceBytes(const ModelSpec& spec, int32_t logit_rows, const Capacity
     const int64_t logits = part.is_part() ? part.own_vocab() : 0;
     bytes += Decoder::ActivationBytes(part, options.max_batch_tokens, options.activation_dtype) +
              int64_t{logit_rows} * logits * kLogitBytes;
+    if (!options.group_specs.empty()) bytes += MessageBytes(part, logit_rows, options);
   }
   return bytes;
 }

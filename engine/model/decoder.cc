@@ -65,8 +65,8 @@ kernels::NormArgs Decoder::NormOf(const NormWeights& norm, Tensor x, Tensor out)
           .out = out};
 }
 
-Decoder::BlockInput Decoder::InputOf(int32_t layer, const NormWeights& norm, AdapterSite site,
-                                     int32_t n_tokens) const {
+Decoder::BlockInput Decoder::Unnormed(int32_t layer, const NormWeights& norm, AdapterSite site,
+                                      int32_t n_tokens) const {
   const Tensor x = View(*x_, n_tokens, spec_.hidden);
   if (!spec_.layers[layer].pre_norm) return {x, std::nullopt};
   const Tensor normed = View(*normed_, n_tokens, spec_.hidden);
@@ -75,7 +75,14 @@ Decoder::BlockInput Decoder::InputOf(int32_t layer, const NormWeights& norm, Ada
   return {normed, args};
 }
 
-Decoder::BlockInput Decoder::InputOfAttention(int32_t layer, int32_t n_tokens) const {
+Decoder::BlockInput Decoder::InputOf(int32_t layer, const NormWeights& norm, AdapterSite site,
+                                     int32_t n_tokens) {
+  BlockInput in = Unnormed(layer, norm, site, n_tokens);
+  if (std::exchange(is_normed_, false)) in.norm.reset();
+  return in;
+}
+
+Decoder::BlockInput Decoder::InputOfAttention(int32_t layer, int32_t n_tokens) {
   const LayerSpec& spec = spec_.layers[layer];
   switch (spec.attention_input) {
     case AttentionInput::kRawStream:
@@ -111,7 +118,13 @@ void Decoder::AddToStream(kernels::Ops& ops, int32_t layer, AdapterSite site, Te
                            .out = x,
                            .adapters = Adapters(layer, site)};
   if (!spec.post_norm) {
-    is_part ? AddOfRanks(ops, args, {}) : ops.Linear(args);
+    if (is_part) {
+      std::optional<kernels::NormArgs> next;
+      if (!spec.stream_norm) next = NormBehind(layer, site, static_cast<int32_t>(in.rows));
+      AddOfRanks(ops, args, {}, next);
+    } else {
+      ops.Linear(args);
+    }
     if (!spec.stream_norm) return;
     kernels::NormArgs behind = NormOf(post_norm, x, x);
     behind.adapters =
@@ -120,7 +133,7 @@ void Decoder::AddToStream(kernels::Ops& ops, int32_t layer, AdapterSite site, Te
   }
   const Tensor added = View(*normed_, static_cast<int32_t>(in.rows), spec_.hidden);
   if (is_part) {
-    AddOfRanks(ops, args, added);
+    AddOfRanks(ops, args, added, std::nullopt);
   } else {
     args.epilogue = kernels::Epilogue::kNone;
     args.out = added;
@@ -418,7 +431,7 @@ void Decoder::Logits(kernels::Ops& ops, int32_t first, Tensor logits) {
                 .adapter_rows = {.of_logits = true, .first = first}});
   }
   if (spec_.is_part()) {
-    ops.GatherColumns({.part = own, .borders = spec_.vocab_borders, .whole = logits});
+    ops.GatherColumns({.part = own, .borders = spec_.vocab_borders, .whole = logits, .root = 0});
   }
   if (logits.data == nullptr) return;
   if (spec_.logit_scale != 1.0f || spec_.logit_softcap > 0.0f) {

@@ -163,10 +163,11 @@ class Decoder {
   void BeginStream(kernels::Ops& ops, kernels::Tensor x);
   void Embed(kernels::Ops& ops, kernels::Tensor x);
   void AdaptEmbedding(kernels::Ops& ops, kernels::Tensor x) const;
-  // `site`: of the norm.
-  BlockInput InputOf(int32_t layer, const NormWeights& norm, AdapterSite site,
-                     int32_t n_tokens) const;
-  BlockInput InputOfAttention(int32_t layer, int32_t n_tokens) const;
+  // `site`: of the norm. Unnormed gives the norm also where a sum over ranks has made its rows.
+  BlockInput Unnormed(int32_t layer, const NormWeights& norm, AdapterSite site,
+                      int32_t n_tokens) const;
+  BlockInput InputOf(int32_t layer, const NormWeights& norm, AdapterSite site, int32_t n_tokens);
+  BlockInput InputOfAttention(int32_t layer, int32_t n_tokens);
   // Whether the next layer reads what this one has normed (AttentionInput::kShared).
   bool NextSharesInput(int32_t layer) const {
     return layer + 1 < spec_.n_layers() &&
@@ -180,7 +181,12 @@ class Decoder {
   void AddToStream(kernels::Ops& ops, int32_t layer, AdapterSite site, kernels::Tensor in);
   // The same without the norm, or into `out` if there is one, in a part of a model: adds up what
   // the ranks have. `product` is that linear; its weight is null if this rank has no share.
-  void AddOfRanks(kernels::Ops& ops, kernels::LinearArgs product, kernels::Tensor out);
+  void AddOfRanks(kernels::Ops& ops, kernels::LinearArgs product, kernels::Tensor out,
+                  const std::optional<kernels::NormArgs>& norm);
+  // The norm of the block that reads the stream next behind AddToStream, for the sum to make its
+  // rows on the way; none: that block reads something else, or there is none here.
+  std::optional<kernels::NormArgs> NormBehind(int32_t layer, AdapterSite site,
+                                              int32_t n_tokens) const;
   // A buffer for a sum's part: not the one that the other ranks may still be reading.
   kernels::Tensor NextPart(int64_t rows);
   kernels::NormArgs NormOf(const NormWeights& norm, kernels::Tensor x, kernels::Tensor out) const;
@@ -235,6 +241,7 @@ class Decoder {
   std::unique_ptr<kernels::Buffer> all_heads_;   // [max_batch_tokens, widest of all ranks' q]
   std::unique_ptr<kernels::Buffer> own_logits_;  // [rows of logits, own vocab] F32
   int32_t next_part_ = 0;                        // index into parts_
+  bool is_normed_ = false;                       // normed_ has the rows that the next block reads
   kernels::Tensor part_;                         // of the block's sum; null: nothing there yet
   std::vector<Rotation> rotations_;
   std::vector<int32_t> rotation_of_layer_;  // index into rotations_, -1: none

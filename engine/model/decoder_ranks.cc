@@ -1,4 +1,5 @@
 // The decoder in a part of a model: what its rank does with the others.
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -36,8 +37,30 @@ Tensor Decoder::NextPart(int64_t rows) {
   return View(*parts_[next_part_], static_cast<int32_t>(rows), spec_.hidden);
 }
 
-void Decoder::AddOfRanks(kernels::Ops& ops, kernels::LinearArgs product, Tensor out) {
-  kernels::AllReduceArgs sum{.bias = product.bias, .out = out};
+std::optional<kernels::NormArgs> Decoder::NormBehind(int32_t layer, AdapterSite site,
+                                                     int32_t n_tokens) const {
+  const LayerSpec& spec = spec_.layers[layer];
+  if (site == AdapterSite::kOut) {
+    const bool has_mlp = spec.mlp.inter > 0 || spec.moe.n_experts > 0;
+    if (spec.parallel_residual || !has_mlp) return std::nullopt;
+    return Unnormed(layer, weights_.layers[layer].mlp_norm, AdapterSite::kMlpNorm, n_tokens).norm;
+  }
+  if (layer + 1 == spec_.n_layers()) return std::nullopt;
+  const LayerSpec& next = spec_.layers[layer + 1];
+  const AttentionSpec& attention = next.attention;
+  const bool has_attention = attention.n_heads > 0 || attention.conv.channels > 0 ||
+                             attention.recurrence.is_here() || attention.linear;
+  const bool is_next =
+      !next.parallel_residual && has_attention && next.attention_input == AttentionInput::kStream;
+  if (!is_next) return std::nullopt;
+  return Unnormed(layer + 1, weights_.layers[layer + 1].attention_norm, AdapterSite::kAttentionNorm,
+                  n_tokens)
+      .norm;
+}
+
+void Decoder::AddOfRanks(kernels::Ops& ops, kernels::LinearArgs product, Tensor out,
+                         const std::optional<kernels::NormArgs>& norm) {
+  kernels::AllReduceArgs sum{.bias = product.bias, .out = out, .norm = norm};
   if (out.data == nullptr) sum.residual = product.out;
   if (product.weight != nullptr) {
     const bool is_begun = part_.data != nullptr;
@@ -49,6 +72,7 @@ void Decoder::AddOfRanks(kernels::Ops& ops, kernels::LinearArgs product, Tensor 
   }
   sum.partial = part_;
   part_ = {};
+  is_normed_ = norm.has_value();
   ops.AllReduce(sum);
 }
 

@@ -255,15 +255,34 @@ absl::Status FitPool(const LoadOptions& options, LocalModel* loaded) {
   return status;
 }
 
+// RankOffer::feature_pages: stage 0 has counted them with its drafter.
+int32_t FeaturePages(const ModelInfo& loaded, int32_t rank, kernels::DType activations) {
+  const ModelSpec part = SpecOfShare(loaded.model.spec, loaded.shares, rank);
+  const int64_t page_bytes = loaded.capacity.page_bytes;
+  if (part.stage == 0 || part.rank > 0 || page_bytes == 0) return 0;
+  const int64_t bytes = Decoder::FeatureBytes(part, /*features=*/1, part.n_stages,
+                                              loaded.capacity.limits.max_batch_tokens, activations);
+  return static_cast<int32_t>(
+      std::min<int64_t>((bytes + page_bytes - 1) / page_bytes, loaded.capacity.limits.num_pages));
+}
+
 // Ranks in other processes: the limits become those of all.
-absl::Status AgreeWithOthers(const LoadOptions& options, ModelInfo* loaded) {
+absl::Status AgreeWithOthers(const LoadOptions& options, const kernels::Device& device,
+                             ModelInfo* loaded) {
   if (options.meeting == nullptr) return absl::OkStatus();
   Capacity& capacity = loaded->capacity;
   HEDDLE_ASSIGN_OR_RETURN(
       capacity.limits,
       options.meeting->Agree({.limits = capacity.limits,
                               .logit_rows = capacity.logit_rows,
-                              .kv_type = std::string(kernels::Info(loaded->kv_dtype).name)}));
+                              .kv_type = std::string(kernels::Info(loaded->kv_dtype).name),
+                              .feature_pages = FeaturePages(*loaded, options.meeting->rank(),
+                                                            device.activation_dtype())}));
+  // The scheduler is here: no sequence may need more pages than there are now.
+  if (ExecutorLimits& limits = capacity.limits; options.meeting->rank() == 0) {
+    limits.max_context =
+        capacity.page_rule().LongestWithin(limits.num_pages, limits.windows, limits.max_context);
+  }
   capacity.kv_bytes = int64_t{capacity.limits.num_pages} * capacity.page_bytes;
   DividePool(loaded);
   return absl::OkStatus();
@@ -360,7 +379,7 @@ absl::StatusOr<LocalModel> LoadLocalModel(const std::filesystem::path& path,
   OpenedDrafter drafter;
   HEDDLE_ASSIGN_OR_RETURN(static_cast<ModelInfo&>(loaded),
                           DescribeAll(checkpoint, device.get(), &options, &drafter));
-  HEDDLE_RETURN_IF_ERROR(AgreeWithOthers(options, &loaded));
+  HEDDLE_RETURN_IF_ERROR(AgreeWithOthers(options, *device, &loaded));
   if (!options.merged_adapter.empty()) {
     HEDDLE_RETURN_IF_ERROR(MergeAdapter(options.merged_adapter, loaded.model, &checkpoint));
   }
@@ -397,7 +416,7 @@ absl::StatusOr<LoadedRank> LoadRank(const std::filesystem::path& path, const Loa
   OpenedDrafter drafter;
   HEDDLE_ASSIGN_OR_RETURN(static_cast<ModelInfo&>(loaded),
                           DescribeAll(checkpoint, device.get(), &options, &drafter));
-  HEDDLE_RETURN_IF_ERROR(AgreeWithOthers(options, &loaded));
+  HEDDLE_RETURN_IF_ERROR(AgreeWithOthers(options, *device, &loaded));
   HEDDLE_ASSIGN_OR_RETURN(const WeightPolicy policy, ParseWeightPolicy(options.weights));
   loaded.device = device->description();
   const MakeWeights make_weights = [&](kernels::Device& on, int32_t rank) {

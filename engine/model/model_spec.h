@@ -249,12 +249,12 @@ struct ModelSpec {
     return count;
   }
   bool is_part() const { return !vocab_borders.empty(); }
+  // The ranks that share its layers.
+  int32_t world() const { return is_part() ? static_cast<int32_t>(vocab_borders.size()) - 1 : 1; }
   // Whether rows see what is behind them: then a text is read whole or not at all.
   bool reads_whole_texts() const { return !layers.empty() && layers.front().attention.both_ways; }
   // The place of this part among all ranks of all stages.
-  int32_t index() const {
-    return stage * (is_part() ? static_cast<int32_t>(vocab_borders.size()) - 1 : 1) + rank;
-  }
+  int32_t index() const { return stage * world() + rank; }
   // The rows of embedding and head that are here.
   int32_t own_vocab() const {
     if (stage > 0) return 0;

@@ -23,6 +23,9 @@ struct RankOffer {
   ExecutorLimits limits;
   int32_t logit_rows = 0;
   std::string kv_type;
+  // Pages whose memory goes to the rows of each hidden state that the head's drafter reads
+  // (ExecutorLimits::drafter_features): a rank learns of the drafter when it has made its offer.
+  int32_t feature_pages = 0;
 };
 
 class RankMeeting {

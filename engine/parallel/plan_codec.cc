@@ -45,7 +45,7 @@ size_t MirroredSequences(const ExecutorLimits& limits) {
 
 // A slice's part of one group of layers.
 struct GroupPart {
-  std::span<const KvSpan> spans;
+  ListedSpans list;
   std::span<const KvSlot> slots;
 };
 
@@ -60,15 +60,18 @@ GroupPart PartOf(const StepPlan& plan, size_t index, size_t group) {
   const SequenceSlice& slice = plan.sequences[index];
   if (group == 0) {
     return {
-        std::span(plan.spans)
-            .subspan(static_cast<size_t>(slice.span_begin), static_cast<size_t>(slice.num_spans)),
+        {std::span(plan.spans)
+             .subspan(static_cast<size_t>(slice.span_begin), static_cast<size_t>(slice.num_spans)),
+         slice.list_version},
         RowsOf(slice, plan.kv_slots)};
   }
   const GroupSpans& spans = plan.more_groups[group - 1];
   const GroupSpans::Range& range = spans.ranges[index];
-  return {std::span(spans.spans)
-              .subspan(static_cast<size_t>(range.span_begin), static_cast<size_t>(range.num_spans)),
-          RowsOf(slice, spans.kv_slots)};
+  return {
+      {std::span(spans.spans)
+           .subspan(static_cast<size_t>(range.span_begin), static_cast<size_t>(range.num_spans)),
+       range.list_version},
+      RowsOf(slice, spans.kv_slots)};
 }
 
 // Calls visit(slot) for the last `count` positions of the list, in order; false if it has fewer, or
@@ -92,7 +95,7 @@ bool VisitLastSlots(std::span<const KvSpan> spans, int32_t count, Visit&& visit)
 
 bool SlotsAreLast(const GroupPart& part) {
   auto next = part.slots.begin();
-  return VisitLastSlots(part.spans, static_cast<int32_t>(part.slots.size()), [&](KvSlot slot) {
+  return VisitLastSlots(part.list.spans, static_cast<int32_t>(part.slots.size()), [&](KvSlot slot) {
     const bool same = slot.page == next->page && slot.offset == next->offset;
     ++next;
     return same;
@@ -127,21 +130,41 @@ void WriteLists(const StepPlan& plan, const SequenceSlice& slice, uint8_t lists,
   }
 }
 
-// The slice with `row`; nullptr: none has it.
-const SequenceSlice* OwnerOf(const StepPlan& plan, int64_t row) {
-  const auto behind = std::upper_bound(
-      plan.sequences.begin(), plan.sequences.end(), row,
-      [](int64_t value, const SequenceSlice& slice) { return value < slice.token_begin; });
-  if (behind == plan.sequences.begin()) return nullptr;
-  const SequenceSlice& slice = *std::prev(behind);
-  return row < slice.token_begin + slice.num_tokens ? &slice : nullptr;
-}
+// Finds the slices of rows, fastest where each row is in the slice of the row before or the next.
+class RowOwners {
+ public:
+  explicit RowOwners(const StepPlan& plan) : slices_(plan.sequences) {}
+
+  // The slice with `row`; nullptr: none has it.
+  const SequenceSlice* Of(int64_t row) {
+    for (size_t at = at_; at < std::min(at_ + 2, slices_.size()); ++at) {
+      if (!Has(slices_[at], row)) continue;
+      at_ = at;
+      return &slices_[at];
+    }
+    const auto behind = std::upper_bound(
+        slices_.begin(), slices_.end(), row,
+        [](int64_t value, const SequenceSlice& slice) { return value < slice.token_begin; });
+    if (behind == slices_.begin() || !Has(*std::prev(behind), row)) return nullptr;
+    at_ = static_cast<size_t>(behind - slices_.begin()) - 1;
+    return &slices_[at_];
+  }
+
+ private:
+  static bool Has(const SequenceSlice& slice, int64_t row) {
+    return row >= slice.token_begin && row < int64_t{slice.token_begin} + slice.num_tokens;
+  }
+
+  std::span<const SequenceSlice> slices_;
+  size_t at_ = 0;
+};
 
 void WriteSamples(const StepPlan& plan, ByteWriter* bytes) {
   bytes->Varint(plan.samples.size());
+  RowOwners owners(plan);
   int32_t row = -1;
   for (const SampleRow& sample : plan.samples) {
-    const SequenceSlice* owner = OwnerOf(plan, sample.row);
+    const SequenceSlice* owner = owners.Of(sample.row);
     HEDDLE_CHECK(owner != nullptr, "a sample of a row that no slice has");
     const Position next = plan.positions[static_cast<size_t>(sample.row)] + 1;
     const bool is_next = sample.id == owner->id && sample.position == next;
@@ -159,11 +182,12 @@ void WriteSamples(const StepPlan& plan, ByteWriter* bytes) {
 
 void ReadSamples(ByteReader* bytes, StepPlan* plan) {
   plan->samples.resize(bytes->Count());
+  RowOwners owners(*plan);
   int64_t row = -1;
   for (SampleRow& sample : plan->samples) {
     const int64_t number = bytes->Zigzag();
     row += number >> kSampleFlagBits;
-    const SequenceSlice* owner = OwnerOf(*plan, row);
+    const SequenceSlice* owner = owners.Of(row);
     if (owner == nullptr) return bytes->Fail();
     sample = {owner->id, static_cast<int32_t>(row), 0};
     if ((number & kOneSampledRow) == 0) ReadMembers(bytes, &sample.num_rows);
@@ -262,8 +286,8 @@ void PlanEncoder::WriteSlice(const StepPlan& plan, size_t index, ByteWriter* byt
   const uint8_t lists = UnexpectedLists(plan, known, index);
   bool grown = true;
   for (size_t group = 0; group < known.groups.size(); ++group) {
-    grown = grown && IsGrown(known.groups[group].spans, PartOf(plan, index, group).spans,
-                             slice.num_tokens, page_tokens_);
+    grown = grown && IsGrown(known.groups[group], PartOf(plan, index, group).list, slice.num_tokens,
+                             page_tokens_);
   }
   const SequenceId before = index == 0 ? SequenceId{} : plan.sequences[index - 1].id;
   bytes->Zigzag(
@@ -278,11 +302,11 @@ void PlanEncoder::WriteSlice(const StepPlan& plan, size_t index, ByteWriter* byt
     bytes->Varint(static_cast<uint64_t>(int64_t{token} + 1));
   }
   for (size_t group = 0; group < known.groups.size(); ++group) {
-    const std::span<const KvSpan> spans = PartOf(plan, index, group).spans;
+    const ListedSpans list = PartOf(plan, index, group).list;
     if (grown) {
-      WriteGrowth(spans, &known.groups[group].spans, bytes);
+      WriteGrowth(list, &known.groups[group], bytes);
     } else {
-      WriteDifference(spans, &known.groups[group].spans, bytes);
+      WriteDifference(list, &known.groups[group], bytes);
     }
   }
   if (lists != 0) WriteLists(plan, slice, lists, known.next_position, bytes);

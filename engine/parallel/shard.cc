@@ -15,6 +15,10 @@ namespace {
 // by both.
 constexpr int64_t kTile = 32;
 
+// The part of a usual load's time in which rows need logits, so that the output head counts to
+// stage 0: all rows of streams do, and one row of each prompt (docs/decisions/0113).
+constexpr double kHeadShare = 0.25;
+
 int64_t CeilDivide(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // Whole tiles, unless ranks would stay without a share.
@@ -185,9 +189,8 @@ std::vector<int32_t> DivideUnits(const ModelSpec& spec, double first, int32_t st
 
 // The layers of each stage.
 std::vector<Range> DivideStages(const ModelSpec& spec, const Layout& layout) {
-  // The head reads all its weights for streams, and has one row of each prompt: half of it counts.
   const std::vector<int32_t> counts = layout.stage_layers.empty()
-                                          ? DivideUnits(spec, 0.5 * spec.vocab, layout.pp)
+                                          ? DivideUnits(spec, kHeadShare * spec.vocab, layout.pp)
                                           : layout.stage_layers;
   HEDDLE_CHECK(static_cast<int32_t>(counts.size()) == layout.pp, "a number for each stage");
   std::vector<Range> stages;

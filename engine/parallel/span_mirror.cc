@@ -37,24 +37,62 @@ int32_t RoomAtEnd(std::span<const KvSpan> spans, int32_t page_tokens) {
 }  // namespace
 
 MirroredSequence& SpanMirror::Find(SequenceId id) {
-  MirroredSequence& found = sequences_[id];
-  if (found.groups.empty()) found.groups.resize(num_groups_);
-  return found;
+  const size_t guess = last_ < sequences_.size() ? sequences_[last_].behind : 0;
+  const bool is_right =
+      guess < sequences_.size() && sequences_[guess].is_used && sequences_[guess].id == id;
+  const size_t place = is_right ? guess : PlaceOf(id);
+  if (last_ < sequences_.size()) sequences_[last_].behind = place;
+  last_ = place;
+  return sequences_[place];
+}
+
+size_t SpanMirror::PlaceOf(SequenceId id) {
+  const auto [found, is_new] = places_.try_emplace(id);
+  if (!is_new) return found->second;
+  if (free_.empty()) {
+    free_.push_back(sequences_.size());
+    sequences_.emplace_back();
+  }
+  found->second = free_.back();
+  free_.pop_back();
+  MirroredSequence& sequence = sequences_[found->second];
+  sequence.id = id;
+  sequence.is_used = true;
+  sequence.groups.resize(num_groups_);
+  return found->second;
+}
+
+void SpanMirror::Free(size_t place) {
+  sequences_[place] = {};
+  free_.push_back(place);
 }
 
 void SpanMirror::EndPlan(const StepPlan& plan) {
-  for (const SequenceId id : plan.ended) sequences_.erase(id);
-  if (sequences_.size() <= max_sequences_) return;
-  absl::erase_if(sequences_, [&plan](const auto& entry) { return entry.second.step != plan.step; });
+  for (const SequenceId id : plan.ended) {
+    const auto found = places_.find(id);
+    if (found == places_.end()) continue;
+    Free(found->second);
+    places_.erase(found);
+  }
+  if (places_.size() <= max_sequences_) return;
+  absl::erase_if(places_, [&](const auto& entry) {
+    if (sequences_[entry.second].step == plan.step) return false;
+    Free(entry.second);
+    return true;
+  });
 }
 
-bool IsGrown(std::span<const KvSpan> known, std::span<const KvSpan> spans, int32_t num_tokens,
+bool IsGrown(const MirroredSpans& mirrored, const ListedSpans& listed, int32_t num_tokens,
              int32_t page_tokens) {
+  const std::span<const KvSpan> known = mirrored.spans;
+  const std::span<const KvSpan> spans = listed.spans;
   if (spans.size() < known.size() || spans.empty()) return false;
   if (!known.empty()) {
     const size_t last = known.size() - 1;
     const int32_t filled = std::min(num_tokens, RoomAtEnd(known, page_tokens));
-    if (!AreEqual(known.first(last), spans.first(last))) return false;
+    const bool is_same_list =
+        listed.list_version != 0 && listed.list_version == mirrored.list_version;
+    if (!is_same_list && !AreEqual(known.first(last), spans.first(last))) return false;
     if (spans[last].page != known[last].page) return false;
     if (spans[last].num_tokens != known[last].num_tokens + filled) return false;
     num_tokens -= filled;
@@ -66,15 +104,17 @@ bool IsGrown(std::span<const KvSpan> known, std::span<const KvSpan> spans, int32
   return num_tokens == 0;
 }
 
-void WriteGrowth(std::span<const KvSpan> spans, std::vector<KvSpan>* known, ByteWriter* bytes) {
-  const size_t num_known = known->size();
-  PageId before = known->empty() ? PageId{0} : known->back().page;
-  if (num_known > 0) known->back() = spans[num_known - 1];
-  for (const KvSpan& span : spans.subspan(num_known)) {
+void WriteGrowth(const ListedSpans& listed, MirroredSpans* mirrored, ByteWriter* bytes) {
+  std::vector<KvSpan>& known = mirrored->spans;
+  const size_t num_known = known.size();
+  PageId before = known.empty() ? PageId{0} : known.back().page;
+  if (num_known > 0) known.back() = listed.spans[num_known - 1];
+  for (const KvSpan& span : listed.spans.subspan(num_known)) {
     WritePage(span.page, before, bytes);
     before = span.page;
-    known->push_back(span);
+    known.push_back(span);
   }
+  mirrored->list_version = listed.list_version;
 }
 
 void ReadGrowth(ByteReader* bytes, int32_t num_tokens, const PageBounds& bounds,
@@ -93,8 +133,9 @@ void ReadGrowth(ByteReader* bytes, int32_t num_tokens, const PageBounds& bounds,
   }
 }
 
-void WriteDifference(std::span<const KvSpan> spans, std::vector<KvSpan>* known, ByteWriter* bytes) {
-  const std::span<const KvSpan> mirrored = *known;
+void WriteDifference(const ListedSpans& listed, MirroredSpans* known, ByteWriter* bytes) {
+  const std::span<const KvSpan> spans = listed.spans;
+  const std::span<const KvSpan> mirrored = known->spans;
   size_t gone = 0;
   if (!spans.empty()) {
     while (gone < mirrored.size() && mirrored[gone].page != spans[0].page) ++gone;
@@ -114,7 +155,8 @@ void WriteDifference(std::span<const KvSpan> spans, std::vector<KvSpan>* known, 
     bytes->Zigzag(span.num_tokens);
     before = span.page;
   }
-  known->assign(spans.begin(), spans.end());
+  known->spans.assign(spans.begin(), spans.end());
+  known->list_version = listed.list_version;
 }
 
 void ReadDifference(ByteReader* bytes, const PageBounds& bounds, MirroredSpans* known) {

@@ -19,13 +19,17 @@ namespace heddle::engine {
 struct MirroredSpans {
   std::vector<KvSpan> spans;
   int64_t context_tokens = 0;  // sum over the spans; where plans are read
+  uint64_t list_version = 0;   // of the spans (step.h); where plans are written
 };
 
 struct MirroredSequence {
+  SequenceId id{};
+  bool is_used = false;  // else a free place
   absl::InlinedVector<MirroredSpans, 2> groups;
   Position next_position = 0;
   int32_t adapter_slot = -1;
   uint64_t step = 0;  // of the last plan that had it
+  size_t behind = 0;  // the place of the one that came behind it in that plan, most likely
 };
 
 class SpanMirror {
@@ -36,16 +40,22 @@ class SpanMirror {
       : num_groups_(static_cast<size_t>(num_groups)), max_sequences_(max_sequences) {}
 
   // An entry that is as after no plan, if there was none. The reference is valid until the next
-  // call.
+  // call. Fastest in the order of the last plan.
   MirroredSequence& Find(SequenceId id);
   // To be called when all of `plan` is applied.
   void EndPlan(const StepPlan& plan);
-  size_t size() const { return sequences_.size(); }
+  size_t size() const { return places_.size(); }
 
  private:
+  size_t PlaceOf(SequenceId id);
+  void Free(size_t place);
+
   size_t num_groups_;
   size_t max_sequences_;
-  absl::flat_hash_map<SequenceId, MirroredSequence> sequences_;
+  std::vector<MirroredSequence> sequences_;
+  std::vector<size_t> free_;  // places in it
+  absl::flat_hash_map<SequenceId, size_t> places_;
+  size_t last_ = 0;  // the place that was found last
 };
 
 // Spans have a page in [0, num_pages) and 1 to page_tokens positions.
@@ -54,20 +64,26 @@ struct PageBounds {
   int32_t page_tokens = 0;
 };
 
-// Whether `spans` is `known` with `num_tokens` positions more, its last page filled up first and
-// all others of the new pages full but the last.
-bool IsGrown(std::span<const KvSpan> known, std::span<const KvSpan> spans, int32_t num_tokens,
+// A list as a plan has it.
+struct ListedSpans {
+  std::span<const KvSpan> spans;
+  uint64_t list_version = 0;
+};
+
+// Whether `listed` is `known` with `num_tokens` positions more, its last page filled up first and
+// all others of the new pages full but the last. O(new pages) if both have the same version.
+bool IsGrown(const MirroredSpans& known, const ListedSpans& listed, int32_t num_tokens,
              int32_t page_tokens);
 // Writes the new pages of such a list, or reads them, and makes *known the list. Pages that are
 // not among `num_pages` fail the reader.
-void WriteGrowth(std::span<const KvSpan> spans, std::vector<KvSpan>* known, ByteWriter* bytes);
+void WriteGrowth(const ListedSpans& listed, MirroredSpans* known, ByteWriter* bytes);
 void ReadGrowth(ByteReader* bytes, int32_t num_tokens, const PageBounds& bounds,
                 MirroredSpans* known);
 
 // Writes any list as what it has in common with `known`: how many of known's first spans are gone,
 // how many of the next are there, and all others; or reads it; and makes *known the list. Spans
 // that no page can have fail the reader.
-void WriteDifference(std::span<const KvSpan> spans, std::vector<KvSpan>* known, ByteWriter* bytes);
+void WriteDifference(const ListedSpans& listed, MirroredSpans* known, ByteWriter* bytes);
 void ReadDifference(ByteReader* bytes, const PageBounds& bounds, MirroredSpans* known);
 
 }  // namespace heddle::engine

@@ -199,6 +199,7 @@ absl::StatusOr<engine::ExecutorLimits> Client::Agree(const engine::RankOffer& ow
   offer.set_page_tokens(own.limits.page_tokens);
   offer.set_logit_rows(own.logit_rows);
   offer.set_kv_type(own.kv_type);
+  offer.set_feature_pages(own.feature_pages);
   v1::FromHead answer;
   if (!Write(message) || !Next(&answer)) return Lost();
   if (answer.has_end()) return EndOf(answer.end());

@@ -87,11 +87,18 @@ absl::StatusOr<RankOrders::Order> RankOrders::Take(const FromHead& message) {
   return absl::InvalidArgumentError("the head sent a message that has no place there");
 }
 
+std::shared_ptr<engine::StepPlan> RankOrders::FreePlan() {
+  for (const auto& plan : kept_) {
+    if (plan.use_count() == 1) return plan;
+  }
+  return kept_.emplace_back(std::make_shared<engine::StepPlan>());
+}
+
 absl::StatusOr<RankOrders::Order> RankOrders::TakePlan(const std::string& message) {
   if (plans_.size() == kMaxSteps) {
     return absl::InvalidArgumentError("the head begins more steps than a pipeline has");
   }
-  auto plan = std::make_shared<engine::StepPlan>();
+  std::shared_ptr<engine::StepPlan> plan = FreePlan();
   HEDDLE_RETURN_IF_ERROR(decoder_.Decode(message, plan.get()));
   HEDDLE_RETURN_IF_ERROR(CheckAdapters(*plan));
   plans_.push_back(std::move(plan));

@@ -52,13 +52,16 @@ class RankOrders {
 
  private:
   absl::StatusOr<Order> TakePlan(const std::string& message);
+  std::shared_ptr<engine::StepPlan> FreePlan();
   absl::Status CheckAdapters(const engine::StepPlan& plan) const;
 
   const engine::ExecutorLimits limits_;
   const int32_t rank_;
   engine::PlanDecoder decoder_;
   std::deque<std::shared_ptr<const engine::StepPlan>> plans_;  // whose second half is to come
-  std::vector<engine::DecodedImage> adapters_;                 // of the next plan
+  // All plans: one that nobody else holds is used again, with the memory of its arrays.
+  std::vector<std::shared_ptr<engine::StepPlan>> kept_;
+  std::vector<engine::DecodedImage> adapters_;  // of the next plan
 };
 
 }  // namespace heddle::server

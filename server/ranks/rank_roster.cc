@@ -18,6 +18,13 @@ using std::chrono::milliseconds;
 constexpr milliseconds kLongestTick{500};
 constexpr size_t kMostSaid = 400;  // of a rank's own words
 
+// The pages that are left of an offer beside the hidden states that the drafter reads.
+int32_t PagesOf(const ranks::v1::Offer& offer, const engine::RankOffer& group) {
+  const auto features = static_cast<int64_t>(group.limits.drafter_features.size());
+  return static_cast<int32_t>(
+      std::max<int64_t>(offer.num_pages() - features * offer.feature_pages(), 0));
+}
+
 // What a rank offers must suit the group.
 absl::Status CheckOffer(const RankRoster::Member& member, const ranks::v1::Offer& offer,
                         const engine::RankOffer& group) {
@@ -36,10 +43,10 @@ absl::Status CheckOffer(const RankRoster::Member& member, const ranks::v1::Offer
     return differs(" computes ", offer.logit_rows(), " rows of logits at a time, the head ",
                    group.logit_rows);
   }
-  if (offer.num_pages() < group.limits.num_pages ||
+  if (PagesOf(offer, group) < std::max(group.limits.num_pages, 1) ||
       offer.num_host_pages() < group.limits.num_host_pages ||
       offer.max_context() < group.limits.max_context) {
-    return differs(" has room for ", offer.num_pages(), " pages, ", offer.num_host_pages(),
+    return differs(" has room for ", PagesOf(offer, group), " pages, ", offer.num_host_pages(),
                    " in the host's tier and contexts of ", offer.max_context(),
                    "; the group that it joins has ", group.limits.num_pages, ", ",
                    group.limits.num_host_pages, " and ", group.limits.max_context);
@@ -169,7 +176,8 @@ absl::Status RankRoster::Understand(Member* member, const FromRank& message) {
 
 absl::Status RankRoster::TakeOffer(Member* member, const ranks::v1::Offer& offer) {
   if (phase_ != Phase::kGathering || member->has_offered) return NoPlace("Offer");
-  if (offer.num_pages() < 1 || offer.max_context() < 1 || offer.num_host_pages() < 0) {
+  if (offer.num_pages() < 1 || offer.max_context() < 1 || offer.num_host_pages() < 0 ||
+      offer.feature_pages() < 0) {
     return absl::InvalidArgumentError("it has room for no page");
   }
   if (agreed_.has_value()) HEDDLE_RETURN_IF_ERROR(CheckOffer(*member, offer, *agreed_));
@@ -236,7 +244,7 @@ absl::StatusOr<engine::ExecutorLimits> RankRoster::Start(const engine::RankOffer
     engine::ExecutorLimits& limits = agreed.limits;
     for (const auto& [rank, call] : ranks_) {
       const ranks::v1::Offer& offer = calls_.at(call).offer;
-      limits.num_pages = std::min(limits.num_pages, offer.num_pages());
+      limits.num_pages = std::min(limits.num_pages, PagesOf(offer, own));
       limits.num_host_pages = std::min(limits.num_host_pages, offer.num_host_pages());
       limits.max_context = std::min(limits.max_context, offer.max_context());
     }

@@ -23,6 +23,8 @@ std::vector<StepPlan> Decodes() {
     for (uint64_t i = 0; i < kSequences; ++i) {
       const auto context = static_cast<int32_t>(1000 + i % 16 + step);
       AddSlice(1000 + i, static_cast<int32_t>(i) * 150, context, 1, &plan, 50'000, 32);
+      plan.sequences.back().list_version = i + 1;  // as page tables have it that only grow
+      plan.more_groups[0].ranges.back().list_version = i + 1;
       plan.token_ids.back() = kNoToken;
       plan.undrawn.push_back({static_cast<int32_t>(i), static_cast<int32_t>(i), step - 1});
     }

@@ -1,6 +1,6 @@
 """Features in any combination: random requests on the demo model, all at once on a server that is short of memory (chunks,
-preemption, swaps, shared prefixes, evicted adapters) and drafts with all drafters, half of them streamed. Each answer equals that of the same request
-alone on a server with nothing of this, to the bit of every log-probability.
+preemption, swaps, shared prefixes, evicted adapters, a quantised KV cache) and drafts with all drafters, half of them streamed, embeddings beside
+them. Each answer equals that of the same request alone on a server with nothing of this, to the bit of every log-probability.
 
     combine_test.py [--requests N] [--seed S] [--tp RANKS] [--pp STAGES] [--hybrid]
 
@@ -8,6 +8,7 @@ alone on a server with nothing of this, to the bit of every log-probability.
 """
 
 import argparse
+import collections
 import concurrent.futures
 import json
 import pathlib
@@ -30,6 +31,12 @@ TRAINED_HERE = pathlib.Path(__file__).resolve().parents[1] / "demo_model"
 SCARCE = ["--kv-memory", "3MiB", "--host-kv-memory", "2MiB", "--max-batch-tokens", "48", "--policy", "priority"]
 DRAFTERS = [f"ngram,suffix,draft:{TRAINED_HERE / 'draft'}", f"suffix,medusa:{DEMO_MODEL / 'medusa'}",
             f"ngram,dflash:{TRAINED_HERE / 'dflash'}"]
+# A part of the requests each: the model's own type, and one that is quantised.
+KV_TYPES = ["auto", "int8"]
+TEXTS = ["Hello!", "Once upon a time there was a fox.", "What is 7 + 5? " * 12, "The sky is blue."]
+# What has to happen beside the requests' own features, by the metrics that count it.
+COUNTS = ["preemptions_total", "pages_swapped_out_total", "pages_swapped_in_total", "prefix_cache_tokens_total",
+          "spec_decode_accepted_tokens_total"]
 ROOMY = ["--kv-memory", "64MiB", "--prefix-cache", "off", "--policy", "priority", "--speculate", "off"]
 
 
@@ -77,27 +84,37 @@ def main():
         return compare(drawn, FEATURES, flags, DRAFTERS, arguments.seed)
 
 
+def embedded(server, text):
+    status, _, answer = server.request("POST", "/v1/embeddings", {"input": text})
+    assert status == 200, answer
+    return json.loads(answer)["data"]
+
+
 def compare(drawn, features, flags, all_drafters, seed, model=DEMO_MODEL):
-    with Server(*flags, *ROOMY, model=model) as server:
-        alone = [whole(server, request) for _, request in drawn]
-    refused = [(names, answer) for (names, _), answer in zip(drawn, alone) if isinstance(answer, tuple)]
-    assert not refused, f"combinations that are refused: {refused[:3]}"
-    together, preempted, drafted, accepted = [], 0, 0, 0
+    alone, together, counts = [], [], collections.Counter()
     size = -(-len(drawn) // len(all_drafters))
     for i, drafters in enumerate(all_drafters):
         part = drawn[i * size:(i + 1) * size]
-        with Server(*flags, *SCARCE, "--speculate", drafters, model=model) as server, concurrent.futures.ThreadPoolExecutor(24) as pool:
-            together += pool.map(lambda n: (whole, streamed)[n % 2](server, part[n][1]), range(len(part)))
-            preempted += server.metric("heddle_preemptions_total")
-            drafted += server.metric("heddle_spec_decode_draft_tokens_total")
-            accepted += server.metric("heddle_spec_decode_accepted_tokens_total")
-    assert accepted > 0, "no guess was right"
+        own = [*flags, "--kv-type", KV_TYPES[i % len(KV_TYPES)]]
+        with Server(*own, *ROOMY, model=model) as server:
+            alone += [whole(server, request) for _, request in part]
+            embeddings = [embedded(server, text) for text in TEXTS]
+        with Server(*own, *SCARCE, "--speculate", drafters, model=model) as server, concurrent.futures.ThreadPoolExecutor(24) as pool:
+            answers = [pool.submit((whole, streamed)[n % 2], server, request) for n, (_, request) in enumerate(part)]
+            beside = [pool.submit(embedded, server, text) for text in TEXTS]
+            together += [answer.result() for answer in answers]
+            assert [one.result() for one in beside] == embeddings, "embeddings beside the others differ from those alone"
+            counts.update({name: server.metric(f"heddle_{name}") for name in COUNTS})
+    refused = [(names, answer) for (names, _), answer in zip(drawn, alone) if isinstance(answer, tuple)]
+    assert not refused, f"combinations that are refused: {refused[:3]}"
     for (names, request), expected, found in zip(drawn, alone, together):
         assert found == expected, f"{names}\n{json.dumps(request)}\nalone    {expected}\ntogether {found}"
     used = {name for names, _ in drawn for name in names}
     assert used == {feature.name for feature in features}, f"never drawn: {used}"
-    print(f"{len(drawn)} requests equal themselves alone, {preempted:.0f} preemptions, {accepted:.0f} of "
-          f"{drafted:.0f} drafted tokens accepted, seed {seed}")
+    unused = [name for name in COUNTS if counts[name] == 0]
+    assert not unused, f"never happened: {unused}"
+    print(f"{len(drawn)} requests equal themselves alone, seed {seed}: " +
+          ", ".join(f"{name} {counts[name]:.0f}" for name in COUNTS))
 
 
 if __name__ == "__main__":

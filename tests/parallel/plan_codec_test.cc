@@ -18,7 +18,7 @@ auto MembersOf(T& x) {
 }
 template <Is<GroupSpans::Range> T>
 auto MembersOf(T& x) {
-  auto& [span_begin, num_spans, context_tokens] = x;
+  auto& [span_begin, num_spans, context_tokens, list_version] = x;  // the version does not travel
   return std::tie(span_begin, num_spans, context_tokens);
 }
 template <Is<UndrawnRow> T>
@@ -34,7 +34,7 @@ auto MembersOf(T& x) {
 template <Is<SequenceSlice> T>
 auto MembersOf(T& x) {
   auto& [id, kind, token_begin, num_tokens, span_begin, num_spans, context_tokens, adapter_slot,
-         mask_begin, num_masks, next_token, second_begin] = x;
+         mask_begin, num_masks, next_token, second_begin, list_version] = x;
   return std::tie(id, kind, token_begin, num_tokens, span_begin, num_spans, context_tokens,
                   adapter_slot, mask_begin, num_masks, next_token, second_begin);
 }
@@ -178,6 +178,13 @@ TEST_CASE("Random lives of sequences arrive as they were sent", "[parallel][unit
       const int32_t rows = between(0, 2) == 0 ? between(1, 60) : 1;
       const int32_t dropped = std::max(0, (life.context - 512) / 16);
       AddSlice(static_cast<uint64_t>(id), life.page, life.context, rows, &plan, 50'000, dropped);
+      if (between(0, 3) > 0) {  // else the lists have to be compared
+        const auto version =
+            static_cast<uint64_t>(life.page) + 1;  // where all its pages follow from
+        plan.sequences.back().list_version = version;
+        plan.more_groups[0].ranges.back().list_version =
+            version << 32 | static_cast<uint64_t>(dropped);
+      }
       life.context += rows;
       if (between(0, 29) == 0) {
         plan.ended.push_back(SequenceId{static_cast<uint64_t>(id)});

@@ -46,10 +46,10 @@ def free_port():
 class Rank:
     """`heddle serve --join`, and what it says."""
 
-    def __init__(self, port, *flags, model=DEMO_MODEL):
+    def __init__(self, port, *flags, model=DEMO_MODEL, limits=LIMITS):
         self.log = []
         self.process = subprocess.Popen(
-            [str(BINARY), "serve", str(model), "--join", f"127.0.0.1:{port}", *LIMITS, *flags],
+            [str(BINARY), "serve", str(model), "--join", f"127.0.0.1:{port}", *limits, *flags],
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -178,6 +178,7 @@ class Relay:
 
     def __init__(self, port):
         self._to = port
+        self.recorded = []  # what came from each caller
         self._open = threading.Event()
         self._open.set()
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -198,13 +199,15 @@ class Relay:
             far = socket.create_connection(("127.0.0.1", self._to))
         except OSError:
             return near.close()
-        threading.Thread(target=self._pump, args=(far, near), daemon=True).start()
-        self._pump(near, far)
+        threading.Thread(target=self._pump, args=(far, near, bytearray()), daemon=True).start()
+        self.recorded.append(bytearray())
+        self._pump(near, far, self.recorded[-1])
 
-    def _pump(self, source, sink):
+    def _pump(self, source, sink, record):
         try:
             while data := source.recv(65536):
                 self._open.wait()
+                record += data
                 sink.sendall(data)
         except OSError:
             pass
@@ -392,6 +395,48 @@ class RankProcessesTest(unittest.TestCase):
                 self.assertEqual(streams.end(), expected, streams.errors)
                 self.assertEqual(head.metric("heddle_recoveries_total"), recoveries)
             self.assertEqual(sum("the rank is loaded" in line for line in rank.log), 1)
+
+    def test_a_recorded_call_gets_no_place(self):
+        port = free_port()
+        relay = Relay(port)
+        self.addCleanup(relay.close)
+        rank = Rank(relay.port)
+        self.addCleanup(rank.end)
+        with Server(*LIMITS, "--tp", "2", "--ranks-listen", f"127.0.0.1:{port}") as head:
+            streams = Streams(head, tokens=200)
+            self.assertTrue(streams.run_for(5))
+            calls = [bytes(call) for call in relay.recorded]
+            self.assertTrue(any(len(call) > 500 for call in calls))
+            for call in calls * 3:
+                with socket.create_connection(("127.0.0.1", port), 10 * TIMEOUT_SCALE) as replay:
+                    replay.sendall(call)
+                    replay.shutdown(socket.SHUT_WR)
+                    while replay.recv(65536):
+                        pass
+            self.assertEqual(streams.end(), Streams(head, tokens=200).end())
+            self.assertEqual(head.metric("heddle_recoveries_total"), 0)
+            self.assertFalse(any("lost" in line for line in list(head.log)), head.log)
+
+    def test_the_rank_with_the_least_memory_decides(self):
+        def limits(memory):
+            return tuple(memory if flag == "64MiB" else flag for flag in LIMITS)
+
+        pages = {}
+        for memory in ("64MiB", "1MiB"):
+            port = free_port()
+            short = Rank(port, limits=limits("1KiB"))
+            self.addCleanup(short.end)
+            others = []
+            threading.Timer(2 * TIMEOUT_SCALE, lambda: others.append(Rank(port, limits=limits(memory)))).start()
+            with Server(*LIMITS, "--tp", "2", "--ranks-listen", f"127.0.0.1:{port}") as head:
+                self.assertEqual(short.wait(), 1)
+                self.assertTrue(short.says("--kv-memory"), short.log)
+                pages[memory] = head.metric("heddle_kv_pages")
+                self.assertEqual(len(answers(head)), 4)
+            for rank in others:
+                rank.end()
+        self.assertGreater(pages["1MiB"], 0)
+        self.assertLess(pages["1MiB"], pages["64MiB"] / 32)
 
     def test_ranks_wait_for_another_head(self):
         with Group(1, "--tp", "2") as group:

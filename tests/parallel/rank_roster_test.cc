@@ -126,6 +126,31 @@ bool Has(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 
+TEST_CASE("The hidden states that a drafter reads take room of the ranks that send them",
+          "[unit]") {
+  engine::RankOffer own = OwnOffer();  // 80 pages
+  own.limits.drafter_features = {2, 11, 20};
+  FromRank offer = Offer(70);
+  const auto pages_with = [&](int32_t feature_pages) {
+    offer.mutable_offer()->set_feature_pages(feature_pages);
+    Group group(2);
+    const CallId call = group.Call();
+    REQUIRE(group.Say(call, Hello()).ok());
+    REQUIRE(group.Say(call, offer).ok());
+    return group.roster.Start(own);
+  };
+  CHECK(pages_with(0)->num_pages == 70);
+  CHECK(pages_with(5)->num_pages == 55);
+  const absl::Status none = pages_with(24).status();
+  CHECK(absl::IsFailedPrecondition(none));
+  CHECK(Has(std::string(none.message()), "has room for 0 pages"));
+  Group group(2);
+  const CallId call = group.Call();
+  REQUIRE(group.Say(call, Hello()).ok());
+  offer.mutable_offer()->set_feature_pages(-1);
+  CHECK_FALSE(group.Say(call, offer).ok());
+}
+
 TEST_CASE("Ranks are numbered as they come, and the group has the least of all room", "[unit]") {
   Group group(3);
   const CallId first = group.Call(), second = group.Call();

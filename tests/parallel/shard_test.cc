@@ -169,6 +169,25 @@ TEST_CASE("Layers are divided so that no stage has more to do than need be", "[u
   CHECK(divide({}, 1, 2) == std::vector<int32_t>{0, 0});
 }
 
+TEST_CASE("A head of the size of two layers leaves the stages of a long prompt even", "[unit]") {
+  const auto layers_of = [](int32_t n_layers, const LayerSpec& layer, int32_t vocab, int32_t pp) {
+    ModelSpec spec = SpecOf(layer, vocab);
+    spec.layers.assign(static_cast<size_t>(n_layers), layer);
+    std::vector<int64_t> counts;
+    for (const Share& share : DivideModel(spec, {.pp = pp}, {})) {
+      counts.push_back(share.stage_layers.count);
+    }
+    return counts;
+  };
+  // Llama 3.1 8B: the head has as many weights as 2.4 layers.
+  const LayerSpec llama = LayerOf(32, 8, 128, 14336);
+  CHECK(layers_of(32, llama, 128256, 2) == std::vector<int64_t>{16, 16});
+  CHECK(layers_of(32, llama, 128256, 4) == std::vector<int64_t>{8, 8, 8, 8});
+  // A head of the size of nine layers, as small models with large vocabularies have it.
+  const LayerSpec small = LayerOf(14, 2, 64, 4864);
+  CHECK(layers_of(24, small, 151936, 2) == std::vector<int64_t>{11, 13});
+}
+
 TEST_CASE("Each layer is in one stage, shared by that stage's ranks", "[unit]") {
   ModelSpec spec = SpecOf(LayerOf(8, 4, 16, 64));
   spec.layers.assign(5, spec.layers.front());

@@ -1,5 +1,10 @@
 #include "scheduler/page_table.h"
 
+#include <algorithm>
+#include <map>
+#include <random>
+#include <vector>
+
 #include "catch2/catch.hpp"
 
 namespace heddle::scheduler {
@@ -78,6 +83,48 @@ TEST_CASE("Truncating gives back the pages behind the cut", "[scheduler][unit]")
   CHECK(table.num_pages() == 1);
   table.Drop(&pool);
   CHECK(pool.num_used() == 0);
+}
+
+// Random edits of a table, with its lists by version: those of one version agree up to the last
+// span of the shorter one.
+TEST_CASE("Lists of one version have the same pages", "[scheduler][unit]") {
+  PageAllocator pool(64, kPageTokens);
+  std::vector<engine::PageCopy> copies;
+  PageTable table, fork;
+  std::mt19937_64 random(3);
+  std::map<uint64_t, std::vector<KvSpan>> longest;
+  int compared = 0;
+  for (int edit = 0; edit < 20'000; ++edit) {
+    const int32_t length = table.num_tokens();
+    const auto choice = random() % 8;
+    if (choice < 4) {
+      if (length < 100) table.Append(1 + static_cast<int32_t>(random() % 6), &pool, &copies);
+    } else if (choice == 4) {
+      const int32_t cut = length - static_cast<int32_t>(random() % 8);
+      table.Truncate(cut < table.num_dropped() ? 0 : std::max(cut, 0), &pool);
+    } else if (choice == 5) {
+      table.DropFront(length / 3, &pool);
+    } else if (choice == 6 && !table.spans().empty()) {
+      const PageId fresh = pool.AllocateOne();
+      table.ReplacePage(table.num_dropped() / kPageTokens, fresh, &pool);
+      pool.Release(fresh);
+    } else {
+      fork.Drop(&pool);
+      fork.ForkFrom(table, &pool);
+    }
+    pool.FlushReleases();
+    if (table.spans().empty()) continue;
+    std::vector<KvSpan>& known = longest[table.version()];
+    const size_t common = std::min(known.size(), table.spans().size());
+    for (size_t i = 0; i + 1 < common; ++i, ++compared) {
+      const KvSpan& now = table.spans()[i];
+      REQUIRE((now.page == known[i].page && now.num_tokens == known[i].num_tokens));
+    }
+    if (table.spans().size() >= known.size()) {
+      known.assign(table.spans().begin(), table.spans().end());
+    }
+  }
+  CHECK(compared > 10'000);
 }
 
 TEST_CASE("Capacity is what Append takes with so many new pages", "[scheduler][unit]") {
