@@ -35,6 +35,9 @@ struct ExecutorLimits {
   // Their pages have one state each, that behind the last of their positions: what is in the middle
   // of such a page cannot be taken over.
   bool state_is_snapshot = false;
+  // Rows of the model's tables of segments: SequenceSlice::segment is below this; 0: it has none,
+  // and does not read them.
+  int32_t segments = 0;
   // Rows see what is behind them: a prompt is planned whole, and nothing of it is kept for others.
   bool whole_prompts = false;
   // Proposed tokens that one sample verifies behind its sequence's last token; 0: the executor

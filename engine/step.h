@@ -65,6 +65,8 @@ struct SequenceSlice {
   int32_t num_masks = 0;          // 0, or num_tokens
   TokenId next_token = kNoToken;  // behind its last row, if it is known
   int32_t second_begin = -1;      // the first of its rows whose token has the type 1; -1: none
+  // The row that models with segment embeddings add to keys and values of its rows.
+  int32_t segment = 0;
   // While a sequence's list of spans has the same version in two plans, their spans are the same up
   // to the last one of the shorter list, so that nobody has to compare them. 0: unknown.
   uint64_t list_version = 0;

@@ -49,6 +49,8 @@ struct HostBatch {
   std::span<const int32_t> adapter_slot = {};
   // [n_tokens] 0 or 1, Ops::AddTokenTypes; empty: all are 0.
   std::span<const int32_t> token_types = {};
+  // [n_tokens] the segment of each row, Ops::AddSegments; empty: all are 0.
+  std::span<const int32_t> segments = {};
   // Groups 1, 2, ...; the spans above are those of group 0.
   std::span<const BatchSpans> more_groups = {};
 

@@ -37,6 +37,10 @@ void Ops::AddTokenTypes(const PackedWeight&, Tensor) {
   HEDDLE_CHECK(false, "this device has no types of tokens");
 }
 
+void Ops::AddSegments(const SegmentArgs&) {
+  HEDDLE_CHECK(false, "this device has no embeddings of segments");
+}
+
 void Ops::ShortConv(const ShortConvArgs&) {
   HEDDLE_CHECK(false, "this device has no short convolutions");
 }

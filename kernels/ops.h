@@ -191,6 +191,16 @@ struct GatherColumnsArgs {
   }
 };
 
+// For each row t and each `width` columns of x: x += table[segments[t]], row 0 where the batch has
+// no segments. A segment that the table lacks is a bug of whoever made the batch.
+// Source: Wen et al., "ParaThinker", 2025 (thought embeddings of keys and values).
+struct SegmentArgs {
+  const float* table = nullptr;  // [n_segments, width] F32
+  int32_t n_segments = 0;
+  int32_t width = 0;  // divides x.cols
+  Tensor x;           // in place; may be columns of a wider tensor
+};
+
 class Ops {
  public:
   virtual ~Ops() = default;
@@ -205,6 +215,8 @@ class Ops {
   // x[t] += table[token_types[t]]: 0 where the batch has no types. Only on devices with
   // Device::has_attention_both_ways().
   virtual void AddTokenTypes(const PackedWeight& table, Tensor x);
+  // Only on devices with Device::has_segments().
+  virtual void AddSegments(const SegmentArgs& args);
   virtual void Norm(const NormArgs& args) = 0;
   virtual void Linear(const LinearArgs& args) = 0;
   virtual void RopeAngles(const RopeAnglesArgs& args) = 0;

@@ -100,6 +100,16 @@ absl::Status CheckTypes(const HostBatch& batch) {
   return absl::OkStatus();
 }
 
+absl::Status CheckSegments(const HostBatch& batch) {
+  if (batch.segments.empty()) return absl::OkStatus();
+  HEDDLE_RETURN_IF_ERROR(CheckSize("segments", batch.segments.size(), batch.token_ids.size()));
+  for (int32_t segment : batch.segments) {
+    if (segment >= 0) continue;
+    return absl::InvalidArgumentError(absl::StrCat("batch: a row of segment ", segment));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckDraws(const HostBatch& batch) {
   if (batch.draw_of_row.empty()) return absl::OkStatus();
   HEDDLE_RETURN_IF_ERROR(
@@ -123,6 +133,7 @@ absl::Status Check(const HostBatch& batch) {
   HEDDLE_RETURN_IF_ERROR(CheckTrees(batch));
   HEDDLE_RETURN_IF_ERROR(CheckAdapters(batch));
   HEDDLE_RETURN_IF_ERROR(CheckTypes(batch));
+  HEDDLE_RETURN_IF_ERROR(CheckSegments(batch));
   HEDDLE_RETURN_IF_ERROR(CheckDraws(batch));
   for (int32_t row : batch.logit_rows) {
     if (row < 0 || row >= batch.n_tokens()) {
@@ -165,6 +176,7 @@ absl::Status OwnedBatch::Assign(const HostBatch& batch) {
   draw_of_row_.assign(batch.draw_of_row.begin(), batch.draw_of_row.end());
   adapter_slot_.assign(batch.adapter_slot.begin(), batch.adapter_slot.end());
   token_types_.assign(batch.token_types.begin(), batch.token_types.end());
+  segments_.assign(batch.segments.begin(), batch.segments.end());
   // Reserves first, because the spans below must not move.
   int32s_.reserve(batch.token_ids.size() + batch.positions.size() + batch.q_begin.size() +
                   batch.logit_rows.size() + NumSpanNumbers(batch));
@@ -181,7 +193,8 @@ absl::Status OwnedBatch::Assign(const HostBatch& batch) {
            .tree_mask = tree_mask_,
            .draw_of_row = draw_of_row_,
            .adapter_slot = adapter_slot_,
-           .token_types = token_types_};
+           .token_types = token_types_,
+           .segments = segments_};
   for (const BatchSpans& group : batch.more_groups) {
     more_groups_.push_back({.kv_slot = KeepSlots(group.kv_slot),
                             .span_begin = Keep(group.span_begin),

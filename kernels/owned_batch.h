@@ -31,6 +31,7 @@ class OwnedBatch {
   std::vector<int32_t> draw_of_row_;
   std::vector<int32_t> adapter_slot_;
   std::vector<int32_t> token_types_;
+  std::vector<int32_t> segments_;
   std::vector<BatchSpans> more_groups_;
   HostBatch view_;
 };

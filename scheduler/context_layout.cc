@@ -43,8 +43,10 @@ engine::Position PositionBehind(const ContextParts& parts, int32_t length) {
 ContextParts PartsApart(ContextParts parts, int32_t at) {
   parts = FirstParts(parts, at);
   if (parts.empty()) parts.emplace_back();
-  ContextPart own{
-      .begin = at, .position = PositionBehind(parts, at), .hidden = parts.back().hidden};
+  ContextPart own{.begin = at,
+                  .position = PositionBehind(parts, at),
+                  .segment = parts.back().segment,
+                  .hidden = parts.back().hidden};
   parts.push_back(std::move(own));
   return parts;
 }
@@ -57,6 +59,7 @@ ContextParts JoinParts(std::span<const ContextParts* const> children,
   if (joined.empty()) joined.emplace_back();
   const auto num_common = static_cast<int32_t>(joined.size());
   const std::vector<PartRange> hidden = joined.back().hidden;
+  const int32_t segment = joined.back().segment;
   const engine::Position fork = PositionBehind(joined, at);
   engine::Position last = fork;
   int32_t length = at;
@@ -67,7 +70,7 @@ ContextParts JoinParts(std::span<const ContextParts* const> children,
                                   [at](const ContextPart& part) { return part.begin >= at; });
     const auto skipped = static_cast<int32_t>(own - parts.begin());
     if (own == parts.end() || own->begin > at) {
-      joined.push_back({.begin = length, .position = fork, .hidden = hidden});
+      joined.push_back({.begin = length, .position = fork, .segment = segment, .hidden = hidden});
       AddRange({num_common, first}, &joined.back().hidden);
     }
     const int32_t shift = static_cast<int32_t>(joined.size()) - skipped;
@@ -75,6 +78,7 @@ ContextParts JoinParts(std::span<const ContextParts* const> children,
       ContextPart& added = joined.emplace_back();
       added.begin = part->begin - at + length;
       added.position = part->position;
+      added.segment = part->segment;
       // The siblings stand between the common parts and the child's own.
       bool has_siblings = false;
       for (const PartRange& range : part->hidden) {
@@ -89,15 +93,16 @@ ContextParts JoinParts(std::span<const ContextParts* const> children,
     last = std::max(last, PositionBehind(joined, length + lengths[c] - at));
     length += lengths[c] - at;
   }
-  joined.push_back({.begin = length, .position = last, .hidden = hidden});
+  joined.push_back({.begin = length, .position = last, .segment = segment, .hidden = hidden});
   return joined;
 }
 
 ContextLayout::ContextLayout(const ContextParts& parts, int32_t page_tokens)
     : page_tokens_(page_tokens), parts_(parts) {
   if (parts.empty()) return;
-  HEDDLE_CHECK(parts[0].begin == 0 && parts[0].position == 0 && parts[0].hidden.empty(),
-               "a context begins at its first token");
+  HEDDLE_CHECK(parts[0].begin == 0 && parts[0].position == 0 && parts[0].hidden.empty() &&
+                   parts[0].segment == 0,
+               "a context begins at its first token, in segment 0");
   int32_t holes = 0;
   for (size_t i = 0; i < parts.size(); ++i) {
     const int32_t index = parts[i].begin;
@@ -166,6 +171,10 @@ engine::Position ContextLayout::PositionAt(int32_t place) const {
   if (parts_.empty()) return place;
   const ContextPart& part = parts_[PartAt(place)];
   return part.position + place - part.begin;
+}
+
+int32_t ContextLayout::SegmentAt(int32_t place) const {
+  return parts_.empty() ? 0 : parts_[PartAt(place)].segment;
 }
 
 // Only parts behind the first can differ.

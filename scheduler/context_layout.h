@@ -34,6 +34,7 @@ struct PartRange {
 struct ContextPart {
   int32_t begin = 0;              // index of its first token; a place in ContextLayout
   engine::Position position = 0;  // of that token
+  int32_t segment = 0;            // SequenceSlice::segment of its tokens
   std::vector<PartRange>
       hidden;  // earlier parts that its tokens do not see; in order, not touching
   bool operator==(const ContextPart&) const = default;
@@ -82,6 +83,7 @@ class ContextLayout {
   // Tokens from `place` to the end of its part.
   int32_t RowsAt(int32_t place) const;
   engine::Position PositionAt(int32_t place) const;
+  int32_t SegmentAt(int32_t place) const;
   // Leading places, at most `length`, at which `other` is the same.
   int32_t SameAs(const ContextLayout& other, int32_t length) const;
   // The layout of the first places.

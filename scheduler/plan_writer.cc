@@ -149,6 +149,7 @@ int32_t WriteSlice(Sequence* writable, int32_t page_tokens, StepPlan* plan,
                              .adapter_slot = sequence.adapter_slot,
                              .next_token = sequence.TokenAt(end),
                              .second_begin = SecondBegin(sequence, end - count, end),
+                             .segment = layout.SegmentAt(end - count),
                              .list_version = range.list_version});
   for (int32_t place = end - count; place < end; ++place) {
     plan->token_ids.push_back(sequence.TokenAt(place));

@@ -29,6 +29,7 @@ struct SchedulerOptions {
   int32_t window_grain = 1;            // ExecutorLimits::window_grain
   int32_t state_groups = 0;            // ExecutorLimits::state_groups
   bool state_is_snapshot = false;      // ExecutorLimits::state_is_snapshot
+  int32_t segments = 0;                // ExecutorLimits::segments
   bool whole_prompts = false;          // ExecutorLimits::whole_prompts
   int32_t max_step_tokens = 0;         // rows per plan
   int32_t max_step_seqs = 0;           // sequences per plan, and running at a time

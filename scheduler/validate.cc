@@ -40,6 +40,13 @@ absl::Status ValidateParts(const GenerationRequest& request, const SchedulerOpti
                                                    " parts; at most ", kMaxContextParts,
                                                    " are allowed, none of them empty."));
   }
+  for (size_t i = 0; i < request.parts.size(); ++i) {
+    const int32_t segment = request.parts[i].segment;
+    const int32_t most = i == 0 ? 0 : std::max(options.segments - 1, 0);
+    if (segment >= 0 && segment <= most) continue;
+    return absl::InvalidArgumentError(absl::StrCat("Part ", i, " has the segment ", segment,
+                                                   "; at most ", most, " is allowed there."));
+  }
   if (request.pooling != engine::Pooling::kNone) {
     return absl::InvalidArgumentError("A joined prompt has no embedding.");
   }

@@ -202,6 +202,9 @@ absl::StatusOr<ModelDescription> Describe(const Checkpoint& checkpoint) {
   HEDDLE_ASSIGN_OR_RETURN(const Family* family, FindFamily(parts.decoder));
   const std::string prefix = FindPrefix(checkpoint, *family);
   NameMap names = FindNames(checkpoint, *family);
+  if (HasEnding(checkpoint, ".self_attn.seg_embeddings.weight")) {
+    names.layer.segments = kSegmentNames;
+  }
   if (prefix.starts_with(kTextPart)) names.lm_head.insert(0, kTextPart);
   HEDDLE_ASSIGN_OR_RETURN(ModelDescription description,
                           DescribeConfigWithNames(*family, parts, names, prefix));

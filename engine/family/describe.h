@@ -25,8 +25,12 @@ inline constexpr int64_t kMaxLayers = 1 << 12;
 inline constexpr int64_t kMaxHeads = 1 << 14;
 inline constexpr int64_t kMaxHeadDim = 1 << 14;
 inline constexpr int64_t kMaxContext = 1 << 30;
+inline constexpr int64_t kMaxSegments = 1 << 12;
 inline constexpr double kMaxTheta = 1e12;
 inline constexpr double kMaxFactor = 1e6;
+
+// The tables of segments, where a checkpoint of a family with llama's names has them.
+inline constexpr std::string_view kSegmentNames = "layers.{}.self_attn.seg_embeddings.weight";
 
 // Hyperparameters as read, before they become a spec; except for windows, the same for all layers.
 struct Hyperparameters {

@@ -5,6 +5,7 @@
 #include "base/message.h"
 #include "base/status.h"
 #include "engine/family/describe.h"
+#include "engine/family/family_names.h"
 #include "nlohmann/json.hpp"
 
 namespace heddle::engine {
@@ -298,6 +299,23 @@ absl::Status CheckQuantization(const JsonSource& config, const Family& family) {
                                    "this family's MXFP4 layout is not known");
 }
 
+// Tables of segments (ParaThinker): where tensors or config.json say that there are any. What the
+// authors' own code defaults to is 32.
+absl::Status ReadSegments(const JsonSource& config, const Family& family, ModelSpec* spec,
+                          NameMap* names) {
+  constexpr std::string_view kSegments = "max_segments";
+  if (names->layer.segments.empty() && !config.Has(kSegments)) return absl::OkStatus();
+  if (family.names != &LlamaNames() || family.qk_norm != QkNorm::kNone) {
+    return config.Unsupported(
+        kSegments, "there, or tensors \"seg_embeddings\" are",
+        base::StrCat("none in the family ", family.name, ": qwen2 and llama have them"));
+  }
+  HEDDLE_ASSIGN_OR_RETURN(const int32_t segments, config.DimOr(kSegments, kMaxSegments, 32));
+  for (LayerSpec& layer : spec->layers) layer.attention.segments = segments;
+  names->layer.segments = kSegmentNames;
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 std::optional<Activation> FindActivation(std::string_view name) {
@@ -327,6 +345,7 @@ absl::StatusOr<ModelDescription> DescribeConfigWithNames(const Family& family,
   if (family.refine != nullptr) {
     HEDDLE_RETURN_IF_ERROR(family.refine(config.decoder, &description.spec, &names));
   }
+  HEDDLE_RETURN_IF_ERROR(ReadSegments(config.decoder, family, &description.spec, &names));
   description.names = MakeNames(names, prefix, description.spec);
   HEDDLE_RETURN_IF_ERROR(ReadSpecialIds(config, values.vocab, &description));
   HEDDLE_RETURN_IF_ERROR(ReadGeneration(config.generation, &description.generation));

@@ -109,6 +109,7 @@ LayerNames NameMap::Layer(int32_t index, const LayerSpec& spec) const {
            &names.expert_down_bias});
   }
   if (!spec.attention.sinks) clear({&names.sinks});
+  if (spec.attention.segments == 0) clear({&names.segments});
   if (!spec.mlp.row_gate) clear({&names.row_gate});
   if (!spec.moe.router_bias) clear({&names.router_bias});
   if (!spec.moe.choice_bias) clear({&names.choice_bias});

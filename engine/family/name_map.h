@@ -28,8 +28,9 @@ struct LayerNames {
   std::string qkv_bias;
   std::string q_norm;  // [head_dim], or all heads
   std::string k_norm;
-  std::string sinks;  // [n_heads]
-  std::string q_a;    // latent attention: to the query's latent vector [q_rank, hidden], its norm,
+  std::string sinks;     // [n_heads]
+  std::string segments;  // [segments, head_dim]
+  std::string q_a;  // latent attention: to the query's latent vector [q_rank, hidden], its norm,
   std::string q_a_norm;  // and from there to the heads [n_heads * (nope + rope), q_rank]
   std::string q_b;       // (once a layer's names are resolved: `q`)
   std::string kv_a;      // [kv_rank + rope, hidden]
@@ -106,6 +107,7 @@ struct LayerNames {
                               &q_norm,
                               &k_norm,
                               &sinks,
+                              &segments,
                               &q_a,
                               &q_a_norm,
                               &q_b,

@@ -101,6 +101,7 @@ class Demands {
     AddVector(names.k_norm, full_width ? kv : attention.head_dim,
               full_width ? "kv_heads * head_dim" : "head_dim");
     AddVector(names.sinks, attention.n_heads, "heads");
+    Add(names.segments, {attention.segments, attention.head_dim}, "max_segments, head_dim");
     AddLinear(names.o, hidden, attention.linear ? hidden : q, "hidden, heads * head_dim",
               "heads * head_dim, hidden");
     AddVector(names.o_bias, hidden, "hidden");

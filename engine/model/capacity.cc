@@ -347,6 +347,7 @@ absl::StatusOr<Capacity> PlanCapacity(const ModelSpec& spec, int64_t weight_byte
                      .window_grain = rule.window_grain,
                      .state_groups = rule.state_groups,
                      .state_is_snapshot = HasSnapshots(spec),
+                     .segments = spec.n_segments(),
                      .whole_prompts = spec.reads_whole_texts(),
                      .max_draft_tokens = MaxDraftTokens(spec),
                      .max_ahead_tokens = options.max_ahead_tokens,

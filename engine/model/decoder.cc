@@ -220,6 +220,12 @@ Tensor Decoder::WriteHeads(kernels::Ops& ops, int32_t layer, Tensor qkv, const K
   const int32_t rotation = rotation_of_layer_[layer];
   const bool norm_heads = attention.qk_norm == QkNorm::kPerHead;
   if (attention.qk_norm == QkNorm::kFullWidth) NormQk(ops, layer, q, k);
+  if (weights.segments.data() != nullptr) {
+    ops.AddSegments({.table = weights.segments.data(),
+                     .n_segments = attention.segments,
+                     .width = attention.head_dim,
+                     .x = Columns(qkv, q_cols, 2 * kv_cols)});
+  }
   ops.RopeKvWrite(
       {.q = q,
        .k = k,

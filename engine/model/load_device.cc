@@ -86,12 +86,14 @@ absl::Status CheckOpsFor(const ModelSpec& spec, const kernels::Device* device) {
       std::any_of(spec.layers.begin(), spec.layers.end(),
                   [](const LayerSpec& layer) { return layer.attention.qk_norms_last; });
   const bool whole_texts = spec.reads_whole_texts();
+  const bool segments = spec.n_segments() > 0;
   const char* lacks = nullptr;
   if (device == nullptr) return absl::OkStatus();
   if (convolves && !device->has_short_conv()) lacks = "layers of short convolutions";
   if (recurs && !device->has_recurrence()) lacks = "recurrent layers";
   if (norms_last && !device->has_norms_behind_rotation()) lacks = "norms behind the rotation";
   if (whole_texts && !device->has_attention_both_ways()) lacks = "attention in both directions";
+  if (segments && !device->has_segments()) lacks = "segment embeddings";
   if (lacks == nullptr) return CheckDimensions(spec, *device);
   return absl::UnimplementedError(absl::StrCat("family ", spec.family, " has ", lacks, ", which ",
                                                device->description(),

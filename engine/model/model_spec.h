@@ -5,6 +5,7 @@
 // Plain values, no tensors. Dimensions use the glossary in CONTRIBUTING.md.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -133,6 +134,9 @@ struct AttentionSpec {
   float out_scale = 1.0f;  // of what the output projection reads
   float softcap = 0.0f;    // 0: none
   bool sinks = false;      // each head has a logit in the softmax that has no value
+  // Rows of a table, one for each segment of a context (SequenceSlice::segment), which are added to
+  // each head's key, before the rotation, and to its value; 0: none.
+  int32_t segments = 0;
   RopeSpec rope;
   // In a part of a model with QkNorm::kFullWidth: the first head of each rank, and how many heads
   // there are, [world + 1].
@@ -253,6 +257,12 @@ struct ModelSpec {
   int32_t world() const { return is_part() ? static_cast<int32_t>(vocab_borders.size()) - 1 : 1; }
   // Whether rows see what is behind them: then a text is read whole or not at all.
   bool reads_whole_texts() const { return !layers.empty() && layers.front().attention.both_ways; }
+  // The number of segments that contexts may have; 0: layers have no tables of segments.
+  int32_t n_segments() const {
+    int32_t most = 0;
+    for (const LayerSpec& layer : layers) most = std::max(most, layer.attention.segments);
+    return most;
+  }
   // The place of this part among all ranks of all stages.
   int32_t index() const { return stage * world() + rank; }
   // The rows of embedding and head that are here.

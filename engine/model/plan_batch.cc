@@ -56,6 +56,14 @@ void PlanBatch::SetTypes(const SequenceSlice& slice) {
       static_cast<size_t>(slice.token_begin) + static_cast<size_t>(slice.num_tokens), 1);
 }
 
+// Does the same for segments: all are 0 up to the first slice with another one.
+void PlanBatch::SetSegments(const SequenceSlice& slice) {
+  if (slice.segment == 0 && segments_.empty()) return;
+  segments_.resize(static_cast<size_t>(slice.token_begin), 0);
+  segments_.resize(static_cast<size_t>(slice.token_begin) + static_cast<size_t>(slice.num_tokens),
+                   slice.segment);
+}
+
 kernels::HostBatch PlanBatch::Build(const StepPlan& plan, int32_t page_tokens,
                                     std::span<const int32_t> logit_rows) {
   groups_.resize(plan.more_groups.size() + 1);
@@ -65,12 +73,14 @@ kernels::HostBatch PlanBatch::Build(const StepPlan& plan, int32_t page_tokens,
   adapter_slot_.clear();
   tree_mask_.clear();
   token_types_.clear();
+  segments_.clear();
   for (const SequenceSlice& slice : plan.sequences) {
     HEDDLE_CHECK(slice.token_begin == q_begin_.back(), "the slices of a plan are not in row order");
     q_begin_.push_back(slice.token_begin + slice.num_tokens);
     SetAdapters(slice);
     SetMasks(plan, slice);
     SetTypes(slice);
+    SetSegments(slice);
     first.AddSequence({slice.span_begin, slice.num_spans, slice.context_tokens});
   }
   more_groups_.clear();
@@ -97,6 +107,7 @@ kernels::HostBatch PlanBatch::Build(const StepPlan& plan, int32_t page_tokens,
           .tree_mask = tree_mask_,
           .adapter_slot = adapter_slot_,
           .token_types = token_types_,
+          .segments = segments_,
           .more_groups = more_groups_};
 }
 

@@ -105,6 +105,7 @@ class ShareCounter {
       const int64_t value_dim = is_latent ? attention.mla.v_dim : attention.head_dim;
       Columns(names.o, hidden, heads * value_dim, attention.n_heads * value_dim);
       Values(names.sinks, heads);
+      if (heads > 0) Values(names.segments, int64_t{attention.segments} * attention.head_dim);
       if (is_latent && heads > 0) Latent(names, attention.mla, hidden, heads);
       if (!is_latent && heads > 0) Heads(names, attention, hidden, share);
     }

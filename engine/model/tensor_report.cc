@@ -11,6 +11,7 @@ namespace {
 WeightRole RoleOf(const CheckpointTensor& tensor, const NameMap& names) {
   const bool is_table = tensor.name == names.embed || tensor.name == names.lm_head ||
                         tensor.name == names.positions || tensor.name == names.token_types;
+  if (tensor.name.ends_with(".self_attn.seg_embeddings.weight")) return WeightRole::kExact;
   // A router has one row per expert; every hidden layer has far more rows.
   constexpr int64_t kMostExperts = 512;
   const bool is_router =

@@ -204,6 +204,9 @@ class Loader {
     const Cut heads = CutColumns(Times(share.heads, value_dim));
     HEDDLE_ASSIGN_OR_RETURN(layer->out, Linear({&names.o}, {&names.o_bias}, heads));
     HEDDLE_ASSIGN_OR_RETURN(layer->sinks, Part(names.sinks, CutRows({share.heads})));
+    if (share.heads.count > 0) {
+      HEDDLE_ASSIGN_OR_RETURN(layer->segments, Vector({&names.segments}));
+    }
     return absl::OkStatus();
   }
 

@@ -77,6 +77,7 @@ struct LayerWeights {
   DeviceVector q_norm;     // [head_dim] or [n_heads * head_dim]
   DeviceVector k_norm;     // [head_dim] or [n_kv_heads * head_dim]
   DeviceVector sinks;      // [n_heads]
+  DeviceVector segments;   // [segments, head_dim]
   MlaWeights mla;          // in place of qkv
   DeviceVector conv;       // [taps, channels], ConvSpec; then the rows of qkv are b, c and x
                            // or RecurrenceSpec; then they are those of kernels::RecurrenceArgs

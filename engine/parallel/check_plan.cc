@@ -134,6 +134,7 @@ class PlanChecker {
                 group.ranges[i].context_tokens >= slice.num_tokens;
       }
       right = right && slice.second_begin >= -1 && slice.second_begin < slice.num_tokens;
+      right = right && slice.segment >= 0 && slice.segment < std::max(limits_.segments, 1);
       if (slice.num_masks != 0) {
         right = right && slice.num_masks == slice.num_tokens && slice.num_masks <= kMaxTreeRows &&
                 IsRange(slice.mask_begin, slice.num_masks,

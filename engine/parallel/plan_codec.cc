@@ -21,7 +21,7 @@ constexpr size_t kChecksumBytes = 8;
 enum SliceFlag : uint8_t {
   kKindBits = 3,
   kOneRow = 4,
-  kAsExpected = 8,  // adapter, positions and slots
+  kAsExpected = 8,  // adapter, positions, slots and segment
   kGrown = 16,      // the spans of all groups are those of the mirror and the rows of this slice
   kHasMasks = 32,
   kHasNextToken = 64,
@@ -29,7 +29,7 @@ enum SliceFlag : uint8_t {
 };
 
 // The lists that a slice without kAsExpected has.
-enum SliceList : uint8_t { kAdapter = 1, kPositions = 2, kSlots = 4 };
+enum SliceList : uint8_t { kAdapter = 1, kPositions = 2, kSlots = 4, kSegment = 8 };
 
 // A sample's number: its row behind that of the sample before, and in the lowest bits:
 enum SampleFlag : uint8_t {
@@ -105,6 +105,7 @@ bool SlotsAreLast(const GroupPart& part) {
 uint8_t UnexpectedLists(const StepPlan& plan, const MirroredSequence& known, size_t index) {
   const SequenceSlice& slice = plan.sequences[index];
   uint8_t lists = slice.adapter_slot == known.adapter_slot ? 0 : kAdapter;
+  if (slice.segment != known.segment) lists |= kSegment;
   Position expected = known.next_position;
   for (const Position position : RowsOf(slice, plan.positions)) {
     if (position != expected++) lists |= kPositions;
@@ -119,6 +120,7 @@ void WriteLists(const StepPlan& plan, const SequenceSlice& slice, uint8_t lists,
                 ByteWriter* bytes) {
   bytes->Byte(lists);
   if ((lists & kAdapter) != 0) bytes->Zigzag(slice.adapter_slot);
+  if ((lists & kSegment) != 0) bytes->Varint(static_cast<uint64_t>(slice.segment));
   auto row = static_cast<size_t>(slice.token_begin);
   for (const Position position : RowsOf(slice, plan.positions)) {
     if ((lists & kPositions) != 0) bytes->Zigzag(int64_t{position} - expected++);
@@ -317,6 +319,7 @@ void PlanEncoder::WriteSlice(const StepPlan& plan, size_t index, ByteWriter* byt
   if (slice.next_token != kNoToken) bytes->Varint(static_cast<uint64_t>(slice.next_token));
   if (slice.second_begin >= 0) bytes->Varint(static_cast<uint64_t>(slice.second_begin));
   known.adapter_slot = slice.adapter_slot;
+  known.segment = slice.segment;
   known.next_position = RowsOf(slice, plan.positions).back() + 1;
   known.step = plan.step;
 }
@@ -391,6 +394,8 @@ void PlanDecoder::ReadSlice(ByteReader* bytes, StepPlan* plan) {
   const uint8_t lists = (flags & kAsExpected) != 0 ? 0 : bytes->Byte();
   slice.adapter_slot = known.adapter_slot;
   if ((lists & kAdapter) != 0) ReadMembers(bytes, &slice.adapter_slot);
+  slice.segment = known.segment;
+  if ((lists & kSegment) != 0) slice.segment = static_cast<int32_t>(bytes->Varint());
   ReadPositionsAndSlots(bytes, lists, known, slice.num_tokens, plan);
   if ((flags & kHasMasks) != 0) {
     slice.mask_begin = static_cast<int32_t>(plan->ancestor_masks.size());
@@ -401,6 +406,7 @@ void PlanDecoder::ReadSlice(ByteReader* bytes, StepPlan* plan) {
   if ((flags & kHasSecond) != 0) slice.second_begin = static_cast<int32_t>(bytes->Varint());
   if (!bytes->ok()) return;
   known.adapter_slot = slice.adapter_slot;
+  known.segment = slice.segment;
   known.next_position = plan->positions.back() + 1;
   known.step = plan->step;
   plan->sequences.push_back(slice);

@@ -28,6 +28,7 @@ struct MirroredSequence {
   absl::InlinedVector<MirroredSpans, 2> groups;
   Position next_position = 0;
   int32_t adapter_slot = -1;
+  int32_t segment = 0;
   uint64_t step = 0;  // of the last plan that had it
   size_t behind = 0;  // the place of the one that came behind it in that plan, most likely
 };

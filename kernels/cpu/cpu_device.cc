@@ -150,6 +150,20 @@ class CpuOps final : public Ops {
             });
   }
 
+  void AddSegments(const SegmentArgs& args) override {
+    const std::span<const int32_t> segments = batch().segments;
+    EachRow(batch().n_tokens(), kNsPerGatheredElement * static_cast<double>(args.x.cols),
+            [&](int64_t t, int32_t) {
+              const int64_t segment = segments.empty() ? 0 : segments[static_cast<size_t>(t)];
+              HEDDLE_CHECK(segment < args.n_segments, "a segment outside the table");
+              const float* added = args.table + segment * args.width;
+              float* row = args.x.row<float>(t);
+              for (int64_t head = 0; head < args.x.cols; head += args.width) {
+                for (int64_t i = 0; i < args.width; ++i) row[head + i] += added[i];
+              }
+            });
+  }
+
   void AdaptEmbedding(const AdapterMatrix& adapters, Tensor x) override {
     if (adapter_groups_.segments.empty()) return;
     EachRow(batch().n_tokens(), kNsPerGatheredElement * static_cast<double>(x.cols),
@@ -499,6 +513,7 @@ class CpuDevice final : public Device {
   bool has_recurrence() const override { return true; }
   bool has_norms_behind_rotation() const override { return true; }
   bool has_attention_both_ways() const override { return true; }
+  bool has_segments() const override { return true; }
   DType preferred_kv_type() const override {
     return isa_ == Isa::kAvx512Bf16 ? DType::kBF16 : DType::kF16;
   }

@@ -35,6 +35,7 @@ class ReferenceOps final : public Ops {
   void AddTokenTypes(const PackedWeight& table, Tensor x) override {
     reference::AddTokenTypes(batch_, static_cast<const reference::Weight&>(table), x);
   }
+  void AddSegments(const SegmentArgs& args) override { reference::AddSegments(batch_, args); }
   void Norm(const NormArgs& args) override { reference::Norm(batch_, args); }
   void Linear(const LinearArgs& args) override {
     if (args.norm.has_value()) Norm(*args.norm);
@@ -106,6 +107,7 @@ class ReferenceDevice final : public Device {
   bool has_recurrence() const override { return true; }
   bool has_norms_behind_rotation() const override { return true; }
   bool has_attention_both_ways() const override { return true; }
+  bool has_segments() const override { return true; }
 
   absl::StatusOr<std::unique_ptr<Buffer>> Allocate(int64_t bytes) override {
     return AllocateHost(bytes, "buffer");

@@ -43,6 +43,7 @@ double Gate(Activation activation, double gate, double up);
 void Embed(const HostBatch& batch, const Weight& table, float scale, Tensor out);
 void AddPositions(const HostBatch& batch, const Weight& table, int32_t offset, Tensor x);
 void AddTokenTypes(const HostBatch& batch, const Weight& table, Tensor x);
+void AddSegments(const HostBatch& batch, const SegmentArgs& args);
 void AdaptEmbedding(const HostBatch& batch, const AdapterMatrix& adapters, Tensor x);
 void Norm(const HostBatch& batch, const NormArgs& args);
 void Linear(const HostBatch& batch, const LinearArgs& args);

@@ -60,6 +60,16 @@ void AddTokenTypes(const HostBatch& batch, const Weight& table, Tensor x) {
   }
 }
 
+void AddSegments(const HostBatch& batch, const SegmentArgs& args) {
+  for (int64_t t = 0; t < batch.n_tokens(); ++t) {
+    const int64_t segment = batch.segments.empty() ? 0 : batch.segments[static_cast<size_t>(t)];
+    HEDDLE_CHECK(segment < args.n_segments, "add_segments: a segment outside the table");
+    for (int64_t i = 0; i < args.x.cols; ++i) {
+      args.x.row<float>(t)[i] += args.table[segment * args.width + i % args.width];
+    }
+  }
+}
+
 void GatherLogitRows(const HostBatch& batch, Tensor x, Tensor out) {
   for (size_t i = 0; i < batch.logit_rows.size(); ++i) {
     const float* from = x.row<float>(batch.logit_rows[i]);

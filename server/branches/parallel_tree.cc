@@ -21,6 +21,12 @@ void Append(std::span<const TokenId> tokens, std::vector<TokenId>* all) {
   all->insert(all->end(), tokens.begin(), tokens.end());
 }
 
+std::vector<std::string> Numbers(size_t count) {
+  std::vector<std::string> numbers;
+  for (size_t i = 1; i <= count; ++i) numbers.push_back(base::StrCat(i));
+  return numbers;
+}
+
 // The seed of a branch, far from those of others (the finaliser of SplitMix64).
 uint64_t SeedOf(uint64_t parent, uint64_t number) {
   uint64_t seed = parent + (number + 1) * 0x9e3779b97f4a7c15;
@@ -85,7 +91,7 @@ void ParallelTree::Count(int64_t tokens, Branch* branch) {
 
 // Tokens that the format may put in from the end of a branch to what follows its join.
 int64_t ParallelTree::ClosingTokens() const {
-  return static_cast<int64_t>(syntax_.cut_end().size() + syntax_.after().size() +
+  return static_cast<int64_t>(syntax_.CutEnd(0).size() + syntax_.after().size() +
                               syntax_.tail().size());
 }
 
@@ -123,10 +129,28 @@ void ParallelTree::Submit(size_t index, ContextId from, ParallelOrders* orders) 
   least = index == 0 ? static_cast<int32_t>(std::max<int64_t>(0, least - branch.length)) : 0;
   least = std::min(least, request.max_tokens);
   if (run.number > 0) request.prediction.clear();
-  if (least > 0) return;  // it would forbid the marks, too
-  const bool may_fork = branch.depth < limits_.max_depth;
-  if (may_fork && syntax_.fork_token() >= 0) request.stop_tokens.push_back(syntax_.fork_token());
-  if (index != 0 && syntax_.end_token() >= 0) request.stop_tokens.push_back(syntax_.end_token());
+  // The prompt is computed before the branches that begin behind it.
+  if (run.number == 0 && syntax_.at_start()) request.max_tokens = least = 0;
+  AddMarks(index, &request);
+}
+
+// Lets the engine end the branch's run at the format's marks.
+void ParallelTree::AddMarks(size_t index, GenerationRequest* request) const {
+  if (syntax_.at_start()) {
+    if (index == 0) {
+      if (syntax_.answer_end() >= 0) request->stop_tokens.push_back(syntax_.answer_end());
+      return;
+    }
+    for (const TokenId token : syntax_.branch_ends()) request->stop_tokens.push_back(token);
+    for (const TokenId token : syntax_.beginnings()) {
+      request->sampling.bad_words.push_back({token});
+    }
+    return;
+  }
+  if (request->sampling.min_tokens > 0) return;  // it would forbid the marks, too
+  const bool may_fork = At(index).depth < limits_.max_depth;
+  if (may_fork && syntax_.fork_token() >= 0) request->stop_tokens.push_back(syntax_.fork_token());
+  if (index != 0 && syntax_.end_token() >= 0) request->stop_tokens.push_back(syntax_.end_token());
 }
 
 void ParallelTree::Stop(Branch* branch, bool has_ended, ParallelOrders* orders) {
@@ -166,8 +190,19 @@ void ParallelTree::Take(size_t run, GenerationEvent event, double now, ParallelO
     if (!TakeToken(index, event.tokens[i], is_last, now, orders)) return;
   }
   if (!event.finished) return;
+  if (run == 0 && syntax_.at_start()) {
+    if (!Fork(0, /*has_ended=*/true, now, orders)) GoOnInOnePiece(orders);
+    return;
+  }
   Stop(&At(index), /*has_ended=*/true, orders);
   EndBranch(index, /*is_marked=*/false, event.reason == FinishReason::kLength, orders);
+}
+
+// The prompt's run goes on without branches, where a limit does not allow them.
+void ParallelTree::GoOnInOnePiece(ParallelOrders* orders) {
+  Branch& root = At(0);
+  root.stale.push_back(root.context);
+  Submit(0, root.context, orders);
 }
 
 // Returns false if the run is over with this token.
@@ -176,6 +211,11 @@ bool ParallelTree::TakeToken(size_t index, const engine::SampledToken& token, bo
   Branch& branch = At(index);
   if (total_ >= limits_.max_total_tokens) {  // what the format has put in has spent it
     Finish(/*length=*/true);
+    return false;
+  }
+  if (index != 0 && Contains(syntax_.branch_ends(), token.token)) {  // its own end comes instead
+    Stop(&branch, is_last, orders);
+    EndBranch(index, /*is_marked=*/false, /*length=*/false, orders);
     return false;
   }
   Count(1, &branch);
@@ -213,6 +253,7 @@ bool ParallelTree::TakeToken(size_t index, const engine::SampledToken& token, bo
 
 // Looks for the next mark in what has not been searched yet.
 ParallelTree::Found ParallelTree::Search(Branch* branch, bool is_root) {
+  if (syntax_.at_start()) return Found::kNothing;
   const ParallelFormat& format = syntax_.format();
   const std::string_view text = branch->text;
   while (true) {
@@ -250,7 +291,9 @@ bool ParallelTree::PlanFork(const Branch& branch, ForkPlan* plan) {
 bool ParallelTree::PlanHeaders(const Branch& branch, ForkPlan* plan) {
   const auto most = static_cast<size_t>(limits_.max_branches);
   const absl::StatusOr<std::vector<std::string>> found =
-      syntax_.Items(std::string_view(branch.text).substr(0, branch.searched), most + 1);
+      syntax_.at_start()
+          ? Numbers(most)
+          : syntax_.Items(std::string_view(branch.text).substr(0, branch.searched), most + 1);
   if (!found.ok()) items_take_too_long_ = true;
   if (!found.ok() || found->empty()) return false;
   const std::vector<std::string>& ids = *found;
@@ -280,7 +323,7 @@ bool ParallelTree::PlanRoom(const Branch& branch, size_t longest, ForkPlan* plan
     return false;
   }
   // Each branch, and what comes behind them, may begin a page, and holds what the format puts in.
-  const size_t own = syntax_.cut_end().size() + syntax_.after().size();
+  const size_t own = syntax_.CutEnd(0).size() + syntax_.after().size();
   size_t kept = before + syntax_.tail().size() + 1 + count * own;
   if (syntax_.is_concurrent()) kept += (count + 1) * static_cast<size_t>(page_tokens_);
   const int64_t room =
@@ -322,6 +365,7 @@ void ParallelTree::AddChild(size_t index, size_t number, const ForkPlan& plan) {
   branch.parent = index;
   branch.path = base::StrCat(parent.path, ".", parent.num_children);
   branch.depth = parent.depth + 1;
+  branch.number = number;
   if (syntax_.is_calls()) {
     branch.before = parent.calls[number].prompt;
   } else {
@@ -332,6 +376,7 @@ void ParallelTree::AddChild(size_t index, size_t number, const ForkPlan& plan) {
   const auto at = static_cast<int32_t>(parent.tokens.size());
   if (syntax_.is_concurrent()) branch.parts = scheduler::PartsApart(parent.parts, at);
   if (!syntax_.is_concurrent() && !syntax_.is_calls()) branch.parts = parent.parts;
+  if (syntax_.at_start()) branch.parts.back().segment = static_cast<int32_t>(number) + 1;
   parent.forked.push_back(child);
   StartText(&branch);
   answer_.Add(index, branch.path);
@@ -343,7 +388,7 @@ void ParallelTree::AddChild(size_t index, size_t number, const ForkPlan& plan) {
 
 void ParallelTree::EndBranch(size_t index, bool is_marked, bool length, ParallelOrders* orders) {
   if (index == 0) return Finish(length);
-  if (!is_marked && !Force(index, syntax_.cut_end())) return;
+  if (!is_marked && !Force(index, syntax_.CutEnd(At(index).number))) return;
   if (!Force(index, syntax_.after())) return;
   Branch& branch = At(index);
   branch.state = State::kEnded;

@@ -73,6 +73,7 @@ class ParallelTree {
     size_t parent = kNone;
     std::string path;
     int32_t depth = 0;
+    size_t number = 0;  // among the branches of its fork
     State state = State::kRuns;
     std::vector<TokenId> tokens;  // with those of the prompt
     scheduler::ContextParts parts;
@@ -106,6 +107,7 @@ class ParallelTree {
   };
 
   Branch& At(size_t index) { return branches_[index]; }
+  const Branch& At(size_t index) const { return branches_[index]; }
   void StartText(Branch* branch);
   bool TakeToken(size_t index, const engine::SampledToken& token, bool is_last, double now,
                  ParallelOrders* orders);
@@ -119,6 +121,8 @@ class ParallelTree {
   int64_t RoomOf(const Branch& branch) const;
   int64_t ClosingTokens() const;
   bool Force(size_t index, std::span<const TokenId> tokens);
+  void AddMarks(size_t index, GenerationRequest* request) const;
+  void GoOnInOnePiece(ParallelOrders* orders);
   void EndBranch(size_t index, bool is_marked, bool length, ParallelOrders* orders);
   void Join(size_t index, ParallelOrders* orders);
   // Branches with prompts of their own (parallel_calls.cc).

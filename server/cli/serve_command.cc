@@ -196,6 +196,7 @@ ServedModel ToServedModel(const config::Config& config, const EngineSession& ses
                       std::chrono::system_clock::now().time_since_epoch())
                       .count();
   model.max_context = session.model.capacity.limits.max_context;
+  model.segments = session.model.capacity.limits.segments;
   model.defaults = session.defaults;
   model.embedding_size = session.model.model.spec.hidden;
   model.pooling = ToPooling(config.pooling, session.model.model);

@@ -31,6 +31,7 @@ scheduler::SchedulerOptions SchedulerOptionsFor(const engine::ExecutorLimits& li
           .window_grain = limits.window_grain,
           .state_groups = limits.state_groups,
           .state_is_snapshot = limits.state_is_snapshot,
+          .segments = limits.segments,
           .whole_prompts = limits.whole_prompts,
           .max_step_tokens = step_tokens,
           .max_step_seqs = limits.max_batch_seqs,

@@ -1,5 +1,6 @@
 #include "server/openai/parallel_fields.h"
 
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <utility>
@@ -65,20 +66,38 @@ absl::StatusOr<ParallelFormat> ReadFormat(const ParallelFields& body,
     return FieldError("parallel.custom", "'parallel.custom' needs the format custom");
   }
   if (name == "auto") {
-    const ParallelFormat* found = DetectParallelFormat(*context.codec);
+    const ParallelFormat* found =
+        DetectParallelFormat(*context.codec, /*has_segments=*/context.model->segments > 0);
     if (found != nullptr) return *found;
     return UnknownFormat(
         base::StrCat("this model has no tokens that ask for branches: name a format of ",
                      ParallelFormatNames()));
   }
-  if (name == "parathinker") {
-    return UnknownFormat(
-        "the format parathinker needs segment embeddings, which this server does not read");
-  }
   const ParallelFormat* found = FindParallelFormat(name);
+  if (found != nullptr && found->at_start && context.model->segments == 0) {
+    return UnknownFormat(base::StrCat("the format ", name,
+                                      " needs segment embeddings, which this model does not have"));
+  }
   if (found != nullptr) return *found;
   return UnknownFormat(base::StrCat("'parallel.format' must be auto, ", ParallelFormatNames(),
                                     ", found ", base::Quote(name)));
+}
+
+// Branches that begin unasked are as many as the client wants, and the model tells so many apart.
+absl::Status ReadMaxBranches(const ParallelFields& body, const RequestContext& context,
+                             const ParallelSyntax& syntax, ParallelLimits* limits) {
+  constexpr std::string_view kPath = "parallel.max_branches";
+  int64_t most = ParallelLimits::kMaxBranches;
+  if (syntax.at_start()) most = std::min(syntax.max_number(), context.model->segments - 1);
+  if (most < 1) return FieldError("parallel.format", "this model tells no branches apart");
+  const int64_t usual = std::min<int64_t>(limits->max_branches, most);
+  const int64_t wanted = body.Int<"max_branches">(usual);
+  if (wanted > most) {
+    return FieldError(kPath, base::StrCat("'", kPath, "' must be at most ", most,
+                                          ", as many as this model tells apart, found ", wanted));
+  }
+  limits->max_branches = static_cast<int32_t>(wanted);
+  return absl::OkStatus();
 }
 
 // "wait", or the seconds after which what still runs is cut.
@@ -136,10 +155,14 @@ absl::Status ReadParallel(const RequestFields<fields::kGeneration>& body,
   HEDDLE_ASSIGN_OR_RETURN(ParallelFormat format, ReadFormat(*parallel, context));
   absl::StatusOr<std::shared_ptr<const ParallelSyntax>> syntax =
       ParallelSyntax::Make(std::move(format), context.codec);
-  if (!syntax.ok()) return FieldError("parallel.custom", MessageOf(syntax.status()));
+  if (!syntax.ok()) {
+    const bool is_custom = Or(parallel->Text<"format">(), "auto") == "custom";
+    return is_custom ? FieldError("parallel.custom", MessageOf(syntax.status()))
+                     : UnknownFormat(MessageOf(syntax.status()));
+  }
   api->parallel.syntax = *std::move(syntax);
   ParallelLimits& limits = api->parallel.limits;
-  limits.max_branches = static_cast<int32_t>(parallel->Int<"max_branches">(limits.max_branches));
+  HEDDLE_RETURN_IF_ERROR(ReadMaxBranches(*parallel, context, *api->parallel.syntax, &limits));
   limits.max_depth = static_cast<int32_t>(parallel->Int<"max_depth">(limits.max_depth));
   limits.max_branch_tokens = parallel->Int<"max_branch_tokens">(0);
   limits.max_total_tokens = parallel->Int<"max_total_tokens">(api->generations.front().max_tokens);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/message.h"
 #include "base/status.h"
 #include "engine/text/regex.h"
 
@@ -10,6 +11,25 @@ namespace heddle::server {
 namespace {
 
 constexpr std::string_view kOutlineItems = R"(<Outline>\s*([0-9]+(?:\.[0-9]+)*)\s*:)";
+
+constexpr std::string_view kId = "{id}";
+
+// `pattern` with the id in its places.
+std::string WithId(std::string text, std::string_view id) {
+  for (size_t at = text.find(kId); at != std::string::npos; at = text.find(kId, at + id.size())) {
+    text.replace(at, kId.size(), id);
+  }
+  return text;
+}
+
+// `pattern` with each number that a branch may have.
+std::string NumberedMarks(const std::string& pattern) {
+  std::string marks;
+  for (int32_t number = 1; number <= ParallelLimits::kMaxBranches; ++number) {
+    marks += WithId(pattern, base::StrCat(number));
+  }
+  return marks;
+}
 
 const std::vector<ParallelFormat>& Formats() {
   static const std::vector<ParallelFormat> formats = {
@@ -43,6 +63,16 @@ const std::vector<ParallelFormat>& Formats() {
        .join = ParallelJoin::kCalls,
        .fork_at = std::string(kAprEndOfCalls),
        .tail = std::string(kAprBeginOfCalls)},
+      {.name = "parathinker",
+       .join = ParallelJoin::kConcurrent,
+       .header = "<think{id}>",
+       .cut_end = "</think{id}>",
+       .tail = "<summary>By analyzing multiple reasoning processes above, I concluded that: The "
+               "final answer is",
+       .shown = NumberedMarks("<think{id}></think{id}>"),
+       .at_start = true,
+       .answer_end = "</summary>",
+       .other_end = "</think>"},
   };
   return formats;
 }
@@ -69,8 +99,12 @@ const ParallelFormat* FindParallelFormat(std::string_view name) {
   return found == formats.end() ? nullptr : &*found;
 }
 
-const ParallelFormat* DetectParallelFormat(const TextCodec& codec) {
+const ParallelFormat* DetectParallelFormat(const TextCodec& codec, bool has_segments) {
   for (const ParallelFormat& format : Formats()) {
+    if (format.at_start) {
+      if (has_segments && TokenOf(WithId(format.header, "1"), codec) >= 0) return &format;
+      continue;
+    }
     if (TokenOf(format.fork_at, codec) >= 0 && TokenOf(format.branch_end, codec) >= 0) {
       return &format;
     }
@@ -105,6 +139,7 @@ absl::StatusOr<std::shared_ptr<const ParallelSyntax>> ParallelSyntax::Make(Paral
   HEDDLE_RETURN_IF_ERROR(EncodeTo(own.cut_end, *codec, &syntax->cut_end_));
   HEDDLE_RETURN_IF_ERROR(EncodeTo(own.after, *codec, &syntax->after_));
   HEDDLE_RETURN_IF_ERROR(EncodeTo(own.tail, *codec, &syntax->tail_));
+  if (own.at_start) HEDDLE_RETURN_IF_ERROR(syntax->FindNumbers());
   return std::shared_ptr<const ParallelSyntax>(std::move(syntax));
 }
 
@@ -137,18 +172,39 @@ std::vector<TokenId> ParallelSyntax::Text(std::string_view text) const {
 }
 
 std::vector<TokenId> ParallelSyntax::Header(std::string_view id) const {
-  constexpr std::string_view kId = "{id}";
-  std::string text = format_.header;
-  for (size_t at = text.find(kId); at != std::string::npos; at = text.find(kId, at + id.size())) {
-    text.replace(at, kId.size(), id);
+  return Text(WithId(format_.header, id));
+}
+
+std::span<const TokenId> ParallelSyntax::CutEnd(size_t number) const {
+  if (!at_start()) return cut_end_;
+  return {&numbers_[number].end, 1};
+}
+
+absl::Status ParallelSyntax::FindNumbers() {
+  for (int32_t number = 1; number <= ParallelLimits::kMaxBranches; ++number) {
+    const std::string id = base::StrCat(number);
+    const Numbered one = {TokenOf(WithId(format_.header, id), codec_),
+                          TokenOf(WithId(format_.cut_end, id), codec_)};
+    if (one.header < 0 || one.end < 0) break;
+    numbers_.push_back(one);
+    branch_ends_.push_back(one.end);
+    beginnings_.push_back(one.header);
   }
-  return Text(text);
+  if (!tail_.empty()) beginnings_.push_back(tail_.front());
+  answer_end_ = TokenOf(format_.answer_end, codec_);
+  for (const TokenId token : {answer_end_, TokenOf(format_.other_end, codec_)}) {
+    if (token >= 0) branch_ends_.push_back(token);
+  }
+  if (!numbers_.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(base::StrCat("this model has no tokens of the format ",
+                                                 format_.name, ", such as ",
+                                                 base::Quote(WithId(format_.header, "1"))));
 }
 
 std::vector<std::string_view> ParallelSyntax::Marks() const {
   return {format_.fork_at, format_.items_from, format_.items,        format_.before,
           format_.header,  format_.branch_end, format_.branch_begin, format_.cut_end,
-          format_.after,   format_.tail,       format_.shown};
+          format_.after,   format_.tail,       format_.shown,        format_.answer_end};
 }
 
 }  // namespace heddle::server

@@ -6,9 +6,10 @@
 // come `before` and, for each item, a branch: `header` with the item's id, what the model writes up
 // to `branch_end` (or `cut_end`, where it did not come as far), and `after`. Behind all branches
 // comes `tail`, and the model goes on.
-// The format "apr" is other: its branches begin with prompts of their own.
+// The format "apr" is other: its branches begin with prompts of their own. So is "parathinker": its
+// branches begin behind the prompt, unasked, with the numbers from 1 as ids.
 // Sources: Yang et al., "Multiverse", 2025, and its engine; Lian et al., "ThreadWeaver", 2025, and
-// its agent loop.
+// its agent loop; Wen et al., "ParaThinker", 2025, and its fork of vLLM.
 // Thread-safety: immutable data.
 #pragma once
 
@@ -43,16 +44,23 @@ struct ParallelFormat {
   std::string header;        // "{id}" stands for the item's id
   std::string branch_begin;  // where it is nested in a branch, one more `branch_end` belongs to it
   std::string branch_end;
-  std::string cut_end;
+  std::string cut_end;  // "{id}" stands for the item's id
   std::string after;
   std::string tail;   // with kCalls: goes in the place of restart_at()
   std::string shown;  // further marks that an answer shows where they are special tokens
+  // As many branches as the client wants begin behind the prompt; branch i has the segment i
+  // (ContextPart::segment), and ends at any branch's `cut_end`, at `answer_end` or at `other_end`,
+  // in whose place comes its own.
+  bool at_start = false;
+  std::string answer_end;
+  std::string other_end;
 };
 
 // The row of a name; null: there is none.
 const ParallelFormat* FindParallelFormat(std::string_view name);
-// The row whose marks are tokens of the model; null: there is none.
-const ParallelFormat* DetectParallelFormat(const TextCodec& codec);
+// The row whose marks are tokens of the model; null: there is none. `has_segments`: the model tells
+// segments of a context apart.
+const ParallelFormat* DetectParallelFormat(const TextCodec& codec, bool has_segments);
 // The names of all rows, for messages.
 std::string ParallelFormatNames();
 
@@ -68,6 +76,14 @@ class ParallelSyntax {
   const ParallelFormat& format() const { return format_; }
   bool is_concurrent() const { return format_.join == ParallelJoin::kConcurrent; }
   bool is_calls() const { return format_.join == ParallelJoin::kCalls; }
+  bool at_start() const { return format_.at_start; }
+  // With at_start(): the largest number whose header and end are tokens of the model.
+  int32_t max_number() const { return static_cast<int32_t>(numbers_.size()); }
+  // With at_start(): the token at which the answer ends, -1: none; and those where branches end.
+  TokenId answer_end() const { return answer_end_; }
+  std::span<const TokenId> branch_ends() const { return branch_ends_; }
+  // With at_start(): the tokens that no branch may draw, since they begin others.
+  std::span<const TokenId> beginnings() const { return beginnings_; }
   // The tokens of a whole prompt; none if it cannot be encoded.
   std::vector<TokenId> Prompt(std::string_view text) const;
   std::vector<TokenId> Text(std::string_view text) const;  // of a text within
@@ -85,7 +101,8 @@ class ParallelSyntax {
   TokenId fork_token() const { return fork_token_; }
   TokenId end_token() const { return end_token_; }
   std::span<const TokenId> before() const { return before_; }
-  std::span<const TokenId> cut_end() const { return cut_end_; }
+  // `number` counts the branches of a fork from 0.
+  std::span<const TokenId> CutEnd(size_t number) const;
   std::span<const TokenId> after() const { return after_; }
   std::span<const TokenId> tail() const { return tail_; }
   // Texts whose special tokens an answer shows.
@@ -93,14 +110,23 @@ class ParallelSyntax {
 
  private:
   struct Expression;
+  // The tokens of a branch with a number for an id.
+  struct Numbered {
+    TokenId header;
+    TokenId end;
+  };
 
   ParallelSyntax(ParallelFormat format, const TextCodec* codec);
+  absl::Status FindNumbers();
 
   const ParallelFormat format_;
   const TextCodec& codec_;
   std::unique_ptr<Expression> items_;
   TokenId fork_token_ = -1, end_token_ = -1;
   std::vector<TokenId> before_, cut_end_, after_, tail_;
+  std::vector<Numbered> numbers_;
+  std::vector<TokenId> branch_ends_, beginnings_;
+  TokenId answer_end_ = -1;
 };
 
 // The limits that a client sets to the branches of one answer. All limits hold at any time.

@@ -381,6 +381,41 @@ TEST_CASE("Types of tokens add rows of a table", "[kernels][kernel]") {
   }
 }
 
+TEST_CASE("Segments are added to each head of a row, also within a wider one",
+          "[kernels][kernel]") {
+  std::vector<NamedDevice> devices = CpuDevices(2);
+  devices.push_back({"reference", CreateReferenceDevice()});
+  for (auto& [name, device] : devices) {
+    INFO(name);
+    const std::vector<float> table = {1, 2, 3, 10, 20, 30};
+    TestBatch batch({{{3, 3}}});
+    HostBatch view = batch.view();
+    Matrix x(3, 7, /*pad=*/1);
+    Tensor heads = x.tensor();
+    heads.data = static_cast<float*>(heads.data) + 1;
+    heads.cols = 6;
+    const SegmentArgs args{.table = table.data(), .n_segments = 2, .width = 3, .x = heads};
+    REQUIRE(device->Plan(view).ok());
+    REQUIRE(device->Run([&](Ops& ops) { ops.AddSegments(args); }).ok());
+    const float plain = x(1, 1);
+    CHECK(x(1, 3) == 3);
+    CHECK(x(1, 4) == 1);
+    const std::vector<int32_t> segments = {0, 1, 0};
+    view.segments = segments;
+    REQUIRE(device->Plan(view).ok());
+    REQUIRE(device->Run([&](Ops& ops) { ops.AddSegments(args); }).ok());
+    CHECK(x(0, 6) == 6);
+    CHECK(x(1, 1) == plain + 10);
+    CHECK(x(1, 6) == 33);
+    CHECK(x(1, 0) == 0);
+    const std::vector<int32_t> wrong = {0, -1, 0};
+    view.segments = wrong;
+    CHECK_FALSE(device->Plan(view).ok());
+    view.segments = std::span<const int32_t>(segments).first(2);
+    CHECK_FALSE(device->Plan(view).ok());
+  }
+}
+
 // Rows of a TestWeight, counting that they are asked for in range.
 class RowsOf final : public RowReader {
  public:

@@ -67,6 +67,8 @@ TEST_CASE("A plan that points to what is not there is refused", "[parallel][unit
       {"sequences", [](StepPlan& p) { p.sequences[1].next_token = 128'256; }},
       {"sequences", [](StepPlan& p) { p.sequences[1].second_begin = 1 << 20; }},
       {"sequences", [](StepPlan& p) { p.sequences[1].second_begin = -2; }},
+      {"sequences", [](StepPlan& p) { p.sequences[1].segment = 5; }},
+      {"sequences", [](StepPlan& p) { p.sequences[1].segment = -1; }},
       {"sequences", [](StepPlan& p) { p.sequences[1].kind = static_cast<SliceKind>(3); }},
       {"sequences",
        [](StepPlan& p) { p.sequences.pop_back(), p.more_groups[0].ranges.pop_back(); }},

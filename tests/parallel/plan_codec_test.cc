@@ -34,9 +34,9 @@ auto MembersOf(T& x) {
 template <Is<SequenceSlice> T>
 auto MembersOf(T& x) {
   auto& [id, kind, token_begin, num_tokens, span_begin, num_spans, context_tokens, adapter_slot,
-         mask_begin, num_masks, next_token, second_begin, list_version] = x;
+         mask_begin, num_masks, next_token, second_begin, segment, list_version] = x;
   return std::tie(id, kind, token_begin, num_tokens, span_begin, num_spans, context_tokens,
-                  adapter_slot, mask_begin, num_masks, next_token, second_begin);
+                  adapter_slot, mask_begin, num_masks, next_token, second_begin, segment);
 }
 template <Is<GroupSpans> T>
 auto MembersOf(T& x) {
@@ -121,6 +121,7 @@ StepPlan FullPlan(uint64_t step) {
   SequenceSlice& tree = plan.sequences.back();
   tree.kind = SliceKind::kDraft;
   tree.num_masks = 4;
+  tree.segment = 4;
   plan.ancestor_masks = {1, 3, 5, 13};
   plan.positions[40 + 2] = 101;               // a sibling
   plan.kv_slots[40 + 1] = {PageId{4000}, 3};  // not at the end of its spans

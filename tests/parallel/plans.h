@@ -21,6 +21,7 @@ inline ExecutorLimits TestLimits() {
   limits.num_host_pages = 50;
   limits.vocab = 128'256;
   limits.windows = {0, 512};
+  limits.segments = 5;
   limits.max_draft_tokens = 16;
   limits.max_ahead_tokens = 8;
   limits.adapter_slots = 32;

@@ -222,6 +222,15 @@ TEST_CASE("Models with states or windows refuse parts by name", "[scheduler][uni
   CHECK_FALSE(Scheduler::Validate(request, options).ok());
   options = Options(100, false);
   CHECK(Scheduler::Validate(request, options).ok());
+  request.parts[1].segment = 2;  // of a model that has none, or two
+  CHECK_FALSE(Scheduler::Validate(request, options).ok());
+  options.segments = 2;
+  CHECK_FALSE(Scheduler::Validate(request, options).ok());
+  options.segments = 3;
+  CHECK(Scheduler::Validate(request, options).ok());
+  request.parts[1].segment = -1;
+  CHECK_FALSE(Scheduler::Validate(request, options).ok());
+  request.parts[1].segment = 0;
   request.parts[1].begin = 3;
   CHECK_FALSE(Scheduler::Validate(request, options).ok());  // a part without tokens
 }

@@ -222,7 +222,7 @@ TEST_CASE("Items are read as the format says", "[branches]") {
   CHECK(items("<Goal>" + std::string(9000, ' ') + "<Outline>1:</Goal>").empty());
   CHECK(TextOf((*syntax)->Header("2.1")) == "<Path>\n2.1:");
   CHECK((*syntax)->fork_token() == -1);  // many bytes
-  CHECK(server::DetectParallelFormat(codec) == nullptr);
+  CHECK(server::DetectParallelFormat(codec, /*has_segments=*/true) == nullptr);
 }
 
 }  // namespace

@@ -310,6 +310,14 @@ TEST_CASE("What does not go with branches is refused by name", "[server]") {
   CHECK(test.Refused(multiverse, {{"guided_regex", "a"}})["param"] == "response_format");
 }
 
+TEST_CASE("Thoughts are refused where the model has no tokens of them", "[server]") {
+  Parallel test(Multiverse);
+  test.server.model.segments = 5;
+  const json error = test.Refused({{"format", "parathinker"}});
+  CHECK(error["code"] == "parallel_format_unknown");
+  CHECK(error["message"].get<std::string>().find("<think1>") != std::string::npos);
+}
+
 TEST_CASE("A model whose states do not merge refuses branches side by side", "[server]") {
   server::HttpServerOptions options;
   options.branches.no_concurrent = "its states do not merge";
