@@ -52,7 +52,8 @@ inline constexpr Field kParallelCustom[] = {
 
 inline constexpr Field kParallel[] = {
     {"format", kString, 0, 64, "auto",
-     "how the model asks for branches: multiverse, threadweaver, apr, parathinker, custom, or auto, "
+     "how the model asks for branches: multiverse, threadweaver, apr, parathinker, custom, or "
+     "auto, "
      "by its tokens"},
     {"max_branches", kInteger, 1, 64, "8", "of one fork; a larger one is plain text"},
     {"max_depth", kInteger, 0, 8, "2", "forks within branches; a deeper one is plain text"},

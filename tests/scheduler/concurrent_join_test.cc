@@ -1,6 +1,7 @@
 // Branches that are joined side by side: what a row sees, from which pages, and that no order of
 // forks, joins, preemptions and evictions changes a token. The executor knows nothing of parts; the
 // expected tokens follow from their definition.
+#include <map>
 #include <random>
 
 #include "catch2/catch.hpp"
@@ -207,6 +208,34 @@ TEST_CASE("The same tokens in plain order take nothing from a join, nor a join f
   Node again = tree.Join(children, 8, 4);
   again.context = plain.context;
   tree.Run(&again, 3);
+}
+
+TEST_CASE("Slices have the segments of their parts", "[scheduler][unit]") {
+  SchedulerOptions options = Options(400, false);
+  options.segments = 3;
+  Tree tree(options);
+  constexpr int32_t kFork = 4;
+  ContextParts first = PartsApart({}, kFork), second = first;
+  first.back().segment = 1;
+  second.back().segment = 2;
+  const std::vector<const ContextParts*> thoughts = {&first, &second};
+  GenerationRequest request;
+  request.prompt = tree.Text(kFork + 5 + 3 + 2);
+  request.parts = JoinParts(thoughts, std::vector<int32_t>{kFork + 5, kFork + 3}, kFork);
+  request.max_tokens = 3;
+  tree.rig.Add(request);
+  std::map<int32_t, int32_t> rows;
+  while (tree.rig.Step()) {
+    for (const engine::SequenceSlice& slice : tree.rig.plan.sequences) {
+      rows[slice.segment] += slice.num_tokens;
+    }
+  }
+  CHECK(rows == std::map<int32_t, int32_t>{{0, kFork + 2 + 2}, {1, 5}, {2, 3}});
+  // A join is another context where a segment differs.
+  const ContextLayout layout(request.parts, options.page_tokens);
+  request.parts[2].segment = 1;
+  const ContextLayout other(request.parts, options.page_tokens);
+  CHECK(layout.SameAs(other, 100) == layout.PlaceOf(kFork + 5 + 1) - 1);
 }
 
 TEST_CASE("Models with states or windows refuse parts by name", "[scheduler][unit]") {
