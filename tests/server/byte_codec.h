@@ -20,7 +20,7 @@ std::vector<TokenId> Bytes(std::string_view text);
 // Chats become "<s><|turn|>role\ncontent" per message, then "<|turn|>tools\n" with the tools' JSON,
 // "<|turn|>kwargs\n" with theirs, and "<|turn|>assistant\n", and "<think>\n" where
 // enable_thinking is set.
-class ByteCodec final : public server::TextCodec {
+class ByteCodec : public server::TextCodec {
  public:
   absl::StatusOr<std::vector<TokenId>> Encode(std::string_view text,
                                               bool add_special) const override;
