@@ -107,7 +107,8 @@ enum class RopeLayout : uint8_t { kHalf, kInterleaved };
 // comes behind the rotation; only on devices with Device::has_norms_behind_rotation().
 struct RopeKvWriteArgs {
   Tensor q;  // [n, n_heads * head_dim], in place
-  Tensor k;  // [n, n_kv_heads * head_dim], may be overwritten
+  Tensor k;  // [n, n_kv_heads * head_dim], may be overwritten; data == nullptr: nothing is written,
+             // and q alone is rotated; only on devices with Device::has_layer_inputs()
   Tensor v;  // [n, n_kv_heads * head_dim]; data == nullptr: the cache holds keys alone
   int32_t n_heads = 0;
   const float* q_norm = nullptr;  // [head_dim] RMS weights or nullptr
@@ -216,6 +217,9 @@ class Ops {
   // x *= factor, where x may be columns of a wider tensor.
   virtual void Recurrence(const RecurrenceArgs& args);
   virtual void GateElements(Tensor gate, Tensor x);
+  // x[t] *= factor[t], where either may be columns of a wider tensor. Only on devices with
+  // Device::has_layer_inputs().
+  virtual void Multiply(Tensor factor, Tensor x);
   virtual void Scale(Tensor x, float factor);
   virtual void Route(const RouteArgs& args) = 0;
   virtual void ExpertMix(const ExpertMixArgs& args) = 0;

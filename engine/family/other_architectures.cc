@@ -74,8 +74,6 @@ constexpr OtherArchitecture kOthers[] = {
      "compressed attention and hyper-connections"},
     {"gemma3n gemma3n_text Gemma3nForCausalLM Gemma3nForConditionalGeneration", "gemma3",
      "embeddings of single layers, alternating updates and layers that share keys and values"},
-    {"gemma4 gemma4_text Gemma4ForCausalLM Gemma4ForConditionalGeneration", "gemma3",
-     "embeddings of single layers, layers that share keys and values, and heads of two sizes"},
     {"cogvlm CogVLMForCausalLM", "llama", "experts for images"},
     {"chameleon ChameleonForConditionalGeneration", "llama", "norms of single heads with biases"},
     {"paddleocr deepseek2-ocr", "", "the images that it is made for"},

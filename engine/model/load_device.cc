@@ -85,11 +85,19 @@ absl::Status CheckOpsFor(const ModelSpec& spec, const kernels::Device* device) {
   const bool norms_last =
       std::any_of(spec.layers.begin(), spec.layers.end(),
                   [](const LayerSpec& layer) { return layer.attention.qk_norms_last; });
+  const bool layer_inputs = spec.layer_input_dim > 0 || spec.shares_kv() ||
+                            std::any_of(spec.layers.begin(), spec.layers.end(),
+                                        [](const LayerSpec& layer) {
+                                          return layer.moe.apart || layer.scales_stream;
+                                        });
   const bool whole_texts = spec.reads_whole_texts();
   const char* lacks = nullptr;
   if (device == nullptr) return absl::OkStatus();
   if (convolves && !device->has_short_conv()) lacks = "layers of short convolutions";
   if (recurs && !device->has_recurrence()) lacks = "recurrent layers";
+  if (layer_inputs && !device->has_layer_inputs()) {
+    lacks = "layers with inputs, factors or norms of their own";
+  }
   if (norms_last && !device->has_norms_behind_rotation()) lacks = "norms behind the rotation";
   if (whole_texts && !device->has_attention_both_ways()) lacks = "attention in both directions";
   if (lacks == nullptr) return CheckDimensions(spec, *device);

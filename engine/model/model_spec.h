@@ -119,6 +119,12 @@ struct AttentionSpec {
   bool out_bias = false;
   QkNorm qk_norm = QkNorm::kNone;
   bool qk_norms_last = false;  // kPerHead: behind the rotation
+  bool value_norm = false;     // an RMS norm of each head's values, without weights
+  // The matrix of the keys is that of the values, too (Gemma 4).
+  bool keys_are_values = false;
+  // The layer whose keys and values this one reads; -1: it has its own. Then n_kv_heads is 0, and
+  // the layer has queries alone (Gemma 3n, Gemma 4).
+  int32_t kv_layer = -1;
   int32_t window = 0;          // sliding window in positions; 0: all
   bool in_order = false;       // kernels::AttentionArgs::in_order
   bool both_ways = false;      // kernels::AttentionArgs::both_ways
@@ -163,7 +169,11 @@ struct MoeSpec {
   bool gated = true;
   bool bias = false;  // the experts' layers have biases
   bool router_bias = false;
-  bool choice_bias = false;  // see kernels::RouteArgs
+  bool choice_bias = false;   // see kernels::RouteArgs
+  bool expert_scale = false;  // likewise
+  // The experts, their router and the MLP beside them have norms of their own, of what enters and
+  // leaves them; the layer's MLP norms are the MLP's first and that of the sum (Gemma 4).
+  bool apart = false;
   RouteRule rule;
 };
 
@@ -192,6 +202,7 @@ struct LayerSpec {
   bool stream_norm = false;
   bool parallel_residual = false;
   AttentionInput attention_input = AttentionInput::kStream;
+  bool scales_stream = false;  // the stream is multiplied by a number behind the layer
   // In a part of a model (ModelSpec::rank): the block's product that adds to the stream gives this
   // rank's part of a sum over all ranks. The rank may have no share of it: no heads, no features.
   bool attention_is_part = false;
@@ -209,6 +220,10 @@ struct ModelSpec {
   bool tied_embeddings = false;
   bool learned_positions = false;
   int32_t position_offset = 0;  // rows of the table before that of position 0
+  // Width of what each layer has from the tokens besides the stream (per-layer embeddings, Gemma 3n
+  // and 4): rows of a table for all layers side by side, and a product of the embedding, normed, in
+  // equal parts. Behind its MLP a layer adds norm(out(act(in(x)) * own)) to the stream. 0: none.
+  int32_t layer_input_dim = 0;
   int32_t token_types = 0;      // rows of a table that is added by the tokens' types; 0: none
   bool embedding_norm = false;  // of what the layers read first
   bool final_norm = true;       // of what leaves the last one
@@ -248,6 +263,15 @@ struct ModelSpec {
     }
     return count;
   }
+  // Whether some layer reads the keys and values of another.
+  bool shares_kv() const {
+    for (const LayerSpec& layer : layers) {
+      if (layer.attention.kv_layer >= 0) return true;
+    }
+    return false;
+  }
+  // Width of all layers' inputs side by side.
+  int64_t layer_inputs() const { return int64_t{layer_input_dim} * n_layers(); }
   bool is_part() const { return !vocab_borders.empty(); }
   // The ranks that share its layers.
   int32_t world() const { return is_part() ? static_cast<int32_t>(vocab_borders.size()) - 1 : 1; }

@@ -199,6 +199,7 @@ class CpuOps final : public Ops {
       float* const weights = vectors + int64_t{thread} * args.cache.head_dim;
       Rotate(args, {args.q_norm, args.q_norm_adapters, weights}, t, args.n_heads,
              args.q.row<float>(t));
+      if (args.k.data == nullptr) return;
       Rotate(args, {args.k_norm, args.k_norm_adapters, weights}, t, args.cache.n_kv_heads,
              args.k.row<float>(t));
       WriteKv(args, t, own.kv_slot[static_cast<size_t>(t)]);
@@ -221,6 +222,14 @@ class CpuOps final : public Ops {
   void GateElements(Tensor gate, Tensor x) override {
     EachRow(x.rows, kNsPerNormElement * static_cast<double>(x.cols), [&](int64_t t, int32_t) {
       table_.recurrence->gate_elements(gate.row<float>(t), x.cols, x.row<float>(t));
+    });
+  }
+
+  void Multiply(Tensor factor, Tensor x) override {
+    EachRow(x.rows, kNsPerNormElement * static_cast<double>(x.cols), [&](int64_t t, int32_t) {
+      const float* const by = factor.row<float>(t);
+      float* const row = x.row<float>(t);
+      for (int64_t i = 0; i < x.cols; ++i) row[i] *= by[i];
     });
   }
 
@@ -497,6 +506,7 @@ class CpuDevice final : public Device {
   bool HasKvType(DType) const override { return true; }
   bool has_short_conv() const override { return true; }
   bool has_recurrence() const override { return true; }
+  bool has_layer_inputs() const override { return true; }
   bool has_norms_behind_rotation() const override { return true; }
   bool has_attention_both_ways() const override { return true; }
   DType preferred_kv_type() const override {

@@ -84,4 +84,10 @@ void ScaleLogits(Tensor logits, float scale, float softcap) {
   }
 }
 
+void Multiply(Tensor factor, Tensor x) {
+  for (int64_t t = 0; t < x.rows; ++t) {
+    for (int64_t c = 0; c < x.cols; ++c) x.row<float>(t)[c] *= factor.row<float>(t)[c];
+  }
+}
+
 }  // namespace heddle::kernels::reference

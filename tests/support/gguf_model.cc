@@ -301,6 +301,9 @@ std::filesystem::path WriteGguf(const GgufModel& model, const std::filesystem::p
   for (const json& entry : file.at("file")) {
     AddTensor(entry.at(0), Apply(Stack(model.folder, entry.at(2)), entry.at(1)), &writer);
   }
+  if (const auto divisors = file.value("rope_freqs", std::vector<float>()); !divisors.empty()) {
+    AddTensor("rope_freqs.weight", {{static_cast<int64_t>(divisors.size())}, divisors}, &writer);
+  }
   const auto factors = file.at("short_factors").get<std::vector<float>>();
   if (!factors.empty()) {
     AddTensor("rope_factors_short.weight", {{static_cast<int64_t>(factors.size())}, factors},

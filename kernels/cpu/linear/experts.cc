@@ -76,7 +76,10 @@ void RouteRow(const RouteArgs& args, int64_t t) {
     sum += weights[i] = scores[experts[i]];
   }
   const float factor = rule.renormalise ? rule.scale / sum : rule.scale;
-  for (int32_t i = 0; i < rule.top_k; ++i) weights[i] *= factor;
+  for (int32_t i = 0; i < rule.top_k; ++i) {
+    weights[i] *= factor;
+    if (args.expert_scale != nullptr) weights[i] *= args.expert_scale[experts[i]];
+  }
 }
 
 // Counting sort of the pairs by expert; pairs of one expert stay in row order.
