@@ -162,10 +162,9 @@ NameMap MakeNames(const NameMap& pattern, std::string_view prefix, const ModelSp
   auto add_prefix = [prefix](std::string* name) {
     if (!name->empty()) name->insert(0, prefix);
   };
-  for (std::string* name :
-       {&names.embed, &names.positions, &names.token_types, &names.layer_inputs,
-        &names.layer_inputs_in, &names.layer_inputs_norm, &names.embed_norm, &names.embed_norm_bias,
-        &names.final_norm, &names.final_norm_bias}) {
+  for (std::string* name : {&names.embed, &names.positions, &names.token_types, &names.layer_inputs,
+                            &names.layer_inputs_in, &names.layer_inputs_norm, &names.embed_norm,
+                            &names.embed_norm_bias, &names.final_norm, &names.final_norm_bias}) {
     add_prefix(name);
   }
   layer.ForEach(add_prefix);

@@ -108,14 +108,13 @@ absl::Status ReadOwnHeads(const JsonSource& config, ModelSpec* spec) {
   HEDDLE_ASSIGN_OR_RETURN(const std::optional<JsonSource> own, config.Object(kKey));
   if (!own.has_value()) return absl::OkStatus();
   for (int32_t i = 0; i < spec->n_layers(); ++i) {
-    HEDDLE_ASSIGN_OR_RETURN(const std::optional<JsonSource> layer,
-                            own->Object(std::to_string(i)));
+    HEDDLE_ASSIGN_OR_RETURN(const std::optional<JsonSource> layer, own->Object(std::to_string(i)));
     if (!layer.has_value()) continue;
     AttentionSpec& attention = spec->layers[static_cast<size_t>(i)].attention;
     HEDDLE_ASSIGN_OR_RETURN(attention.head_dim,
                             layer->DimOr("head_dim", kMaxHeadDim, attention.head_dim));
-    HEDDLE_ASSIGN_OR_RETURN(attention.n_kv_heads, layer->DimOr("num_key_value_heads", kMaxHeads,
-                                                               attention.n_kv_heads));
+    HEDDLE_ASSIGN_OR_RETURN(attention.n_kv_heads,
+                            layer->DimOr("num_key_value_heads", kMaxHeads, attention.n_kv_heads));
   }
   return absl::OkStatus();
 }
@@ -125,9 +124,8 @@ absl::Status ReadGlobalHeads(const JsonSource& config, ModelSpec* spec) {
   HEDDLE_ASSIGN_OR_RETURN(const int32_t head_dim,
                           config.DimOr("global_head_dim", kMaxHeadDim, kAbsentHeadDim));
   const int32_t window_kv_heads = spec->layers.front().attention.n_kv_heads;
-  HEDDLE_ASSIGN_OR_RETURN(
-      const int32_t kv_heads,
-      config.DimOr("num_global_key_value_heads", kMaxHeads, window_kv_heads));
+  HEDDLE_ASSIGN_OR_RETURN(const int32_t kv_heads,
+                          config.DimOr("num_global_key_value_heads", kMaxHeads, window_kv_heads));
   for (LayerSpec& layer : spec->layers) {
     AttentionSpec& attention = layer.attention;
     if (attention.window > 0) continue;
@@ -212,7 +210,8 @@ absl::Status RefineGemma4(const JsonSource& config, ModelSpec* spec, NameMap*) {
   }
   FreeLast({}, spec);
   HEDDLE_RETURN_IF_ERROR(ReadGlobalHeads(config, spec));
-  HEDDLE_RETURN_IF_ERROR(CheckAllHeads(config, "num_attention_heads", "num_key_value_heads", *spec));
+  HEDDLE_RETURN_IF_ERROR(
+      CheckAllHeads(config, "num_attention_heads", "num_key_value_heads", *spec));
   const Family absent{.rope_theta = 1e6, .absent_rope = kAbsentRope};
   for (LayerSpec& layer : spec->layers) {
     AttentionSpec& attention = layer.attention;

@@ -95,10 +95,10 @@ struct LayerNames {
   std::string mlp_own_norm;
   std::string expert_scale;  // [n_experts]
 
-  std::string stream_scale;      // [1], LayerSpec::scales_stream
-  std::string input_gate;        // [layer_input_dim, hidden], ModelSpec::layer_input_dim
-  std::string input_out;         // [hidden, layer_input_dim]
-  std::string input_post_norm;   // [hidden]
+  std::string stream_scale;     // [1], LayerSpec::scales_stream
+  std::string input_gate;       // [layer_input_dim, hidden], ModelSpec::layer_input_dim
+  std::string input_out;        // [hidden, layer_input_dim]
+  std::string input_post_norm;  // [hidden]
 
   // Visits the members, for code that treats all alike.
   template <typename Visitor>

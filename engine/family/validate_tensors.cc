@@ -32,8 +32,7 @@ class Demands {
         "max_context, hidden");
     Add(names.token_types, {spec.token_types, spec.hidden}, "types, hidden");
     Add(names.layer_inputs, {spec.vocab, spec.layer_inputs()}, "vocab, layers * layer inputs");
-    Add(names.layer_inputs_in, {spec.layer_inputs(), spec.hidden},
-        "layers * layer inputs, hidden");
+    Add(names.layer_inputs_in, {spec.layer_inputs(), spec.hidden}, "layers * layer inputs, hidden");
     AddVector(names.layer_inputs_norm, spec.layer_input_dim, "layer inputs");
     AddVector(names.embed_norm, spec.hidden, "hidden");
     AddVector(names.embed_norm_bias, spec.hidden, "hidden");

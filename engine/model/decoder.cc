@@ -232,8 +232,7 @@ Tensor Decoder::WriteHeads(kernels::Ops& ops, int32_t layer, Tensor qkv, const K
        .q_norm = norm_heads ? weights.q_norm.data() : nullptr,
        .k_norm = norm_heads && has_keys ? weights.k_norm.data() : nullptr,
        .q_norm_adapters = norm_heads ? Adapters(layer, AdapterSite::kQueryNorm) : nullptr,
-       .k_norm_adapters =
-           norm_heads && has_keys ? Adapters(layer, AdapterSite::kKeyNorm) : nullptr,
+       .k_norm_adapters = norm_heads && has_keys ? Adapters(layer, AdapterSite::kKeyNorm) : nullptr,
        .norm_eps = spec_.norm_eps,
        .norm_weight_offset = spec_.norm_weight_offset,
        .norms_last = attention.qk_norms_last,

@@ -242,10 +242,10 @@ class Decoder {
   // In a pipeline those of this stage, in turn [steps in flight], each [features here *
   // max_batch_tokens, hidden].
   std::vector<std::unique_ptr<kernels::Buffer>> kept_here_;
-  int64_t kept_rows_ = 0;                   // max_batch_tokens
-  std::unique_ptr<kernels::Buffer> inner_;  // [max_batch_tokens, widest inter]
+  int64_t kept_rows_ = 0;                          // max_batch_tokens
+  std::unique_ptr<kernels::Buffer> inner_;         // [max_batch_tokens, widest inter]
   std::unique_ptr<kernels::Buffer> layer_inputs_;  // [max_batch_tokens, spec.layer_inputs()]
-  std::unique_ptr<kernels::Buffer> aside_;  // [max_batch_tokens, hidden], of MoeSpec::apart
+  std::unique_ptr<kernels::Buffer> aside_;         // [max_batch_tokens, hidden], of MoeSpec::apart
   // The following belong to mixtures of experts; they have one row per token and choice.
   std::unique_ptr<kernels::Buffer> route_logits_;   // [max_batch_tokens, most experts] F32
   std::unique_ptr<kernels::Buffer> row_gates_;      // [max_batch_tokens, 1] F32

@@ -85,11 +85,10 @@ absl::Status CheckOpsFor(const ModelSpec& spec, const kernels::Device* device) {
   const bool norms_last =
       std::any_of(spec.layers.begin(), spec.layers.end(),
                   [](const LayerSpec& layer) { return layer.attention.qk_norms_last; });
-  const bool layer_inputs = spec.layer_input_dim > 0 || spec.shares_kv() ||
-                            std::any_of(spec.layers.begin(), spec.layers.end(),
-                                        [](const LayerSpec& layer) {
-                                          return layer.moe.apart || layer.scales_stream;
-                                        });
+  const bool layer_inputs =
+      spec.layer_input_dim > 0 || spec.shares_kv() ||
+      std::any_of(spec.layers.begin(), spec.layers.end(),
+                  [](const LayerSpec& layer) { return layer.moe.apart || layer.scales_stream; });
   const bool whole_texts = spec.reads_whole_texts();
   const char* lacks = nullptr;
   if (device == nullptr) return absl::OkStatus();

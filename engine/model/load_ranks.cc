@@ -190,9 +190,8 @@ absl::Status CheckRecurrences(const ModelSpec& spec, const Layout& layout) {
 
 // Refuses to cut what ranks or stages would need of each other.
 absl::Status CheckLayerInputs(const ModelSpec& spec, const Layout& layout) {
-  const bool is_apart =
-      std::any_of(spec.layers.begin(), spec.layers.end(),
-                  [](const LayerSpec& layer) { return layer.moe.apart; });
+  const bool is_apart = std::any_of(spec.layers.begin(), spec.layers.end(),
+                                    [](const LayerSpec& layer) { return layer.moe.apart; });
   const char* has = nullptr;
   if (layout.tp > 1 && is_apart) has = "experts with norms of their own";
   if (spec.shares_kv()) has = "layers that share keys and values";

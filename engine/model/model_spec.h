@@ -125,13 +125,13 @@ struct AttentionSpec {
   // The layer whose keys and values this one reads; -1: it has its own. Then n_kv_heads is 0, and
   // the layer has queries alone (Gemma 3n, Gemma 4).
   int32_t kv_layer = -1;
-  int32_t window = 0;          // sliding window in positions; 0: all
-  bool in_order = false;       // kernels::AttentionArgs::in_order
-  bool both_ways = false;      // kernels::AttentionArgs::both_ways
-  float scale = 0.0f;          // scale of q k^T; usually 1 / sqrt(head_dim)
-  bool linear = false;         // one matrix in place of attention; then n_heads is 0
-  ConvSpec conv;               // likewise
-  RecurrenceSpec recurrence;   // likewise
+  int32_t window = 0;         // sliding window in positions; 0: all
+  bool in_order = false;      // kernels::AttentionArgs::in_order
+  bool both_ways = false;     // kernels::AttentionArgs::both_ways
+  float scale = 0.0f;         // scale of q k^T; usually 1 / sqrt(head_dim)
+  bool linear = false;        // one matrix in place of attention; then n_heads is 0
+  ConvSpec conv;              // likewise
+  RecurrenceSpec recurrence;  // likewise
   // Heads' outputs are multiplied by the sigmoid of gates, one per element, which the product gives
   // beside the queries: the checkpoint has for each head its query's rows and then its gate's.
   bool gated = false;

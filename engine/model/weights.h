@@ -43,10 +43,10 @@ struct LinearWeights {
 
 // Weights of a mixture of experts; null where the layer has none.
 struct MoeWeights {
-  LinearWeights router;                        // [n_experts, hidden]
-  DeviceVector choice_bias;                    // [n_experts]
-  DeviceVector expert_scale;                   // [n_experts]
-  DeviceVector router_norm;                    // [hidden], and so on; see MoeSpec::apart
+  LinearWeights router;       // [n_experts, hidden]
+  DeviceVector choice_bias;   // [n_experts]
+  DeviceVector expert_scale;  // [n_experts]
+  DeviceVector router_norm;   // [hidden], and so on; see MoeSpec::apart
   DeviceVector norm;
   DeviceVector post_norm;
   DeviceVector mlp_norm;
@@ -101,10 +101,10 @@ struct LayerWeights {
 };
 
 struct ModelWeights {
-  std::unique_ptr<kernels::PackedWeight> embedding;    // [vocab, hidden]; null: it has none
-  std::unique_ptr<kernels::PackedWeight> positions;    // [max_context, hidden], learned positions
-  std::unique_ptr<kernels::PackedWeight> token_types;  // [types, hidden]
-  std::unique_ptr<kernels::PackedWeight> layer_inputs;     // [vocab, layers * layer_input_dim]
+  std::unique_ptr<kernels::PackedWeight> embedding;     // [vocab, hidden]; null: it has none
+  std::unique_ptr<kernels::PackedWeight> positions;     // [max_context, hidden], learned positions
+  std::unique_ptr<kernels::PackedWeight> token_types;   // [types, hidden]
+  std::unique_ptr<kernels::PackedWeight> layer_inputs;  // [vocab, layers * layer_input_dim]
   std::unique_ptr<kernels::PackedWeight> layer_inputs_in;  // [layers * layer_input_dim, hidden]
   DeviceVector layer_inputs_norm;                          // [layer_input_dim]
   NormWeights embedding_norm;
