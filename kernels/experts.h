@@ -74,6 +74,9 @@ struct ExpertMixArgs {
   Tensor out;        // [n, hidden]; aliases nothing
   bool adds = true;  // false: out counts as zero before; only on devices in groups of ranks or
                      // with Device::has_layer_inputs()
+  // A row's weight multiplies the experts' input instead of their output: mlp_e(weight * x). Only
+  // on devices with Device::has_attention_in_chunks().
+  bool weighs_inputs = false;
   // Adapters of the experts' layers, which are its members; nullptr: no row has an adapter.
   // Otherwise x's rows are those of the batch.
   const AdapterMatrix* up_adapters = nullptr;

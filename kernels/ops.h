@@ -132,7 +132,10 @@ struct AttentionArgs {
   int32_t n_heads = 0;
   KvCacheView cache;
   float scale = 0.0f;
-  int32_t window = 0;     // > 0: a row sees only the last `window` positions, itself included
+  int32_t window = 0;  // > 0: a row sees only the last `window` positions, itself included
+  // With a window: a row sees the positions from the last multiple of `window` on instead of the
+  // last `window` ones. Only on devices with Device::has_attention_in_chunks().
+  bool in_chunks = false;
   bool in_order = false;  // rows see the rows before them, also where the batch has a tree_mask
   // Rows see all positions of their sequence, those behind them too; with a window those less than
   // `window` away on either side. Only on devices with Device::has_attention_both_ways(), and for
@@ -192,6 +195,16 @@ struct GatherColumnsArgs {
   }
 };
 
+// x[t] *= 1 + factor * log(1 + floor((positions[t] + offset) / length)): queries of long texts,
+// whose scores would else become too even. Source: Nakanishi 2025 (Scalable-Softmax), as in Llama 4
+// (offset 1) and Ministral 3 (offset 0).
+struct SharpenArgs {
+  Tensor x;  // [n, any], in place
+  float factor = 0.0f;
+  int32_t length = 1;
+  int32_t offset = 0;
+};
+
 class Ops {
  public:
   virtual ~Ops() = default;
@@ -220,6 +233,8 @@ class Ops {
   // x[t] *= factor[t], where either may be columns of a wider tensor. Only on devices with
   // Device::has_layer_inputs().
   virtual void Multiply(Tensor factor, Tensor x);
+  // Only on devices with Device::has_attention_in_chunks().
+  virtual void Sharpen(const SharpenArgs& args);
   virtual void Scale(Tensor x, float factor);
   virtual void Route(const RouteArgs& args) = 0;
   virtual void ExpertMix(const ExpertMixArgs& args) = 0;

@@ -8,6 +8,7 @@
 #include "engine/family/gemma4_rows.h"
 #include "engine/family/gguf_refine.h"
 #include "engine/family/hybrid_rows.h"
+#include "engine/family/llama4_rows.h"
 #include "engine/family/mamba_rows.h"
 #include "engine/family/recent_rows.h"
 #include "engine/family/recurrent_rows.h"
@@ -477,6 +478,8 @@ std::span<const Family> FamilyTable() {
     rows.insert(rows.end(), mamba.begin(), mamba.end());
     const std::vector<Family> gemma4 = Gemma4Rows(Gemma3());
     rows.insert(rows.end(), gemma4.begin(), gemma4.end());
+    const std::vector<Family> llama4 = Llama4Rows(Llama());
+    rows.insert(rows.end(), llama4.begin(), llama4.end());
     const std::vector<Family> encoders = EncoderRows();
     rows.insert(rows.end(), encoders.begin(), encoders.end());
     return rows;

@@ -60,8 +60,6 @@ constexpr OtherArchitecture kOthers[] = {
     {"bitnet BitNetForCausalLM BitnetForCausalLM", "llama",
      "norms within attention and MLP, and weights of 1.58 bits"},
     {"openelm OpenELMForCausalLM", "llama", "a row for layers of different numbers of heads"},
-    {"llama4 llama4_text Llama4ForCausalLM Llama4ForConditionalGeneration", "mixtral",
-     "attention in chunks, scores that grow with the position, and sigmoid gates before experts"},
     {"mistral4 mistral4_text Mistral4ForCausalLM", "deepseek_v3",
      "a row with scores that grow with the position"},
     {"mimo2 mimo_v2_flash MiMoV2FlashForCausalLM", "gpt_oss",

@@ -196,11 +196,15 @@ void Decoder::Attention(kernels::Ops& ops, int32_t layer, int32_t n_tokens,
               .adapters = Adapters(layer, AdapterSite::kQkv),
               .norm = in.norm});
   const Tensor q = WriteHeads(ops, layer, qkv, cache);
+  if (const SharpenSpec& sharpen = attention.sharpen; sharpen.factor != 0.0f) {
+    ops.Sharpen({q, sharpen.factor, sharpen.length, sharpen.offset});
+  }
   ops.Attention({.q = q,
                  .n_heads = attention.n_heads,
                  .cache = cache.layer(KvLayerOf(layer)),
                  .scale = attention.scale,
                  .window = attention.window,
+                 .in_chunks = attention.in_chunks,
                  .in_order = attention.in_order,
                  .both_ways = attention.both_ways,
                  .softcap = attention.softcap,

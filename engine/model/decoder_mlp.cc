@@ -87,6 +87,7 @@ void Decoder::MixExperts(kernels::Ops& ops, int32_t layer, Tensor in, Tensor out
                  .rows = View(*expert_rows_, n_choices, spec_.hidden),
                  .out = out,
                  .adds = adds,
+                 .weighs_inputs = moe.weighs_inputs,
                  .up_adapters = Adapters(layer, AdapterSite::kExpertUp),
                  .down_adapters = Adapters(layer, AdapterSite::kExpertDown)});
 }

@@ -111,6 +111,13 @@ struct RecurrenceSpec {
   bool is_here() const { return shape.taps > 0 && shape.n_heads > 0; }
 };
 
+// kernels::SharpenArgs of a layer's queries; factor 0: none.
+struct SharpenSpec {
+  float factor = 0.0f;
+  int32_t length = 1;
+  int32_t offset = 0;
+};
+
 struct AttentionSpec {
   int32_t n_heads = 0;  // 0: the layer has no attention
   int32_t n_kv_heads = 0;
@@ -119,13 +126,16 @@ struct AttentionSpec {
   bool out_bias = false;
   QkNorm qk_norm = QkNorm::kNone;
   bool qk_norms_last = false;  // kPerHead: behind the rotation
+  bool qk_norm_plain = false;  // kPerHead: without weights
   bool value_norm = false;     // an RMS norm of each head's values, without weights
   // The matrix of the keys is that of the values, too (Gemma 4).
   bool keys_are_values = false;
   // The layer whose keys and values this one reads; -1: it has its own. Then n_kv_heads is 0, and
   // the layer has queries alone (Gemma 3n, Gemma 4).
   int32_t kv_layer = -1;
-  int32_t window = 0;         // sliding window in positions; 0: all
+  int32_t window = 0;      // sliding window in positions; 0: all
+  bool in_chunks = false;  // kernels::AttentionArgs::in_chunks; `window` is their size
+  SharpenSpec sharpen;
   bool in_order = false;      // kernels::AttentionArgs::in_order
   bool both_ways = false;     // kernels::AttentionArgs::both_ways
   float scale = 0.0f;         // scale of q k^T; usually 1 / sqrt(head_dim)
@@ -169,8 +179,9 @@ struct MoeSpec {
   bool gated = true;
   bool bias = false;  // the experts' layers have biases
   bool router_bias = false;
-  bool choice_bias = false;   // see kernels::RouteArgs
-  bool expert_scale = false;  // likewise
+  bool choice_bias = false;    // see kernels::RouteArgs
+  bool expert_scale = false;   // likewise
+  bool weighs_inputs = false;  // kernels::ExpertMixArgs::weighs_inputs
   // The experts, their router and the MLP beside them have norms of their own, of what enters and
   // leaves them; the layer's MLP norms are the MLP's first and that of the sum (Gemma 4).
   bool apart = false;

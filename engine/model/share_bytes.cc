@@ -67,6 +67,7 @@ class ShareCounter {
              &names.attn_post_norm_bias, &names.q_norm, &names.k_norm, &names.mlp_norm,
              &names.mlp_norm_bias, &names.mlp_post_norm, &names.mlp_post_norm_bias});
     LayerInput(names, hidden, layer_input_dim);
+    if (layer.attention.qk_norm_plain) Values(2 * int64_t{layer.attention.head_dim});
     Attention(names, layer.attention, hidden, share.attention);
     const int64_t inner = layer.mlp.inter > 0 ? share.inner.count : 0;
     if (layer.mlp.inter > 0) {

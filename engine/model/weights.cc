@@ -154,6 +154,11 @@ class Loader {
     HEDDLE_RETURN_IF_ERROR(Attention(names, spec.attention, share.attention, &layer));
     HEDDLE_ASSIGN_OR_RETURN(layer.q_norm, Vector({&names.q_norm}));
     HEDDLE_ASSIGN_OR_RETURN(layer.k_norm, Vector({&names.k_norm}));
+    if (spec.attention.qk_norm_plain) {
+      const std::vector<float> ones(static_cast<size_t>(spec.attention.head_dim), 1.0f);
+      HEDDLE_ASSIGN_OR_RETURN(layer.q_norm, Upload(ones));
+      HEDDLE_ASSIGN_OR_RETURN(layer.k_norm, Upload(ones));
+    }
     HEDDLE_ASSIGN_OR_RETURN(layer.mlp_norm, Norm(names.mlp_norm, names.mlp_norm_bias));
     HEDDLE_ASSIGN_OR_RETURN(layer.mlp_post_norm,
                             Norm(names.mlp_post_norm, names.mlp_post_norm_bias));

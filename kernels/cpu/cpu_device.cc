@@ -225,6 +225,18 @@ class CpuOps final : public Ops {
     });
   }
 
+  void Sharpen(const SharpenArgs& args) override {
+    EachRow(args.x.rows, kNsPerNormElement * static_cast<double>(args.x.cols),
+            [&](int64_t t, int32_t) {
+              const auto position = static_cast<int64_t>(batch().positions[static_cast<size_t>(t)]);
+              const auto times = static_cast<double>((position + args.offset) / args.length);
+              const auto factor = static_cast<float>(1.0 + args.factor * std::log1p(times));
+              if (factor != 1.0f) {
+                table_.rows->scale(args.x.row<float>(t), args.x.cols, factor, 0.0f);
+              }
+            });
+  }
+
   void Multiply(Tensor factor, Tensor x) override {
     EachRow(x.rows, kNsPerNormElement * static_cast<double>(x.cols), [&](int64_t t, int32_t) {
       const float* const by = factor.row<float>(t);
@@ -506,6 +518,7 @@ class CpuDevice final : public Device {
   bool HasKvType(DType) const override { return true; }
   bool has_short_conv() const override { return true; }
   bool has_recurrence() const override { return true; }
+  bool has_attention_in_chunks() const override { return true; }
   bool has_layer_inputs() const override { return true; }
   bool has_norms_behind_rotation() const override { return true; }
   bool has_attention_both_ways() const override { return true; }

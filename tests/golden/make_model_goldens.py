@@ -135,6 +135,19 @@ GEMMA4_DENSE = dict(GEMMA4, num_attention_heads=6, num_key_value_heads=3, num_hi
                     use_double_wide_mlp=False, use_bidirectional_attention="vision")
 GEMMA4_MOE = dict(GEMMA4_DENSE, enable_moe_block=True, num_experts=5, top_k_experts=2,
                   moe_intermediate_size=48)
+# Chunks shorter than the prompt, layers without positions, dense layers among experts.
+LLAMA4 = dict(
+    SMALL, architectures=["Llama4ForCausalLM"], model_type="llama4_text", head_dim=20,
+    num_attention_heads=6, num_key_value_heads=2, num_hidden_layers=4, intermediate_size=48,
+    intermediate_size_mlp=112, num_local_experts=5, num_experts_per_tok=2,
+    interleave_moe_layer_step=2, no_rope_layers=[1, 1, 0, 1], attention_chunk_size=7,
+    attn_temperature_tuning=True, floor_scale=5, attn_scale=0.3, use_qk_norm=True,
+    rope_scaling=dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+                      original_max_position_embeddings=32))
+# One expert for each row, and no norms of queries and keys, as in the larger model.
+LLAMA4_PLAIN = dict(LLAMA4, use_qk_norm=False, num_experts_per_tok=1, moe_layers=[0, 1, 3],
+                    no_rope_layers=[], no_rope_layer_interval=2, attn_temperature_tuning=False,
+                    num_attention_heads=4, num_key_value_heads=4)
 # As the published models say it, which leave most of the text's sizes to the class's defaults.
 GEMMA3_IMAGES = dict(
     architectures=["Gemma3ForConditionalGeneration"], model_type="gemma3", boi_token_index=290,
@@ -469,6 +482,8 @@ CASES = {
                                   scale_attn_by_inverse_layer_idx=True), prefix="transformer."),
     "gemma2": dict(config=GEMMA2),
     "gemma3": dict(config=GEMMA3),
+    "llama4": dict(config=LLAMA4),
+    "llama4_plain": dict(config=LLAMA4_PLAIN),
     "gemma4": dict(config=GEMMA4),
     "gemma4_dense": dict(config=GEMMA4_DENSE),
     "gemma4_moe": dict(config=GEMMA4_MOE),

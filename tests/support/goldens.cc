@@ -126,6 +126,8 @@ std::vector<std::string> GoldenNames() {
           "gemma4",
           "gemma4_dense",
           "gemma4_moe",
+          "llama4",
+          "llama4_plain",
           "gemma3_images",
           "gemma3_images_moved",
           "mistral3_images",
