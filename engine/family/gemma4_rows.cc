@@ -15,16 +15,16 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::string_view kArchitectures[] = {"Gemma4ForCausalLM",
-                                               "Gemma4ForConditionalGeneration"};
-constexpr std::string_view kGguf[] = {"gemma4"};
+constexpr std::string_view kGemma4Architectures[] = {"Gemma4ForCausalLM",
+                                                     "Gemma4ForConditionalGeneration"};
+constexpr std::string_view kGemma4Gguf[] = {"gemma4"};
 
 // Gemma4TextConfig's, of layers that see everything.
-constexpr int32_t kAbsentHeadDim = 512;
-constexpr std::string_view kAbsentRope =
+constexpr int32_t kGemma4HeadDim = 512;
+constexpr std::string_view kGemma4Rope =
     R"({"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1000000.0})";
 
-const NameMap& Names() {
+const NameMap& Gemma4Names() {
   static const NameMap names = [] {
     NameMap gemma = GemmaNames();
     gemma.layer_inputs = "embed_tokens_per_layer.weight";
@@ -122,7 +122,7 @@ absl::Status ReadOwnHeads(const JsonSource& config, ModelSpec* spec) {
 absl::Status ReadGlobalHeads(const JsonSource& config, ModelSpec* spec) {
   HEDDLE_ASSIGN_OR_RETURN(const bool keys_are_values, config.BoolOr("attention_k_eq_v", false));
   HEDDLE_ASSIGN_OR_RETURN(const int32_t head_dim,
-                          config.DimOr("global_head_dim", kMaxHeadDim, kAbsentHeadDim));
+                          config.DimOr("global_head_dim", kMaxHeadDim, kGemma4HeadDim));
   const int32_t window_kv_heads = spec->layers.front().attention.n_kv_heads;
   HEDDLE_ASSIGN_OR_RETURN(const int32_t kv_heads,
                           config.DimOr("num_global_key_value_heads", kMaxHeads, window_kv_heads));
@@ -163,19 +163,21 @@ absl::Status ReadLayerInputs(const JsonSource& config, ModelSpec* spec) {
   return CheckLayerInputs(config, kDim, dim, spec);
 }
 
-absl::Status ReadExperts(const JsonSource& config, ModelSpec* spec) {
+absl::Status ReadExpertsApart(const JsonSource& config, ModelSpec* spec) {
   HEDDLE_ASSIGN_OR_RETURN(const bool has_experts, config.BoolOr("enable_moe_block", false));
-  // Dense models have these keys as well, with null.
-  MoeSpec moe;
-  for (const std::string_view key : {"num_experts", "top_k_experts", "moe_intermediate_size"}) {
-    if (!has_experts) static_cast<void>(config.Has(key));
+  if (!has_experts) {
+    // Dense models may have the keys all the same.
+    for (const std::string_view key : {"num_experts", "top_k_experts", "moe_intermediate_size"}) {
+      static_cast<void>(config.Has(key));
+    }
+    return absl::OkStatus();
   }
-  if (!has_experts) return absl::OkStatus();
-  constexpr std::string_view kTopK = "top_k_experts";
+  MoeSpec moe;
+  constexpr std::string_view kTopExperts = "top_k_experts";
   HEDDLE_ASSIGN_OR_RETURN(moe.n_experts, config.Dim("num_experts", kernels::kMaxExperts));
-  HEDDLE_ASSIGN_OR_RETURN(moe.rule.top_k, config.Dim(kTopK, kernels::kMaxExperts));
+  HEDDLE_ASSIGN_OR_RETURN(moe.rule.top_k, config.Dim(kTopExperts, kernels::kMaxExperts));
   HEDDLE_ASSIGN_OR_RETURN(moe.inter, config.Dim("moe_intermediate_size", kMaxInter));
-  HEDDLE_RETURN_IF_ERROR(CheckTopK(config, kTopK, moe));
+  HEDDLE_RETURN_IF_ERROR(CheckTopK(config, kTopExperts, moe));
   ApplyExperts(moe, spec);
   return absl::OkStatus();
 }
@@ -212,7 +214,9 @@ absl::Status RefineGemma4(const JsonSource& config, ModelSpec* spec, NameMap*) {
   HEDDLE_RETURN_IF_ERROR(ReadGlobalHeads(config, spec));
   HEDDLE_RETURN_IF_ERROR(
       CheckAllHeads(config, "num_attention_heads", "num_key_value_heads", *spec));
-  const Family absent{.rope_theta = 1e6, .absent_rope = kAbsentRope};
+  Family absent;
+  absent.rope_theta = 1e6;
+  absent.absent_rope = kGemma4Rope;
   for (LayerSpec& layer : spec->layers) {
     AttentionSpec& attention = layer.attention;
     if (attention.window > 0) continue;
@@ -220,13 +224,13 @@ absl::Status RefineGemma4(const JsonSource& config, ModelSpec* spec, NameMap*) {
                             ReadRope(config, absent, attention.head_dim, spec->max_context));
   }
   HEDDLE_RETURN_IF_ERROR(ReadLayerInputs(config, spec));
-  HEDDLE_RETURN_IF_ERROR(ReadExperts(config, spec));
-  constexpr std::string_view kShared = "num_kv_shared_layers";
+  HEDDLE_RETURN_IF_ERROR(ReadExpertsApart(config, spec));
+  constexpr std::string_view kSharedLayers = "num_kv_shared_layers";
   int64_t shared = 0;
-  if (config.Has(kShared)) {
-    HEDDLE_ASSIGN_OR_RETURN(shared, config.Int(kShared));
+  if (config.Has(kSharedLayers)) {
+    HEDDLE_ASSIGN_OR_RETURN(shared, config.Int(kSharedLayers));
   }
-  HEDDLE_RETURN_IF_ERROR(ShareKeys(config, kShared, shared, spec));
+  HEDDLE_RETURN_IF_ERROR(ShareKeys(config, kSharedLayers, shared, spec));
   HEDDLE_ASSIGN_OR_RETURN(const bool wide, config.BoolOr("use_double_wide_mlp", false));
   for (LayerSpec& layer : spec->layers) {
     if (wide && layer.attention.kv_layer >= 0) layer.mlp.inter *= 2;
@@ -235,8 +239,8 @@ absl::Status RefineGemma4(const JsonSource& config, ModelSpec* spec, NameMap*) {
 }
 
 // A number for each layer, where the file has one for all or a list.
-absl::StatusOr<std::vector<int64_t>> PerLayer(const GgufSource& source, std::string_view key,
-                                              size_t n_layers) {
+absl::StatusOr<std::vector<int64_t>> NumbersOfLayers(const GgufSource& source, std::string_view key,
+                                                     size_t n_layers) {
   if (!source.IsArray(key)) {
     HEDDLE_ASSIGN_OR_RETURN(const int64_t value, source.Int(key));
     return std::vector<int64_t>(n_layers, value);
@@ -284,9 +288,9 @@ absl::Status ReadGgufWindowHeads(const GgufSource& source, ModelSpec* spec) {
 
 absl::Status RefineGgufGemma4(const GgufSource& source, const TensorFinder& find, ModelSpec* spec,
                               NameMap* names) {
-  constexpr std::string_view kKvHeads = "attention.head_count_kv";
-  constexpr std::string_view kInter = "feed_forward_length";
-  constexpr std::string_view kShared = "attention.shared_kv_layers";
+  constexpr std::string_view kKvHeadCounts = "attention.head_count_kv";
+  constexpr std::string_view kInters = "feed_forward_length";
+  constexpr std::string_view kSharedLayers = "attention.shared_kv_layers";
   constexpr std::string_view kInputs = "embedding_length_per_layer_input";
   NameGguf(names);
   ApplyToAll(spec);
@@ -296,12 +300,14 @@ absl::Status RefineGgufGemma4(const GgufSource& source, const TensorFinder& find
   HEDDLE_RETURN_IF_ERROR(ReadGgufWindowHeads(source, spec));
   const auto n_layers = spec->layers.size();
   HEDDLE_ASSIGN_OR_RETURN(const std::vector<int64_t> kv_heads,
-                          PerLayer(source, kKvHeads, n_layers));
-  HEDDLE_ASSIGN_OR_RETURN(const std::vector<int64_t> inter, PerLayer(source, kInter, n_layers));
+                          NumbersOfLayers(source, kKvHeadCounts, n_layers));
+  HEDDLE_ASSIGN_OR_RETURN(const std::vector<int64_t> inter,
+                          NumbersOfLayers(source, kInters, n_layers));
   for (size_t i = 0; i < n_layers; ++i) {
     LayerSpec& layer = spec->layers[i];
     if (kv_heads[i] < 1 || inter[i] < 1) {
-      return source.Error(kv_heads[i] < 1 ? kKvHeads : kInter, "0", "at least 1 in each layer");
+      return source.Error(kv_heads[i] < 1 ? kKvHeadCounts : kInters, "0",
+                          "at least 1 in each layer");
     }
     layer.attention.n_kv_heads = static_cast<int32_t>(kv_heads[i]);
     layer.mlp.inter = static_cast<int32_t>(inter[i]);
@@ -309,18 +315,18 @@ absl::Status RefineGgufGemma4(const GgufSource& source, const TensorFinder& find
     layer.attention.keys_are_values = find(base::StrCat(block, ".attn_v.weight")) == nullptr;
     layer.scales_stream = find(base::StrCat(block, ".layer_output_scale.weight")) != nullptr;
   }
-  HEDDLE_RETURN_IF_ERROR(CheckAllHeads(source, "attention.head_count", kKvHeads, *spec));
+  HEDDLE_RETURN_IF_ERROR(CheckAllHeads(source, "attention.head_count", kKvHeadCounts, *spec));
   if (spec->layers.front().moe.n_experts > 0) ApplyExperts(spec->layers.front().moe, spec);
   int64_t inputs = 0;
   int64_t shared = 0;
   if (source.Has(kInputs)) {
     HEDDLE_ASSIGN_OR_RETURN(inputs, source.Int(kInputs));
   }
-  if (source.Has(kShared)) {
-    HEDDLE_ASSIGN_OR_RETURN(shared, source.Int(kShared));
+  if (source.Has(kSharedLayers)) {
+    HEDDLE_ASSIGN_OR_RETURN(shared, source.Int(kSharedLayers));
   }
   HEDDLE_RETURN_IF_ERROR(CheckLayerInputs(source, kInputs, inputs, spec));
-  return ShareKeys(source, kShared, shared, spec);
+  return ShareKeys(source, kSharedLayers, shared, spec);
 }
 
 }  // namespace
@@ -329,14 +335,14 @@ std::vector<Family> Gemma4Rows(const Family& gemma3) {
   Family gemma4 = gemma3;
   gemma4.name = "gemma4";
   gemma4.model_type = "gemma4_text";
-  gemma4.architectures = kArchitectures;
-  gemma4.gguf_architectures = kGguf;
+  gemma4.architectures = kGemma4Architectures;
+  gemma4.gguf_architectures = kGemma4Gguf;
   gemma4.norm_weight_offset = 0.0f;
   gemma4.sliding_window = 512;
   gemma4.vocab = 262144;
-  gemma4.absent_rope = kAbsentRope;
+  gemma4.absent_rope = kGemma4Rope;
   gemma4.gguf_renormalise = true;
-  gemma4.names = &Names();
+  gemma4.names = &Gemma4Names();
   gemma4.refine = RefineGemma4;
   gemma4.refine_gguf = RefineGgufGemma4;
   return {gemma4};

@@ -15,17 +15,17 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::string_view kArchitectures[] = {"Llama4ForCausalLM",
-                                               "Llama4ForConditionalGeneration"};
-constexpr std::string_view kGguf[] = {"llama4"};
+constexpr std::string_view kLlama4Architectures[] = {"Llama4ForCausalLM",
+                                                     "Llama4ForConditionalGeneration"};
+constexpr std::string_view kLlama4Gguf[] = {"llama4"};
 
 // Llama4TextConfig's defaults, which are llama.cpp's constants.
-constexpr int32_t kChunk = 8192;
-constexpr int32_t kFloor = 8192;
+constexpr int32_t kLlama4Chunk = 8192;
+constexpr int32_t kLlama4Floor = 8192;
 constexpr double kSharpening = 0.1;
 constexpr int32_t kNoRopeInterval = 4;
 
-const NameMap& Names() {
+const NameMap& Llama4Names() {
   static const NameMap names = [] {
     NameMap llama = LlamaNames();
     LayerNames& layer = llama.layer;
@@ -59,7 +59,7 @@ absl::StatusOr<const json*> ReadList(const JsonSource& config, std::string_view 
 struct Attending {
   std::vector<bool> rotates;  // [n_layers]
   std::vector<bool> chunks;   // [n_layers]
-  int32_t chunk = kChunk;
+  int32_t chunk = kLlama4Chunk;
   bool qk_norm = true;
   SharpenSpec sharpen;
 };
@@ -105,7 +105,7 @@ absl::Status ReadChunks(const JsonSource& config, int32_t n_layers, Attending* a
   constexpr std::string_view kKey = "attention_chunk_size";
   HEDDLE_ASSIGN_OR_RETURN(const json* types, ReadList(config, "layer_types", n_layers));
   const bool has_chunks = !config.IsNull(kKey);
-  HEDDLE_ASSIGN_OR_RETURN(attending->chunk, config.DimOr(kKey, kMaxContext, kChunk));
+  HEDDLE_ASSIGN_OR_RETURN(attending->chunk, config.DimOr(kKey, kMaxContext, kLlama4Chunk));
   for (size_t i = 0; i < static_cast<size_t>(n_layers); ++i) {
     if (types == nullptr) {
       attending->chunks.push_back(has_chunks && attending->rotates[i]);
@@ -132,7 +132,7 @@ absl::Status ReadAttending(const JsonSource& config, ModelSpec* spec) {
   HEDDLE_ASSIGN_OR_RETURN(const double factor,
                           config.PositiveOr("attn_scale", kMaxFactor, kSharpening));
   HEDDLE_ASSIGN_OR_RETURN(attending.sharpen.length,
-                          config.DimOr("floor_scale", kMaxContext, kFloor));
+                          config.DimOr("floor_scale", kMaxContext, kLlama4Floor));
   attending.sharpen.offset = 1;
   attending.sharpen.factor = tunes ? static_cast<float>(factor) : 0.0f;
   ApplyAttending(attending, spec);
@@ -163,13 +163,13 @@ absl::StatusOr<std::vector<bool>> ReadExpertLayers(const JsonSource& config, int
 }
 
 absl::Status RefineLlama4(const JsonSource& config, ModelSpec* spec, NameMap*) {
-  constexpr std::string_view kTopK = "num_experts_per_tok";
+  constexpr std::string_view kExpertsOfRow = "num_experts_per_tok";
   HEDDLE_RETURN_IF_ERROR(ReadAttending(config, spec));
   MoeSpec moe;
   HEDDLE_ASSIGN_OR_RETURN(moe.n_experts,
                           config.DimOr("num_local_experts", kernels::kMaxExperts, 16));
-  HEDDLE_ASSIGN_OR_RETURN(moe.rule.top_k, config.DimOr(kTopK, kernels::kMaxExperts, 1));
-  HEDDLE_RETURN_IF_ERROR(CheckTopK(config, kTopK, moe));
+  HEDDLE_ASSIGN_OR_RETURN(moe.rule.top_k, config.DimOr(kExpertsOfRow, kernels::kMaxExperts, 1));
+  HEDDLE_RETURN_IF_ERROR(CheckTopK(config, kExpertsOfRow, moe));
   moe.inter = spec->layers.front().mlp.inter;
   moe.activation = spec->layers.front().mlp.activation;
   moe.rule.score = RouteScore::kSigmoid;
@@ -194,7 +194,8 @@ absl::Status RefineLlama4(const JsonSource& config, ModelSpec* spec, NameMap*) {
 absl::Status RefineGgufLlama4(const GgufSource&, const TensorFinder&, ModelSpec* spec, NameMap*) {
   constexpr int32_t kExpertsWithoutNorms = 128;
   Attending attending;
-  attending.sharpen = {.factor = static_cast<float>(kSharpening), .length = kFloor, .offset = 1};
+  attending.sharpen = {
+      .factor = static_cast<float>(kSharpening), .length = kLlama4Floor, .offset = 1};
   for (int32_t i = 0; i < spec->n_layers(); ++i) {
     LayerSpec& layer = spec->layers[static_cast<size_t>(i)];
     attending.rotates.push_back((i + 1) % kNoRopeInterval != 0);
@@ -215,8 +216,8 @@ std::vector<Family> Llama4Rows(const Family& llama) {
   Family llama4 = llama;
   llama4.name = "llama4";
   llama4.model_type = "llama4_text";
-  llama4.architectures = kArchitectures;
-  llama4.gguf_architectures = kGguf;
+  llama4.architectures = kLlama4Architectures;
+  llama4.gguf_architectures = kLlama4Gguf;
   llama4.norm_eps = 1e-5;
   llama4.n_heads = 40;
   llama4.n_kv_heads = 8;
@@ -227,7 +228,7 @@ std::vector<Family> Llama4Rows(const Family& llama) {
   llama4.rope_layout = RopeLayout::kInterleaved;
   llama4.mlp_bias = Flag::Never();
   llama4.gguf_renormalise = false;
-  llama4.names = &Names();
+  llama4.names = &Llama4Names();
   llama4.refine = RefineLlama4;
   llama4.refine_gguf = RefineGgufLlama4;
   return {llama4};

@@ -69,6 +69,14 @@ def falcon_h1_keys(config):
     return mamba_keys(4, 20, config["mamba_n_groups"], 6, 12) + [(KEYS.Rope.FREQ_BASE, 100000.0)]
 
 
+def llama4_parts(name):
+    """The tensors that the converter makes of the experts' one: (name, operation)."""
+    if "gate_up_proj" not in name:
+        return [(name + ".weight", ["turned_part", 0, 1])]
+    return [(name.replace("gate_up", part) + ".weight", ["turned_part", i, 2])
+            for i, part in enumerate(("gate", "up"))]
+
+
 def gemma4_keys(config):
     """As ggml-org's converter writes them, with layers that see everything as the usual ones."""
     slides = [int(kind == "sliding_attention") for kind in config["layer_types"]]
@@ -107,6 +115,9 @@ def gemma4_divisors(config):
 
 
 SMALL = models.SMALL
+LLAMA4 = {**{k: v for k, v in models.LLAMA4.items() if k != "rope_scaling"},
+          "no_rope_layers": [], "attention_chunk_size": 8192, "floor_scale": 8192,
+          "attn_scale": 0.1}
 FALCON_H1_NORM = dict(models.CASES["falcon_h1_norm"]["config"], mamba_norm_before_gate=False,
                       tie_word_embeddings=False)
 GRANITE_SCALES = [(KEYS.LLM.EMBEDDING_SCALE, 6.0), (KEYS.LLM.RESIDUAL_SCALE, 0.25),
@@ -124,6 +135,10 @@ CASES = {
                       "rope_local_base_freq": 10000.0}), ARCH.GEMMA3, [
         (KEYS.Attention.SLIDING_WINDOW, 8), (KEYS.Rope.SCALING_TYPE, "linear"),
         (KEYS.Rope.SCALING_FACTOR, 8.0)]),
+    # The format has neither the chunks' size nor which layers have no positions.
+    "llama4": (LLAMA4, ARCH.LLAMA4, [
+        (KEYS.LLM.FEED_FORWARD_LENGTH, 112), (KEYS.LLM.EXPERT_FEED_FORWARD_LENGTH, 48),
+        (KEYS.LLM.INTERLEAVE_MOE_LAYER_STEP, 2)]),
     "gemma4": (models.GEMMA4, ARCH.GEMMA4, gemma4_keys(models.GEMMA4)),
     "gemma4_dense": (models.GEMMA4_DENSE, ARCH.GEMMA4, gemma4_keys(models.GEMMA4_DENSE)),
     "gemma4_moe": (models.GEMMA4_MOE, ARCH.GEMMA4, gemma4_keys(models.GEMMA4_MOE)),
@@ -482,6 +497,8 @@ def make_case(name):
             made = mamba_parts(source, config["n_groups"])
         elif ".mixer.experts." in source:
             made = [(source.replace("backbone", "model").replace(".mixer.", ".mlp."), [])]
+        elif arch == ARCH.LLAMA4 and ".experts." in source:
+            made = llama4_parts(source)
         elif source.endswith((".experts.gate_up_proj", ".experts.down_proj")):
             made = [(source + ".weight", [])]
         elif source.endswith("input_linear.weight"):

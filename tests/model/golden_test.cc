@@ -175,6 +175,7 @@ TEST_CASE("Models that ranks or stages cannot share are refused by name", "[gold
     options.layout.pp = refusal.pp;
     options.cpu.num_threads = 2;
     options.capacity.kv_bytes = 4 << 20;
+    options.capacity.max_batch_tokens = 64;
     const absl::Status status = engine::LoadLocalModel(path, options).status();
     INFO(refusal.golden << ": " << status.ToString());
     CHECK(status.ok() == (refusal.message == nullptr));

@@ -190,9 +190,15 @@ Matrix Scale(Matrix matrix, const json& factors) {
   return matrix;
 }
 
+// Part `index` of `count` of the columns of each [rows, cols] of three dimensions, as rows.
+Matrix TurnedPart(const Matrix& from, int64_t index, int64_t count) {
+  return Part(Columns(from, 0, 1), index, count);
+}
+
 Matrix Apply(Matrix matrix, const json& operation) {
   if (operation.empty()) return matrix;
   const std::string name = operation.at(0);
+  if (name == "turned_part") return TurnedPart(matrix, operation.at(1), operation.at(2));
   if (name == "permute") return Permute(matrix, operation.at(1));
   if (name == "halve") return Halve(matrix, operation.at(1), operation.at(2));
   if (name == "regroup") return Regroup(matrix, operation.at(1), operation.at(2));
