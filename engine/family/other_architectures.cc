@@ -28,8 +28,6 @@ constexpr OtherArchitecture kOthers[] = {
      "a row of its own"},
     {"hunyuan_vl HunYuanVLForConditionalGeneration", "hunyuan_v1_dense",
      "a row that reads its decoder and leaves images aside"},
-    {"hunyuan-moe hunyuan_v1_moe HunYuanMoEV1ForCausalLM", "hunyuan_v1_dense",
-     "a row with its experts"},
     {"exaone-moe exaone_moe ExaoneMoeForCausalLM", "exaone4", "a row with its experts"},
     {"olmo OlmoForCausalLM", "llama", "layer norms without weights"},
     {"stablelm StableLmForCausalLM", "gpt_neox",

@@ -384,6 +384,10 @@ HUNYUAN = {
     "head_dim": 24, "attention_bias": False, "tie_word_embeddings": True,
     "rope_parameters": dict(rope_type="dynamic", rope_theta=10000.0, alpha=50.0, factor=1.0,
                             beta_fast=32, beta_slow=1, mscale=1.0, mscale_all_dim=1.0)}
+HUNYUAN_MOE = dict(HUNYUAN, architectures=["HunYuanMoEV1ForCausalLM"], model_type="hunyuan_v1_moe",
+                   num_experts=5, moe_topk=2, num_attention_heads=6, num_key_value_heads=2,
+                   rope_parameters=dict(type="dynamic", rope_type="dynamic", rope_theta=10000.0,
+                                        alpha=50.0, factor=1.0))
 MINISTRAL3 = {
     **{k: v for k, v in SMALL.items() if k != "rope_theta"},
     "architectures": ["Ministral3ForCausalLM"], "model_type": "ministral3", "head_dim": 24,
@@ -556,6 +560,8 @@ CASES = {
         tie_word_embeddings=True)),
     "minimax_m2": dict(config=MINIMAX_M2, rename=MINIMAX_RENAME, experts=MIXTRAL_EXPERTS),
     "hunyuan": dict(config=HUNYUAN),
+    "hunyuan_moe": dict(config=HUNYUAN_MOE, experts=SEPARATE_EXPERTS),
+    "hunyuan_moe_stacked": dict(config=dict(HUNYUAN_MOE, num_hidden_layers=2)),
     "ministral3": dict(config=MINISTRAL3),
     "qwen3_moe_local": dict(config=dict(QWEN3_MOE_LOCAL, num_hidden_layers=2),
                             experts=SEPARATE_EXPERTS),

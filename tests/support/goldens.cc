@@ -93,6 +93,8 @@ std::vector<std::string> GoldenNames() {
           "falcon_h1_norm",
           "minimax_m2",
           "hunyuan",
+          "hunyuan_moe",
+          "hunyuan_moe_stacked",
           "ministral3",
           "qwen3_moe_local",
           "gpt_oss_default_rope",
