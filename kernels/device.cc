@@ -53,6 +53,14 @@ void Ops::GateElements(Tensor, Tensor) {
   HEDDLE_CHECK(false, "this device has no gates of elements");
 }
 
+void Ops::Multiply(Tensor, Tensor) {
+  HEDDLE_CHECK(false, "this device has no products of elements");
+}
+
+void Ops::Sharpen(const SharpenArgs&) {
+  HEDDLE_CHECK(false, "this device does not scale queries by their positions");
+}
+
 void Ops::Scale(Tensor, float) { HEDDLE_CHECK(false, "this device scales no activations"); }
 
 void Ops::SendRows(Tensor, int32_t) { HEDDLE_CHECK(false, "this device is no stage"); }

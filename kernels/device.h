@@ -73,6 +73,10 @@ class Device {
   virtual bool has_short_conv() const { return false; }
   // Whether it has Ops::Recurrence, Ops::GateElements and Ops::Scale.
   virtual bool has_recurrence() const { return false; }
+  // Whether it has Ops::Multiply, RopeKvWriteArgs without keys and RouteArgs::expert_scale.
+  virtual bool has_layer_inputs() const { return false; }
+  // Whether it has AttentionArgs::in_chunks, Ops::Sharpen and ExpertMixArgs::weighs_inputs.
+  virtual bool has_attention_in_chunks() const { return false; }
   // Whether Ops::RopeKvWrite knows norms_last.
   virtual bool has_norms_behind_rotation() const { return false; }
   // Whether it has AttentionArgs::both_ways and Ops::AddTokenTypes.

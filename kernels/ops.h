@@ -107,7 +107,8 @@ enum class RopeLayout : uint8_t { kHalf, kInterleaved };
 // comes behind the rotation; only on devices with Device::has_norms_behind_rotation().
 struct RopeKvWriteArgs {
   Tensor q;  // [n, n_heads * head_dim], in place
-  Tensor k;  // [n, n_kv_heads * head_dim], may be overwritten
+  Tensor k;  // [n, n_kv_heads * head_dim], may be overwritten; data == nullptr: nothing is written,
+             // and q alone is rotated; only on devices with Device::has_layer_inputs()
   Tensor v;  // [n, n_kv_heads * head_dim]; data == nullptr: the cache holds keys alone
   int32_t n_heads = 0;
   const float* q_norm = nullptr;  // [head_dim] RMS weights or nullptr
@@ -131,7 +132,10 @@ struct AttentionArgs {
   int32_t n_heads = 0;
   KvCacheView cache;
   float scale = 0.0f;
-  int32_t window = 0;     // > 0: a row sees only the last `window` positions, itself included
+  int32_t window = 0;  // > 0: a row sees only the last `window` positions, itself included
+  // With a window: a row sees the positions from the last multiple of `window` on instead of the
+  // last `window` ones. Only on devices with Device::has_attention_in_chunks().
+  bool in_chunks = false;
   bool in_order = false;  // rows see the rows before them, also where the batch has a tree_mask
   // Rows see all positions of their sequence, those behind them too; with a window those less than
   // `window` away on either side. Only on devices with Device::has_attention_both_ways(), and for
@@ -201,6 +205,16 @@ struct SegmentArgs {
   Tensor x;           // in place; may be columns of a wider tensor
 };
 
+// x[t] *= 1 + factor * log(1 + floor((positions[t] + offset) / length)): queries of long texts,
+// whose scores would else become too even. Source: Nakanishi 2025 (Scalable-Softmax), as in Llama 4
+// (offset 1) and Ministral 3 (offset 0).
+struct SharpenArgs {
+  Tensor x;  // [n, any], in place
+  float factor = 0.0f;
+  int32_t length = 1;
+  int32_t offset = 0;
+};
+
 class Ops {
  public:
   virtual ~Ops() = default;
@@ -228,6 +242,11 @@ class Ops {
   // x *= factor, where x may be columns of a wider tensor.
   virtual void Recurrence(const RecurrenceArgs& args);
   virtual void GateElements(Tensor gate, Tensor x);
+  // x[t] *= factor[t], where either may be columns of a wider tensor. Only on devices with
+  // Device::has_layer_inputs().
+  virtual void Multiply(Tensor factor, Tensor x);
+  // Only on devices with Device::has_attention_in_chunks().
+  virtual void Sharpen(const SharpenArgs& args);
   virtual void Scale(Tensor x, float factor);
   virtual void Route(const RouteArgs& args) = 0;
   virtual void ExpertMix(const ExpertMixArgs& args) = 0;

@@ -202,6 +202,12 @@ void AdapterPlaces::AddMlp(const LayerNames& names, const LayerSpec& spec, int32
   add(names.mlp_post_norm, AdapterSite::kMlpPostNorm, 0);
   add(names.row_gate, AdapterSite::kRowGate, 0);
   add(names.router, AdapterSite::kRouter, 0, names.router_bias);
+  Refuse(names.input_gate, "makes a layer's own input");
+  Refuse(names.input_out, "makes a layer's own input");
+  Refuse(names.input_post_norm, "is a norm of a layer's own input");
+  Refuse(names.expert_norm, "is a norm of experts alone");
+  Refuse(names.expert_post_norm, "is a norm of experts alone");
+  Refuse(names.mlp_own_norm, "is a norm of an MLP beside experts");
 }
 
 void AdapterPlaces::AddExperts(const NameMap& pattern, const LayerNames& names, const MoeSpec& moe,

@@ -115,6 +115,7 @@ SiteShape ShapeInAttention(const ModelSpec& spec, const AttentionSpec& attention
   if (site != AdapterSite::kQkv || attention.n_heads == 0) return {};
   const int64_t kv_rows = int64_t{attention.n_kv_heads} * attention.head_dim;
   const int64_t q_rows = int64_t{attention.n_heads} * attention.head_dim;
+  if (attention.kv_layer >= 0) return {1, spec.hidden, {q_rows}};
   if (attention.gated) return {1, spec.hidden, {q_rows, kv_rows, kv_rows, q_rows}};
   return {1, spec.hidden, {q_rows, kv_rows, kv_rows}};
 }

@@ -151,6 +151,9 @@ NameMap MakeNames(const NameMap& pattern, std::string_view prefix, const ModelSp
   clear_unless(norms_behind && spec.norm == NormKind::kLayer,
                {&layer.attn_post_norm_bias, &layer.mlp_post_norm_bias});
   clear_unless(spec.token_types > 0, {&names.token_types});
+  clear_unless(spec.layer_input_dim > 0,
+               {&names.layer_inputs, &names.layer_inputs_in, &names.layer_inputs_norm,
+                &layer.input_gate, &layer.input_out, &layer.input_post_norm});
   clear_unless(spec.embedding_norm, {&names.embed_norm, &names.embed_norm_bias});
   clear_unless(spec.final_norm, {&names.final_norm, &names.final_norm_bias});
   clear_unless(first.mlp.gated, {&layer.gate, &layer.gate_bias, &layer.gate_up});
@@ -159,7 +162,8 @@ NameMap MakeNames(const NameMap& pattern, std::string_view prefix, const ModelSp
   auto add_prefix = [prefix](std::string* name) {
     if (!name->empty()) name->insert(0, prefix);
   };
-  for (std::string* name : {&names.embed, &names.positions, &names.token_types, &names.embed_norm,
+  for (std::string* name : {&names.embed, &names.positions, &names.token_types, &names.layer_inputs,
+                            &names.layer_inputs_in, &names.layer_inputs_norm, &names.embed_norm,
                             &names.embed_norm_bias, &names.final_norm, &names.final_norm_bias}) {
     add_prefix(name);
   }

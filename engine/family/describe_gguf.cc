@@ -116,7 +116,9 @@ absl::Status ReadDivisors(const GgufSource& source, const TensorFinder& find, st
   rope->divisors.resize(pairs);
   std::memcpy(rope->divisors.data(), table->data.data(), table->data.size());
   for (float divisor : rope->divisors) {
-    if (!(divisor > 0.0f && divisor <= kMaxFactor)) {
+    // Files of Gemma 4 have such a divisor for pairs that do not turn.
+    constexpr float kStill = 1e30f;
+    if (divisor != kStill && !(divisor > 0.0f && divisor <= kMaxFactor)) {
       return absl::InvalidArgumentError(
           base::StrCat(source.file(), ": tensor ", base::Quote(name), " holds ", divisor,
                        ", expected a number above 0 and up to ", kMaxFactor));

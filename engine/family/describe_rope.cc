@@ -1,6 +1,8 @@
 // RoPE of config.json, as transformers reads it (modeling_rope_utils.py): `rope_scaling` takes
 // precedence over `rope_parameters`; theta and the rotated part stand in it or beside it.
+#include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "base/message.h"
 #include "base/status.h"
@@ -112,6 +114,14 @@ absl::Status ReadYarn(const JsonSource& parameters, int32_t max_context, RopeSpe
   return absl::OkStatus();
 }
 
+// All pairs have the frequencies of whole heads, and those behind a part of them do not turn.
+void ApplyProportional(double part, int32_t head_dim, RopeSpec* rope) {
+  rope->rotary_dim = head_dim;
+  rope->divisors.assign(static_cast<size_t>(head_dim / 2), std::numeric_limits<float>::infinity());
+  const auto turning = static_cast<std::ptrdiff_t>(std::floor(part * head_dim / 2));
+  std::fill_n(rope->divisors.begin(), turning, 1.0f);
+}
+
 // Reads one divisor per pair.
 absl::StatusOr<std::vector<float>> ReadFactors(const JsonSource& parameters, std::string_view key,
                                                int32_t pairs) {
@@ -198,11 +208,21 @@ absl::StatusOr<RopeSpec> ReadRope(const JsonSource& config, const Family& family
   }
   rope.theta = static_cast<float>(theta);
   rope.layout = family.rope_layout;
-  rope.rotary_dim = static_cast<int32_t>(head_dim * part);
+  std::string type;
+  if (inner != nullptr) {
+    HEDDLE_ASSIGN_OR_RETURN(type, RopeType(*inner));
+  }
+  const bool is_proportional = type == "proportional";
+  rope.rotary_dim = is_proportional ? head_dim : static_cast<int32_t>(head_dim * part);
   if (rope.rotary_dim < 2 || rope.rotary_dim % 2 != 0) {
     return config.Error("head_dim",
                         base::StrCat(head_dim, " (", rope.rotary_dim, " of it rotated)"),
                         "an even number of rotated dimensions");
+  }
+  if (is_proportional) {
+    ApplyProportional(part, head_dim, &rope);
+    rope.original_max_position = max_context;
+    return rope;
   }
   if (inner != nullptr) HEDDLE_RETURN_IF_ERROR(ReadScaling(config, *inner, max_context, &rope));
   return rope;

@@ -402,6 +402,33 @@ const NameMap& HunYuanNames() {
   return names;
 }
 
+const NameMap& HunYuanMoeNames() {
+  static const NameMap names = [] {
+    NameMap moe = HunYuanNames();
+    LayerNames& layer = moe.layer;
+    layer.router = "layers.{}.mlp.gate.wg.weight";
+    layer.expert_gate = "layers.{}.mlp.experts.{e}.gate_proj.weight";
+    layer.expert_up = "layers.{}.mlp.experts.{e}.up_proj.weight";
+    layer.expert_down = "layers.{}.mlp.experts.{e}.down_proj.weight";
+    layer.shared_gate = "layers.{}.mlp.shared_mlp.gate_proj.weight";
+    layer.shared_up = "layers.{}.mlp.shared_mlp.up_proj.weight";
+    layer.shared_down = "layers.{}.mlp.shared_mlp.down_proj.weight";
+    return moe;
+  }();
+  return names;
+}
+
+const NameMap& HunYuanMoeStackedNames() {
+  static const NameMap names = [] {
+    NameMap moe = HunYuanMoeNames();
+    moe.layer.expert_gate = moe.layer.expert_up = "";
+    moe.layer.expert_gate_up = "layers.{}.mlp.experts.gate_up_proj";
+    moe.layer.expert_down = "layers.{}.mlp.experts.down_proj";
+    return moe;
+  }();
+  return names;
+}
+
 const NameMap& GgufNames() {
   static const NameMap names = {.embed = "token_embd.weight",
                                 .positions = "position_embd.weight",

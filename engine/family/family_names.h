@@ -37,6 +37,8 @@ const NameMap& FalconNames();
 
 // The names in every GGUF file, whatever the family.
 const NameMap& HunYuanNames();
+const NameMap& HunYuanMoeNames();
+const NameMap& HunYuanMoeStackedNames();
 const NameMap& GgufNames();
 
 }  // namespace heddle::engine

@@ -5,8 +5,10 @@
 #include "engine/family/encoder_rows.h"
 #include "engine/family/family_names.h"
 #include "engine/family/family_refine.h"
+#include "engine/family/gemma4_rows.h"
 #include "engine/family/gguf_refine.h"
 #include "engine/family/hybrid_rows.h"
+#include "engine/family/llama4_rows.h"
 #include "engine/family/mamba_rows.h"
 #include "engine/family/recent_rows.h"
 #include "engine/family/recurrent_rows.h"
@@ -474,6 +476,10 @@ std::span<const Family> FamilyTable() {
     rows.insert(rows.end(), vision.begin(), vision.end());
     const std::vector<Family> mamba = MambaRows(Llama());
     rows.insert(rows.end(), mamba.begin(), mamba.end());
+    const std::vector<Family> gemma4 = Gemma4Rows(Gemma3());
+    rows.insert(rows.end(), gemma4.begin(), gemma4.end());
+    const std::vector<Family> llama4 = Llama4Rows(Llama());
+    rows.insert(rows.end(), llama4.begin(), llama4.end());
     const std::vector<Family> encoders = EncoderRows();
     rows.insert(rows.end(), encoders.begin(), encoders.end());
     return rows;

@@ -43,9 +43,11 @@ LayerNames NameMap::Layer(int32_t index, const LayerSpec& spec) const {
     for (std::string* name : members) name->clear();
   };
   if (spec.moe.n_experts > 0) {
-    names.gate = names.shared_gate;
-    names.up = names.shared_up;
-    names.down = names.shared_down;
+    if (!spec.moe.apart) {
+      names.gate = names.shared_gate;
+      names.up = names.shared_up;
+      names.down = names.shared_down;
+    }
   } else {
     clear({&names.router, &names.router_bias, &names.choice_bias, &names.expert_gate,
            &names.expert_up, &names.expert_gate_up, &names.expert_down});
@@ -101,6 +103,18 @@ LayerNames NameMap::Layer(int32_t index, const LayerSpec& spec) const {
     if (mla.q_rank > 0) names.q = names.q_b;
     if (mla.q_rank == 0) clear({&names.q_a, &names.q_a_norm});
     clear({&names.q_b});
+  }
+  if (!spec.moe.apart) {
+    clear({&names.router_norm, &names.expert_norm, &names.expert_post_norm, &names.mlp_own_norm});
+  }
+  if (!spec.moe.expert_scale) clear({&names.expert_scale});
+  if (!spec.scales_stream) clear({&names.stream_scale});
+  if (spec.attention.kv_layer >= 0) {
+    clear({&names.k, &names.v, &names.k_bias, &names.v_bias, &names.k_norm});
+  }
+  if (spec.attention.keys_are_values) {
+    names.v = names.k;
+    names.v_bias = names.k_bias;
   }
   if (!spec.moe.gated) clear({&names.expert_gate, &names.expert_gate_up});
   if (!spec.mlp.gated) clear({&names.gate, &names.gate_bias, &names.gate_up});

@@ -88,6 +88,18 @@ struct LayerNames {
   std::string shared_gate;
   std::string shared_up;
   std::string shared_down;
+  // MoeSpec::apart, [hidden] each: of the router's input, beside a factor of 1 / sqrt(hidden); of
+  // the experts' input and output; of the MLP's output.
+  std::string router_norm;
+  std::string expert_norm;
+  std::string expert_post_norm;
+  std::string mlp_own_norm;
+  std::string expert_scale;  // [n_experts]
+
+  std::string stream_scale;     // [1], LayerSpec::scales_stream
+  std::string input_gate;       // [layer_input_dim, hidden], ModelSpec::layer_input_dim
+  std::string input_out;        // [hidden, layer_input_dim]
+  std::string input_post_norm;  // [hidden]
 
   // Visits the members, for code that treats all alike.
   template <typename Visitor>
@@ -158,7 +170,16 @@ struct LayerNames {
                               &expert_down_bias,
                               &shared_gate,
                               &shared_up,
-                              &shared_down}) {
+                              &shared_down,
+                              &router_norm,
+                              &expert_norm,
+                              &expert_post_norm,
+                              &mlp_own_norm,
+                              &expert_scale,
+                              &stream_scale,
+                              &input_gate,
+                              &input_out,
+                              &input_post_norm}) {
       visit(name);
     }
   }
@@ -178,6 +199,10 @@ struct NameMap {
   std::string embed;        // [vocab, hidden]
   std::string positions;    // [position_offset + max_context, hidden], learned positions
   std::string token_types;  // [types, hidden]
+  // ModelSpec::layer_input_dim, with all layers side by side:
+  std::string layer_inputs;       // [vocab, layers * dim]
+  std::string layer_inputs_in;    // [layers * dim, hidden]
+  std::string layer_inputs_norm;  // [dim]
   std::string embed_norm;
   std::string embed_norm_bias;
   std::string final_norm;

@@ -400,6 +400,60 @@ absl::Status RefineHunYuan(const JsonSource& config, ModelSpec* spec, NameMap*) 
   return absl::OkStatus();
 }
 
+namespace {
+
+// A number, or a list with one for each layer, which have to be the same.
+absl::StatusOr<int32_t> SameInAllLayers(const JsonSource& config, std::string_view key, int64_t max,
+                                        int32_t absent) {
+  const nlohmann::json* list = config.Find(key);
+  if (list == nullptr || !list->is_array()) return config.DimOr(key, max, absent);
+  const nlohmann::json first = list->empty() ? nlohmann::json() : list->front();
+  const bool are_same = std::all_of(list->begin(), list->end(),
+                                    [&](const nlohmann::json& value) { return value == first; });
+  const int64_t value = first.is_number_integer() ? first.get<int64_t>() : 0;
+  if (are_same && value >= 1 && value <= max) return static_cast<int32_t>(value);
+  return config.Unsupported(key, JsonSource::Show(*list),
+                            base::StrCat("expected one number from 1 to ", max, " in all layers"));
+}
+
+}  // namespace
+
+absl::Status RefineHunYuanMoe(const JsonSource& config, ModelSpec* spec, NameMap* names) {
+  constexpr std::string_view kChosen = "moe_topk";
+  HEDDLE_RETURN_IF_ERROR(RefineHunYuan(config, spec, names));
+  const int32_t inter = spec->layers.front().mlp.inter;
+  MoeSpec moe;
+  HEDDLE_ASSIGN_OR_RETURN(moe.n_experts,
+                          SameInAllLayers(config, "num_experts", kernels::kMaxExperts, 1));
+  HEDDLE_ASSIGN_OR_RETURN(moe.rule.top_k,
+                          SameInAllLayers(config, kChosen, kernels::kMaxExperts, 1));
+  HEDDLE_RETURN_IF_ERROR(CheckTopK(config, kChosen, moe));
+  HEDDLE_ASSIGN_OR_RETURN(moe.inter,
+                          SameInAllLayers(config, "moe_intermediate_size", kMaxInter, inter));
+  HEDDLE_ASSIGN_OR_RETURN(const int32_t shared,
+                          SameInAllLayers(config, "num_shared_expert", int64_t{1} << 10, 1));
+  constexpr std::string_view kSkipped = "moe_layer_num_skipped";
+  int64_t skipped = 0;
+  if (config.Has(kSkipped)) {
+    HEDDLE_ASSIGN_OR_RETURN(skipped, config.Int(kSkipped));
+  }
+  if (skipped != 0 || moe.inter != inter || shared != 1) {
+    return config.Unsupported(skipped != 0 ? kSkipped : "moe_intermediate_size",
+                              base::StrCat(skipped != 0 ? skipped : int64_t{moe.inter}),
+                              "expected experts in all layers, as wide as the shared one");
+  }
+  // What the class does not look at, or says again.
+  for (const std::string_view key :
+       {"use_mixed_mlp_moe", "moe_drop_tokens", "moe_random_routing_dropped_token",
+        "capacity_factor", "group_limited_greedy", "norm_topk_prob", "num_experts_per_tok",
+        "num_local_experts", "routed_scaling_factor"}) {
+    static_cast<void>(config.Has(key));
+  }
+  moe.rule.renormalise = true;
+  AddExperts(moe, 0, inter, spec);
+  return absl::OkStatus();
+}
+
 absl::Status RefineGgufHunYuan(const GgufSource&, const TensorFinder&, ModelSpec* spec, NameMap*) {
   for (LayerSpec& layer : spec->layers) layer.attention.qk_norms_last = true;
   return absl::OkStatus();

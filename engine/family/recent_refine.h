@@ -36,6 +36,7 @@ absl::Status RefineGraniteMoeShared(const JsonSource& config, ModelSpec* spec, N
 absl::Status RefineGraniteMoeHybrid(const JsonSource& config, ModelSpec* spec, NameMap* names);
 absl::Status RefineMiniMaxM2(const JsonSource& config, ModelSpec* spec, NameMap* names);
 absl::Status RefineHunYuan(const JsonSource& config, ModelSpec* spec, NameMap* names);
+absl::Status RefineHunYuanMoe(const JsonSource& config, ModelSpec* spec, NameMap* names);
 absl::Status RefineMinistral3(const JsonSource& config, ModelSpec* spec, NameMap* names);
 
 absl::Status RefineGgufGemma1(const GgufSource& source, const TensorFinder& find, ModelSpec* spec,

@@ -41,6 +41,8 @@ constexpr std::string_view kMiniMaxArchitectures[] = {"MiniMaxM2ForCausalLM"};
 constexpr std::string_view kMiniMaxGguf[] = {"minimax-m2"};
 constexpr std::string_view kHunYuanArchitectures[] = {"HunYuanDenseV1ForCausalLM"};
 constexpr std::string_view kHunYuanGguf[] = {"hunyuan-dense"};
+constexpr std::string_view kHunYuanMoeArchitectures[] = {"HunYuanMoEV1ForCausalLM"};
+constexpr std::string_view kHunYuanMoeGguf[] = {"hunyuan-moe"};
 constexpr std::string_view kMinistral3Architectures[] = {"Ministral3ForCausalLM"};
 
 Family Named(Family row, std::string_view name, std::span<const std::string_view> architectures,
@@ -257,6 +259,18 @@ Family HunYuan(const BaseRows& base) {
   return hunyuan;
 }
 
+Family HunYuanMoe(const BaseRows& base) {
+  Family moe = HunYuan(base);
+  moe.name = moe.model_type = "hunyuan_v1_moe";
+  moe.architectures = kHunYuanMoeArchitectures;
+  moe.gguf_architectures = kHunYuanMoeGguf;
+  moe.gguf_renormalise = true;
+  moe.names = &HunYuanMoeNames();
+  moe.stacked_names = &HunYuanMoeStackedNames();
+  moe.refine = RefineHunYuanMoe;
+  return moe;
+}
+
 Family Ministral3(const BaseRows& base) {
   Family ministral = Named(base.mistral, "ministral3", kMinistral3Architectures, {});
   ministral.norm_eps = 1e-5;
@@ -277,7 +291,7 @@ std::vector<Family> RecentRows(const BaseRows& base) {
           Arcee(base),      Cohere(base),     Cohere2(base),          Exaone4(base),
           Olmoe(base),      Glm4Moe(base),    Glm4MoeLite(base),      Dots1(base),
           Ernie45Moe(base), GraniteMoe(base), GraniteMoeShared(base), GraniteMoeHybrid(base),
-          MiniMaxM2(base),  HunYuan(base),    Ministral3(base)};
+          MiniMaxM2(base),  HunYuan(base),    HunYuanMoe(base),       Ministral3(base)};
 }
 
 }  // namespace heddle::engine

@@ -31,6 +31,9 @@ class Demands {
     Add(names.positions, {spec.position_offset + spec.max_context, spec.hidden},
         "max_context, hidden");
     Add(names.token_types, {spec.token_types, spec.hidden}, "types, hidden");
+    Add(names.layer_inputs, {spec.vocab, spec.layer_inputs()}, "vocab, layers * layer inputs");
+    Add(names.layer_inputs_in, {spec.layer_inputs(), spec.hidden}, "layers * layer inputs, hidden");
+    AddVector(names.layer_inputs_norm, spec.layer_input_dim, "layer inputs");
     AddVector(names.embed_norm, spec.hidden, "hidden");
     AddVector(names.embed_norm_bias, spec.hidden, "hidden");
     for (int32_t i = 0; i < spec.n_layers(); ++i) {
@@ -39,6 +42,7 @@ class Demands {
       AddAttention(layer_names, layer);
       AddMlp(layer_names, layer.mlp);
       if (layer.moe.n_experts > 0) AddExperts(layer_names, layer.moe);
+      AddLayerInput(layer_names, spec.layer_input_dim);
     }
     AddVector(names.final_norm, spec.hidden, "hidden");
     AddVector(names.final_norm_bias, spec.hidden, "hidden");
@@ -192,12 +196,25 @@ class Demands {
     Add(names.row_gate, {1, hidden}, "1, hidden");
   }
 
+  void AddLayerInput(const LayerNames& names, int64_t dim) {
+    const int64_t hidden = model_.spec.hidden;
+    AddVector(names.stream_scale, 1, "1");
+    Add(names.input_gate, {dim, hidden}, "layer inputs, hidden");
+    Add(names.input_out, {hidden, dim}, "hidden, layer inputs");
+    AddVector(names.input_post_norm, hidden, "hidden");
+  }
+
   void AddExperts(const LayerNames& names, const MoeSpec& moe) {
     const int64_t hidden = model_.spec.hidden;
     const int64_t inter = moe.inter;
     AddLinear(names.router, moe.n_experts, hidden, "experts, hidden", "hidden, experts");
     AddVector(names.router_bias, moe.n_experts, "experts");
     AddVector(names.choice_bias, moe.n_experts, "experts");
+    AddVector(names.expert_scale, moe.n_experts, "experts");
+    AddVector(names.router_norm, hidden, "hidden");
+    AddVector(names.expert_norm, hidden, "hidden");
+    AddVector(names.expert_post_norm, hidden, "hidden");
+    AddVector(names.mlp_own_norm, hidden, "hidden");
     const int32_t n = moe.n_experts;
     AddStack(names.expert_gate, n, inter, hidden, "inter, hidden");
     AddStack(names.expert_up, n, inter, hidden, "inter, hidden");
@@ -275,7 +292,8 @@ bool IsHarmless(std::string_view name) {
   }
   if (name.starts_with("cls.") || name.find("pooler.dense.") != std::string_view::npos) return true;
   if (name.starts_with("model.")) name.remove_prefix(6);
-  for (const char* part : {"vision_tower.", "vision_model.", "visual.", "multi_modal_projector."}) {
+  for (const char* part : {"vision_tower.", "vision_model.", "visual.", "multi_modal_projector.",
+                           "embed_vision.", "audio_tower.", "embed_audio."}) {
     if (name.starts_with(part)) return true;
   }
   return name == "rope_freqs.weight" || name.ends_with("lm_head.weight");

@@ -18,6 +18,7 @@ absl::StatusOr<std::unique_ptr<Decoder>> Decoder::Create(kernels::Device& device
                                                          const ModelWeights& weights,
                                                          int32_t max_batch_tokens) {
   for (const LayerSpec& layer : spec.layers) {
+    if (layer.moe.apart) continue;
     // Experts add to the stream while it may still be read, and do so without a norm behind them.
     HEDDLE_CHECK(layer.moe.n_experts == 0 ||
                      (layer.pre_norm && !layer.post_norm && !layer.parallel_residual),
@@ -195,11 +196,15 @@ void Decoder::Attention(kernels::Ops& ops, int32_t layer, int32_t n_tokens,
               .adapters = Adapters(layer, AdapterSite::kQkv),
               .norm = in.norm});
   const Tensor q = WriteHeads(ops, layer, qkv, cache);
+  if (const SharpenSpec& sharpen = attention.sharpen; sharpen.factor != 0.0f) {
+    ops.Sharpen({q, sharpen.factor, sharpen.length, sharpen.offset});
+  }
   ops.Attention({.q = q,
                  .n_heads = attention.n_heads,
-                 .cache = cache.layer(first_kv_layer_ + layer),
+                 .cache = cache.layer(KvLayerOf(layer)),
                  .scale = attention.scale,
                  .window = attention.window,
+                 .in_chunks = attention.in_chunks,
                  .in_order = attention.in_order,
                  .both_ways = attention.both_ways,
                  .softcap = attention.softcap,
@@ -219,6 +224,8 @@ Tensor Decoder::WriteHeads(kernels::Ops& ops, int32_t layer, Tensor qkv, const K
   const Tensor k = Columns(qkv, q_cols, kv_cols);
   const int32_t rotation = rotation_of_layer_[layer];
   const bool norm_heads = attention.qk_norm == QkNorm::kPerHead;
+  const bool has_keys = attention.kv_layer < 0;
+  const Tensor v = Columns(qkv, q_cols + kv_cols, kv_cols);
   if (attention.qk_norm == QkNorm::kFullWidth) NormQk(ops, layer, q, k);
   if (weights.segments.data() != nullptr) {
     ops.AddSegments({.table = weights.segments.data(),
@@ -226,15 +233,16 @@ Tensor Decoder::WriteHeads(kernels::Ops& ops, int32_t layer, Tensor qkv, const K
                      .width = attention.head_dim,
                      .x = Columns(qkv, q_cols, 2 * kv_cols)});
   }
+  if (attention.value_norm && has_keys) NormValues(ops, attention, v);
   ops.RopeKvWrite(
       {.q = q,
-       .k = k,
-       .v = Columns(qkv, q_cols + kv_cols, kv_cols),
+       .k = has_keys ? k : Tensor{},
+       .v = has_keys ? v : Tensor{},
        .n_heads = attention.n_heads,
        .q_norm = norm_heads ? weights.q_norm.data() : nullptr,
-       .k_norm = norm_heads ? weights.k_norm.data() : nullptr,
+       .k_norm = norm_heads && has_keys ? weights.k_norm.data() : nullptr,
        .q_norm_adapters = norm_heads ? Adapters(layer, AdapterSite::kQueryNorm) : nullptr,
-       .k_norm_adapters = norm_heads ? Adapters(layer, AdapterSite::kKeyNorm) : nullptr,
+       .k_norm_adapters = norm_heads && has_keys ? Adapters(layer, AdapterSite::kKeyNorm) : nullptr,
        .norm_eps = spec_.norm_eps,
        .norm_weight_offset = spec_.norm_weight_offset,
        .norms_last = attention.qk_norms_last,
@@ -242,7 +250,7 @@ Tensor Decoder::WriteHeads(kernels::Ops& ops, int32_t layer, Tensor qkv, const K
            rotation < 0 ? nullptr : static_cast<const float*>(rotations_[rotation].cos_sin->data()),
        .rotary_dim = attention.rope.rotary_dim,
        .layout = attention.rope.layout,
-       .cache = cache.layer(first_kv_layer_ + layer)});
+       .cache = cache.layer(KvLayerOf(layer))});
   return q;
 }
 
@@ -354,6 +362,7 @@ void Decoder::RunLayers(kernels::Ops& ops, int32_t n_tokens, const KvStorage& ca
     Attention(ops, layer, n_tokens, cache);
     if (!parallel) MlpIn(ops, layer, n_tokens);
     MlpOut(ops, layer, n_tokens);
+    EndLayer(ops, layer, n_tokens);
   }
 }
 
@@ -365,6 +374,7 @@ void Decoder::BeginStream(kernels::Ops& ops, Tensor x) {
   }
   if (weights_.token_types != nullptr) ops.AddTokenTypes(*weights_.token_types, x);
   if (spec_.embedding_norm) ops.Norm(NormOf(weights_.embedding_norm, x, x));
+  if (spec_.layer_input_dim > 0) MakeLayerInputs(ops, x);
 }
 
 void Decoder::RunStage(kernels::Ops& ops, int32_t n_tokens, int32_t n_logit_rows,

@@ -121,6 +121,20 @@ class Decoder {
   // Rotates q and k of `qkv` and writes the keys and values. Returns q.
   kernels::Tensor WriteHeads(kernels::Ops& ops, int32_t layer, kernels::Tensor qkv,
                              const KvStorage& cache);
+  // Norms the values of each head alone, without weights.
+  void NormValues(kernels::Ops& ops, const AttentionSpec& attention, kernels::Tensor v);
+  // The layer of the cache that holds the keys that this one reads.
+  int32_t KvLayerOf(int32_t layer) const {
+    const int32_t other = spec_.layers[layer].attention.kv_layer;
+    return first_kv_layer_ + (other < 0 ? layer : other);
+  }
+  // Writes layer_inputs_ for all layers, from the tokens and their embeddings.
+  void MakeLayerInputs(kernels::Ops& ops, kernels::Tensor embedding);
+  // Adds the layer's input to the stream, and scales the stream, in layers that do so.
+  void EndLayer(kernels::Ops& ops, int32_t layer, int32_t n_tokens);
+  // The block of an MLP and experts with norms of their own (MoeSpec::apart).
+  void ExpertsApart(kernels::Ops& ops, int32_t layer, int32_t n_tokens);
+  void AddToStream(kernels::Ops& ops, kernels::Tensor added);
   void AttendWithoutHeads(kernels::Ops& ops, int32_t layer, int32_t n_tokens);
   void LatentAttention(kernels::Ops& ops, int32_t layer, int32_t n_tokens, const KvStorage& cache);
   void Convolve(kernels::Ops& ops, int32_t layer, const BlockInput& in, int32_t n_tokens,
@@ -146,8 +160,13 @@ class Decoder {
   // residuals attention runs in between.
   void MlpIn(kernels::Ops& ops, int32_t layer, int32_t n_tokens);
   void MlpOut(kernels::Ops& ops, int32_t layer, int32_t n_tokens);
+  // Chooses the experts of each row of `in`.
+  void Route(kernels::Ops& ops, int32_t layer, kernels::Tensor in);
   // Adds to the stream the output of the experts that the block's input `in` is routed to.
   void Experts(kernels::Ops& ops, int32_t layer, kernels::Tensor in);
+  // Adds to `out` what the chosen experts make of `in`, or with `adds` false writes it there.
+  void MixExperts(kernels::Ops& ops, int32_t layer, kernels::Tensor in, kernels::Tensor out,
+                  bool adds);
   // Norms q and k, each over all heads as one vector (QkNorm::kFullWidth).
   void NormQk(kernels::Ops& ops, int32_t layer, kernels::Tensor q, kernels::Tensor k);
   // The same where each rank has some of the heads, [borders[rank], borders[rank + 1]).
@@ -223,8 +242,10 @@ class Decoder {
   // In a pipeline those of this stage, in turn [steps in flight], each [features here *
   // max_batch_tokens, hidden].
   std::vector<std::unique_ptr<kernels::Buffer>> kept_here_;
-  int64_t kept_rows_ = 0;                   // max_batch_tokens
-  std::unique_ptr<kernels::Buffer> inner_;  // [max_batch_tokens, widest inter]
+  int64_t kept_rows_ = 0;                          // max_batch_tokens
+  std::unique_ptr<kernels::Buffer> inner_;         // [max_batch_tokens, widest inter]
+  std::unique_ptr<kernels::Buffer> layer_inputs_;  // [max_batch_tokens, spec.layer_inputs()]
+  std::unique_ptr<kernels::Buffer> aside_;         // [max_batch_tokens, hidden], of MoeSpec::apart
   // The following belong to mixtures of experts; they have one row per token and choice.
   std::unique_ptr<kernels::Buffer> route_logits_;   // [max_batch_tokens, most experts] F32
   std::unique_ptr<kernels::Buffer> row_gates_;      // [max_batch_tokens, 1] F32

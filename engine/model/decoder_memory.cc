@@ -19,13 +19,15 @@ struct Widths {
   int64_t expert_inner = 0;
   int64_t expert_rows = 0;
   int64_t row_gates = 0;
+  int64_t layer_inputs = 0;
+  int64_t aside = 0;
   int64_t parts = 0;
   int64_t all_heads = 0;
 
   // Elements of activations per token; those of 4-byte values are counted apart.
   int64_t activations(int64_t hidden) const {
     return 2 * hidden + qkv + attended + q_latent + heads + inner + expert_inner + expert_rows +
-           2 * parts + all_heads;
+           2 * parts + all_heads + layer_inputs + aside;
   }
   int64_t words() const { return experts + 2 * choices + row_gates; }
 };
@@ -33,6 +35,7 @@ struct Widths {
 Widths WidestLayer(const ModelSpec& spec) {
   Widths widths;
   widths.parts = spec.is_part() ? spec.hidden : 0;
+  widths.layer_inputs = widths.inner = spec.layer_inputs();
   for (const LayerSpec& layer : spec.layers) {
     const AttentionSpec& attention = layer.attention;
     const int64_t channels = attention.conv.channels;
@@ -52,6 +55,7 @@ Widths WidestLayer(const ModelSpec& spec) {
     widths.heads =
         std::max(widths.heads, int64_t{attention.n_heads} * std::max(mla.q_dim(), mla.v_dim));
     const MoeSpec& moe = layer.moe;
+    if (moe.apart) widths.aside = spec.hidden;
     const int64_t top_k = moe.rule.top_k;
     widths.experts = std::max<int64_t>(widths.experts, moe.n_experts);
     widths.choices = std::max(widths.choices, top_k);
@@ -97,6 +101,8 @@ absl::Status Decoder::AllocateBuffers(kernels::Device& device, int32_t max_batch
       {&parts_[0], widths.parts, dtype_},
       {&parts_[1], widths.parts, dtype_},
       {&all_heads_, widths.all_heads, dtype_},
+      {&layer_inputs_, widths.layer_inputs, dtype_},
+      {&aside_, widths.aside, dtype_},
   };
   for (const Wanted& wanted : all) {
     if (wanted.cols == 0) continue;

@@ -14,6 +14,7 @@ void Decoder::MlpIn(kernels::Ops& ops, int32_t layer, int32_t n_tokens) {
   const LayerSpec& spec = spec_.layers[layer];
   const LayerWeights& weights = weights_.layers[layer];
   if (spec.moe.n_experts == 0 && spec.mlp.inter == 0) return;
+  if (spec.moe.apart) return ExpertsApart(ops, layer, n_tokens);
   BlockInput in = InputOf(layer, weights.mlp_norm, AdapterSite::kMlpNorm, n_tokens);
   const MlpSpec& mlp = spec.mlp;
   const bool is_only_reader = spec.moe.n_experts == 0 && !mlp.row_gate && mlp.in_scale == 1.0f;
@@ -42,14 +43,11 @@ void Decoder::MlpIn(kernels::Ops& ops, int32_t layer, int32_t n_tokens) {
   ops.GateRows(gates, inner);
 }
 
-void Decoder::Experts(kernels::Ops& ops, int32_t layer, Tensor in) {
+void Decoder::Route(kernels::Ops& ops, int32_t layer, Tensor in) {
   const MoeSpec& moe = spec_.layers[layer].moe;
   const MoeWeights& weights = weights_.layers[layer].moe;
   const auto n_tokens = static_cast<int32_t>(in.rows);
-  const int32_t n_choices = n_tokens * moe.rule.top_k;
   const Tensor logits = View(*route_logits_, n_tokens, moe.n_experts);
-  auto* chosen = static_cast<int32_t*>(chosen_->data());
-  auto* chosen_weight = static_cast<float*>(chosen_weight_->data());
   ops.Linear({.x = in,
               .weight = weights.router.matrix.get(),
               .bias = weights.router.bias.data(),
@@ -58,14 +56,26 @@ void Decoder::Experts(kernels::Ops& ops, int32_t layer, Tensor in) {
               .adapters = Adapters(layer, AdapterSite::kRouter)});
   ops.Route({.logits = logits,
              .choice_bias = weights.choice_bias.data(),
+             .expert_scale = weights.expert_scale.data(),
              .rule = moe.rule,
-             .experts = chosen,
-             .weights = chosen_weight});
+             .experts = static_cast<int32_t*>(chosen_->data()),
+             .weights = static_cast<float*>(chosen_weight_->data())});
+}
+
+void Decoder::Experts(kernels::Ops& ops, int32_t layer, Tensor in) {
+  Route(ops, layer, in);
   const bool is_part = spec_.layers[layer].mlp_is_part;
-  if (is_part) part_ = NextPart(n_tokens);
+  if (is_part) part_ = NextPart(in.rows);
+  MixExperts(ops, layer, in, is_part ? part_ : Stream(static_cast<int32_t>(in.rows)), !is_part);
+}
+
+void Decoder::MixExperts(kernels::Ops& ops, int32_t layer, Tensor in, Tensor out, bool adds) {
+  const MoeSpec& moe = spec_.layers[layer].moe;
+  const MoeWeights& weights = weights_.layers[layer].moe;
+  const int32_t n_choices = static_cast<int32_t>(in.rows) * moe.rule.top_k;
   ops.ExpertMix({.x = in,
-                 .experts = chosen,
-                 .weights = chosen_weight,
+                 .experts = static_cast<const int32_t*>(chosen_->data()),
+                 .weights = static_cast<const float*>(chosen_weight_->data()),
                  .top_k = moe.rule.top_k,
                  .up = weights.up.get(),
                  .down = weights.down.get(),
@@ -75,14 +85,16 @@ void Decoder::Experts(kernels::Ops& ops, int32_t layer, Tensor in) {
                  .activation = moe.activation,
                  .inner = View(*expert_inner_, n_choices, moe.inter),
                  .rows = View(*expert_rows_, n_choices, spec_.hidden),
-                 .out = is_part ? part_ : View(*x_, n_tokens, spec_.hidden),
-                 .adds = !is_part,
+                 .out = out,
+                 .adds = adds,
+                 .weighs_inputs = moe.weighs_inputs,
                  .up_adapters = Adapters(layer, AdapterSite::kExpertUp),
                  .down_adapters = Adapters(layer, AdapterSite::kExpertDown)});
 }
 
 void Decoder::MlpOut(kernels::Ops& ops, int32_t layer, int32_t n_tokens) {
   const LayerSpec& spec = spec_.layers[layer];
+  if (spec.moe.apart) return;
   if (spec.mlp.inter > 0) {
     AddToStream(ops, layer, AdapterSite::kDown, View(*inner_, n_tokens, spec.mlp.inter));
   } else if (spec.mlp_is_part) {  // of experts alone, or without a share

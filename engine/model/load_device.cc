@@ -85,12 +85,27 @@ absl::Status CheckOpsFor(const ModelSpec& spec, const kernels::Device* device) {
   const bool norms_last =
       std::any_of(spec.layers.begin(), spec.layers.end(),
                   [](const LayerSpec& layer) { return layer.attention.qk_norms_last; });
+  const bool layer_inputs =
+      spec.layer_input_dim > 0 || spec.shares_kv() ||
+      std::any_of(spec.layers.begin(), spec.layers.end(),
+                  [](const LayerSpec& layer) { return layer.moe.apart || layer.scales_stream; });
   const bool whole_texts = spec.reads_whole_texts();
   const bool segments = spec.n_segments() > 0;
   const char* lacks = nullptr;
   if (device == nullptr) return absl::OkStatus();
   if (convolves && !device->has_short_conv()) lacks = "layers of short convolutions";
   if (recurs && !device->has_recurrence()) lacks = "recurrent layers";
+  if (layer_inputs && !device->has_layer_inputs()) {
+    lacks = "layers with inputs, factors or norms of their own";
+  }
+  const bool in_chunks =
+      std::any_of(spec.layers.begin(), spec.layers.end(), [](const LayerSpec& layer) {
+        return layer.attention.in_chunks || layer.attention.sharpen.factor != 0.0f ||
+               layer.moe.weighs_inputs;
+      });
+  if (in_chunks && !device->has_attention_in_chunks()) {
+    lacks = "attention in chunks, or scores that grow with the position";
+  }
   if (norms_last && !device->has_norms_behind_rotation()) lacks = "norms behind the rotation";
   if (whole_texts && !device->has_attention_both_ways()) lacks = "attention in both directions";
   if (segments && !device->has_segments()) lacks = "segment embeddings";

@@ -188,6 +188,20 @@ absl::Status CheckRecurrences(const ModelSpec& spec, const Layout& layout) {
   return absl::OkStatus();
 }
 
+// Refuses to cut what ranks or stages would need of each other.
+absl::Status CheckLayerInputs(const ModelSpec& spec, const Layout& layout) {
+  const bool is_apart = std::any_of(spec.layers.begin(), spec.layers.end(),
+                                    [](const LayerSpec& layer) { return layer.moe.apart; });
+  const char* has = nullptr;
+  if (layout.tp > 1 && is_apart) has = "experts with norms of their own";
+  if (spec.shares_kv()) has = "layers that share keys and values";
+  if (spec.layer_input_dim > 0) has = "layers with embeddings of their own";
+  if (has == nullptr || layout.world() == 1) return absl::OkStatus();
+  return absl::UnimplementedError(absl::StrCat(
+      layout.tp > 1 ? "--tp" : "--pp", " is ", layout.tp > 1 ? layout.tp : layout.pp,
+      ": this model has ", has, ", which ", layout.tp > 1 ? "ranks" : "stages", " cannot share"));
+}
+
 // Refuses a stage that begins between layers that read one input.
 absl::Status CheckStageBorders(const ModelSpec& spec, std::span<const int32_t> counts) {
   size_t first = 0;
@@ -205,6 +219,7 @@ absl::Status CheckStageBorders(const ModelSpec& spec, std::span<const int32_t> c
 
 absl::Status CheckLayoutOf(const ModelSpec& spec, const Layout& layout) {
   HEDDLE_RETURN_IF_ERROR(CheckRecurrences(spec, layout));
+  HEDDLE_RETURN_IF_ERROR(CheckLayerInputs(spec, layout));
   const std::vector<int32_t>& counts = layout.stage_layers;
   if (counts.empty()) return absl::OkStatus();
   const bool all_count =

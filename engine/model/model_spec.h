@@ -112,6 +112,13 @@ struct RecurrenceSpec {
   bool is_here() const { return shape.taps > 0 && shape.n_heads > 0; }
 };
 
+// kernels::SharpenArgs of a layer's queries; factor 0: none.
+struct SharpenSpec {
+  float factor = 0.0f;
+  int32_t length = 1;
+  int32_t offset = 0;
+};
+
 struct AttentionSpec {
   int32_t n_heads = 0;  // 0: the layer has no attention
   int32_t n_kv_heads = 0;
@@ -120,13 +127,22 @@ struct AttentionSpec {
   bool out_bias = false;
   QkNorm qk_norm = QkNorm::kNone;
   bool qk_norms_last = false;  // kPerHead: behind the rotation
-  int32_t window = 0;          // sliding window in positions; 0: all
-  bool in_order = false;       // kernels::AttentionArgs::in_order
-  bool both_ways = false;      // kernels::AttentionArgs::both_ways
-  float scale = 0.0f;          // scale of q k^T; usually 1 / sqrt(head_dim)
-  bool linear = false;         // one matrix in place of attention; then n_heads is 0
-  ConvSpec conv;               // likewise
-  RecurrenceSpec recurrence;   // likewise
+  bool qk_norm_plain = false;  // kPerHead: without weights
+  bool value_norm = false;     // an RMS norm of each head's values, without weights
+  // The matrix of the keys is that of the values, too (Gemma 4).
+  bool keys_are_values = false;
+  // The layer whose keys and values this one reads; -1: it has its own. Then n_kv_heads is 0, and
+  // the layer has queries alone (Gemma 3n, Gemma 4).
+  int32_t kv_layer = -1;
+  int32_t window = 0;      // sliding window in positions; 0: all
+  bool in_chunks = false;  // kernels::AttentionArgs::in_chunks; `window` is their size
+  SharpenSpec sharpen;
+  bool in_order = false;      // kernels::AttentionArgs::in_order
+  bool both_ways = false;     // kernels::AttentionArgs::both_ways
+  float scale = 0.0f;         // scale of q k^T; usually 1 / sqrt(head_dim)
+  bool linear = false;        // one matrix in place of attention; then n_heads is 0
+  ConvSpec conv;              // likewise
+  RecurrenceSpec recurrence;  // likewise
   // Heads' outputs are multiplied by the sigmoid of gates, one per element, which the product gives
   // beside the queries: the checkpoint has for each head its query's rows and then its gate's.
   bool gated = false;
@@ -167,7 +183,12 @@ struct MoeSpec {
   bool gated = true;
   bool bias = false;  // the experts' layers have biases
   bool router_bias = false;
-  bool choice_bias = false;  // see kernels::RouteArgs
+  bool choice_bias = false;    // see kernels::RouteArgs
+  bool expert_scale = false;   // likewise
+  bool weighs_inputs = false;  // kernels::ExpertMixArgs::weighs_inputs
+  // The experts, their router and the MLP beside them have norms of their own, of what enters and
+  // leaves them; the layer's MLP norms are the MLP's first and that of the sum (Gemma 4).
+  bool apart = false;
   RouteRule rule;
 };
 
@@ -196,6 +217,7 @@ struct LayerSpec {
   bool stream_norm = false;
   bool parallel_residual = false;
   AttentionInput attention_input = AttentionInput::kStream;
+  bool scales_stream = false;  // the stream is multiplied by a number behind the layer
   // In a part of a model (ModelSpec::rank): the block's product that adds to the stream gives this
   // rank's part of a sum over all ranks. The rank may have no share of it: no heads, no features.
   bool attention_is_part = false;
@@ -213,6 +235,10 @@ struct ModelSpec {
   bool tied_embeddings = false;
   bool learned_positions = false;
   int32_t position_offset = 0;  // rows of the table before that of position 0
+  // Width of what each layer has from the tokens besides the stream (per-layer embeddings, Gemma 3n
+  // and 4): rows of a table for all layers side by side, and a product of the embedding, normed, in
+  // equal parts. Behind its MLP a layer adds norm(out(act(in(x)) * own)) to the stream. 0: none.
+  int32_t layer_input_dim = 0;
   int32_t token_types = 0;      // rows of a table that is added by the tokens' types; 0: none
   bool embedding_norm = false;  // of what the layers read first
   bool final_norm = true;       // of what leaves the last one
@@ -252,6 +278,15 @@ struct ModelSpec {
     }
     return count;
   }
+  // Whether some layer reads the keys and values of another.
+  bool shares_kv() const {
+    for (const LayerSpec& layer : layers) {
+      if (layer.attention.kv_layer >= 0) return true;
+    }
+    return false;
+  }
+  // Width of all layers' inputs side by side.
+  int64_t layer_inputs() const { return int64_t{layer_input_dim} * n_layers(); }
   bool is_part() const { return !vocab_borders.empty(); }
   // The ranks that share its layers.
   int32_t world() const { return is_part() ? static_cast<int32_t>(vocab_borders.size()) - 1 : 1; }

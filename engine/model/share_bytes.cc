@@ -55,14 +55,19 @@ class ShareCounter {
     Matrix(names.positions, spec.position_offset + spec.max_context, spec.hidden,
            WeightRole::kTable);
     Matrix(names.token_types, spec.token_types, spec.hidden, WeightRole::kTable);
+    Matrix(names.layer_inputs, spec.vocab, spec.layer_inputs(), WeightRole::kTable);
+    Matrix(names.layer_inputs_in, spec.layer_inputs(), spec.hidden);
+    Vectors({&names.layer_inputs_norm});
     Vectors({&names.embed_norm, &names.embed_norm_bias, &names.final_norm, &names.final_norm_bias});
   }
 
   void Layer(const LayerNames& names, const LayerSpec& layer, int64_t hidden,
-             const LayerShare& share) {
+             int64_t layer_input_dim, const LayerShare& share) {
     Vectors({&names.attn_norm, &names.attn_norm_bias, &names.attn_post_norm,
              &names.attn_post_norm_bias, &names.q_norm, &names.k_norm, &names.mlp_norm,
              &names.mlp_norm_bias, &names.mlp_post_norm, &names.mlp_post_norm_bias});
+    LayerInput(names, hidden, layer_input_dim);
+    if (layer.attention.qk_norm_plain) Values(2 * int64_t{layer.attention.head_dim});
     Attention(names, layer.attention, hidden, share.attention);
     const int64_t inner = layer.mlp.inter > 0 ? share.inner.count : 0;
     if (layer.mlp.inter > 0) {
@@ -91,6 +96,12 @@ class ShareCounter {
     const int64_t row =
         device_ == nullptr ? kernels::RowBytes(dtype, cols) : device_->PackedRowBytes(dtype, cols);
     bytes_ += rows * row;
+  }
+
+  void LayerInput(const LayerNames& names, int64_t hidden, int64_t dim) {
+    Matrix(names.input_gate, dim, hidden);
+    Matrix(names.input_out, hidden, dim);
+    Vectors({&names.input_post_norm});
   }
 
   void Values(int64_t count) { bytes_ += count * int64_t{sizeof(float)}; }
@@ -188,7 +199,8 @@ class ShareCounter {
 
   void Experts(const LayerNames& names, const MoeSpec& moe, int64_t hidden, Range inner) {
     Matrix(names.router, moe.n_experts, hidden, WeightRole::kExact);
-    Vectors({&names.router_bias, &names.choice_bias});
+    Vectors({&names.router_bias, &names.choice_bias, &names.expert_scale, &names.router_norm,
+             &names.expert_norm, &names.expert_post_norm, &names.mlp_own_norm});
     const int64_t n = inner.count;
     ExpertMatrices(names.expert_gate_up, moe.n_experts, 2 * n, hidden, /*is_cut=*/false);
     if (names.expert_gate_up.empty()) {
@@ -230,7 +242,8 @@ int64_t ShareBytes(const Checkpoint& checkpoint, const ModelDescription& model,
   for (int32_t i = 0; i < spec.n_layers(); ++i) {
     if (!share.has_layer(i)) continue;
     const LayerSpec& layer = spec.layers[static_cast<size_t>(i)];
-    counter.Layer(names.Layer(i, layer), layer, spec.hidden, share.layers[static_cast<size_t>(i)]);
+    counter.Layer(names.Layer(i, layer), layer, spec.hidden, spec.layer_input_dim,
+                  share.layers[static_cast<size_t>(i)]);
   }
   return counter.bytes();
 }

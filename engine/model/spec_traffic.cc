@@ -38,11 +38,16 @@ SpecTraffic TrafficOf(const ModelSpec& spec, int64_t weight_bytes) {
     traffic.n_experts = layer.moe.n_experts;
     traffic.top_k = layer.moe.rule.top_k;
   }
+  // The product that makes the layers' inputs, and the two in each layer that reads its own.
+  const int64_t inputs = 3 * spec.layer_inputs() * spec.hidden;
+  dense += inputs;
+  traffic.macs_per_token += inputs;
   traffic.macs_per_logit_row = int64_t{spec.own_vocab()} * spec.hidden;
   dense += traffic.macs_per_logit_row;
   // Rows of these tables are looked up: no step reads them whole.
   int64_t looked_up = spec.tied_embeddings ? 0 : traffic.macs_per_logit_row;
   if (spec.learned_positions) looked_up += int64_t{spec.max_context} * spec.hidden;
+  looked_up += spec.layer_inputs() * spec.vocab;
   const int64_t all = dense + experts + looked_up;
   if (all == 0) return traffic;  // a rank without a share
   const double bytes_per_element = static_cast<double>(weight_bytes) / static_cast<double>(all);

@@ -29,7 +29,7 @@ WeightTraffic TrafficOf(const ModelSpec& spec, const ModelWeights& weights) {
     const LayerWeights& layer = weights.layers[i];
     for (const LinearWeights* linear :
          {&layer.qkv, &layer.out, &layer.up, &layer.down, &layer.row_gate, &layer.moe.router,
-          &layer.mla.q_a, &layer.mla.q, &layer.mla.kv_a}) {
+          &layer.mla.q_a, &layer.mla.q, &layer.mla.kv_a, &layer.input_gate, &layer.input_out}) {
       add(*linear);
     }
     add_heads(layer.mla.k_up.get());
@@ -40,6 +40,10 @@ WeightTraffic TrafficOf(const ModelSpec& spec, const ModelWeights& weights) {
     traffic.macs_per_token +=
         top_k * (moe.up->rows * moe.up->cols + moe.down->rows * moe.down->cols);
     traffic.experts.push_back({moe.up->bytes + moe.down->bytes, moe.up->count, top_k});
+  }
+  if (const kernels::PackedWeight* in = weights.layer_inputs_in.get()) {
+    traffic.bytes += in->bytes;
+    traffic.macs_per_token += in->rows * in->cols;
   }
   if (weights.head() != nullptr) {
     traffic.bytes += weights.head()->bytes;

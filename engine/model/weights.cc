@@ -154,6 +154,11 @@ class Loader {
     HEDDLE_RETURN_IF_ERROR(Attention(names, spec.attention, share.attention, &layer));
     HEDDLE_ASSIGN_OR_RETURN(layer.q_norm, Vector({&names.q_norm}));
     HEDDLE_ASSIGN_OR_RETURN(layer.k_norm, Vector({&names.k_norm}));
+    if (spec.attention.qk_norm_plain) {
+      const std::vector<float> ones(static_cast<size_t>(spec.attention.head_dim), 1.0f);
+      HEDDLE_ASSIGN_OR_RETURN(layer.q_norm, Upload(ones));
+      HEDDLE_ASSIGN_OR_RETURN(layer.k_norm, Upload(ones));
+    }
     HEDDLE_ASSIGN_OR_RETURN(layer.mlp_norm, Norm(names.mlp_norm, names.mlp_norm_bias));
     HEDDLE_ASSIGN_OR_RETURN(layer.mlp_post_norm,
                             Norm(names.mlp_post_norm, names.mlp_post_norm_bias));
@@ -168,6 +173,7 @@ class Loader {
     if (spec.moe.n_experts > 0 && share.expert_inner.count > 0) {
       HEDDLE_ASSIGN_OR_RETURN(layer.moe, Experts(names, spec.moe, share.expert_inner));
     }
+    HEDDLE_RETURN_IF_ERROR(LayerInput(names, &layer));
     return layer;
   }
 
@@ -298,11 +304,34 @@ class Loader {
     return gate;
   }
 
+  absl::Status NormsApart(const LayerNames& names, MoeWeights* moe) {
+    HEDDLE_ASSIGN_OR_RETURN(std::vector<float> router, Values({&names.router_norm}));
+    const float factor = 1.0f / std::sqrt(static_cast<float>(router.size()));
+    for (float& weight : router) weight *= factor;
+    HEDDLE_ASSIGN_OR_RETURN(moe->router_norm, Upload(router));
+    HEDDLE_ASSIGN_OR_RETURN(moe->norm, Vector({&names.expert_norm}));
+    HEDDLE_ASSIGN_OR_RETURN(moe->post_norm, Vector({&names.expert_post_norm}));
+    HEDDLE_ASSIGN_OR_RETURN(moe->mlp_norm, Vector({&names.mlp_own_norm}));
+    return absl::OkStatus();
+  }
+
+  absl::Status LayerInput(const LayerNames& names, LayerWeights* layer) {
+    HEDDLE_ASSIGN_OR_RETURN(const std::vector<float> scale, Values({&names.stream_scale}));
+    if (!scale.empty()) layer->stream_scale = scale.front();
+    if (names.input_gate.empty()) return absl::OkStatus();
+    HEDDLE_ASSIGN_OR_RETURN(layer->input_gate, Linear({&names.input_gate}, {}));
+    HEDDLE_ASSIGN_OR_RETURN(layer->input_out, Linear({&names.input_out}, {}));
+    HEDDLE_ASSIGN_OR_RETURN(layer->input_post_norm, Vector({&names.input_post_norm}));
+    return absl::OkStatus();
+  }
+
   absl::StatusOr<MoeWeights> Experts(const LayerNames& names, const MoeSpec& spec, Range inner) {
     MoeWeights moe;
     HEDDLE_ASSIGN_OR_RETURN(moe.router,
                             Linear({&names.router}, {&names.router_bias}, {}, WeightRole::kExact));
     HEDDLE_ASSIGN_OR_RETURN(moe.choice_bias, Vector({&names.choice_bias}));
+    HEDDLE_ASSIGN_OR_RETURN(moe.expert_scale, Vector({&names.expert_scale}));
+    if (spec.apart) HEDDLE_RETURN_IF_ERROR(NormsApart(names, &moe));
     const ExpertLayer up = {names.expert_gate_up,
                             {&names.expert_gate, &names.expert_up},
                             names.expert_gate_up_bias,
@@ -473,6 +502,12 @@ absl::StatusOr<ModelWeights> LoadWeights(kernels::Device& device, const Checkpoi
   }
   if (has_ends && !names.token_types.empty()) {
     HEDDLE_ASSIGN_OR_RETURN(weights.token_types, loader.Table(names.token_types));
+  }
+  if (has_ends && !names.layer_inputs.empty()) {
+    HEDDLE_ASSIGN_OR_RETURN(weights.layer_inputs, loader.Table(names.layer_inputs));
+    HEDDLE_ASSIGN_OR_RETURN(LinearWeights in, loader.Linear({&names.layer_inputs_in}, {}));
+    weights.layer_inputs_in = std::move(in.matrix);
+    HEDDLE_ASSIGN_OR_RETURN(weights.layer_inputs_norm, loader.Vector({&names.layer_inputs_norm}));
   }
   if (has_ends) {
     HEDDLE_ASSIGN_OR_RETURN(weights.embedding_norm,

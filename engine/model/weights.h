@@ -43,8 +43,13 @@ struct LinearWeights {
 
 // Weights of a mixture of experts; null where the layer has none.
 struct MoeWeights {
-  LinearWeights router;                        // [n_experts, hidden]
-  DeviceVector choice_bias;                    // [n_experts]
+  LinearWeights router;       // [n_experts, hidden]
+  DeviceVector choice_bias;   // [n_experts]
+  DeviceVector expert_scale;  // [n_experts]
+  DeviceVector router_norm;   // [hidden], and so on; see MoeSpec::apart
+  DeviceVector norm;
+  DeviceVector post_norm;
+  DeviceVector mlp_norm;
   std::unique_ptr<kernels::PackedStack> up;    // gated: each gate [inter] over up [inter]
   std::unique_ptr<kernels::PackedStack> down;  // each [hidden, inter]
   DeviceVector up_bias;                        // [n_experts, rows of up]
@@ -90,12 +95,19 @@ struct LayerWeights {
   LinearWeights down;      // [hidden, inter]
   LinearWeights row_gate;  // [1, hidden], MlpSpec::row_gate
   MoeWeights moe;
+  float stream_scale = 1.0f;
+  LinearWeights input_gate;  // [layer_input_dim, hidden]
+  LinearWeights input_out;   // [hidden, layer_input_dim]
+  DeviceVector input_post_norm;
 };
 
 struct ModelWeights {
-  std::unique_ptr<kernels::PackedWeight> embedding;    // [vocab, hidden]; null: it has none
-  std::unique_ptr<kernels::PackedWeight> positions;    // [max_context, hidden], learned positions
-  std::unique_ptr<kernels::PackedWeight> token_types;  // [types, hidden]
+  std::unique_ptr<kernels::PackedWeight> embedding;     // [vocab, hidden]; null: it has none
+  std::unique_ptr<kernels::PackedWeight> positions;     // [max_context, hidden], learned positions
+  std::unique_ptr<kernels::PackedWeight> token_types;   // [types, hidden]
+  std::unique_ptr<kernels::PackedWeight> layer_inputs;  // [vocab, layers * layer_input_dim]
+  std::unique_ptr<kernels::PackedWeight> layer_inputs_in;  // [layers * layer_input_dim, hidden]
+  DeviceVector layer_inputs_norm;                          // [layer_input_dim]
   NormWeights embedding_norm;
   std::vector<LayerWeights> layers;  // of the model; those of other stages have nothing
   NormWeights final_norm;

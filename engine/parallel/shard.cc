@@ -77,7 +77,9 @@ std::vector<HeadShare> DivideHeads(const AttentionSpec& attention, int64_t block
   if (attention.n_heads == 0) return shares;
   const bool is_latent = attention.mla.kv_rank > 0;
   const int64_t n_heads = attention.n_heads;
-  const int64_t group = is_latent ? 1 : n_heads / attention.n_kv_heads;
+  // Layers without keys of their own are divided as if each head had some; nobody cuts them.
+  const bool has_keys = attention.n_kv_heads > 0;
+  const int64_t group = is_latent || !has_keys ? 1 : n_heads / attention.n_kv_heads;
   const int64_t value_dim = is_latent ? attention.mla.v_dim : attention.head_dim;
   const int64_t heads_of_block = HeadsOfBlock(block, value_dim);
   int64_t unit = std::lcm(group, heads_of_block);
@@ -93,7 +95,11 @@ std::vector<HeadShare> DivideHeads(const AttentionSpec& attention, int64_t block
   for (size_t r = 0; r < shares.size(); ++r) {
     shares[r].heads = heads[r];
     if (heads[r].count == 0) continue;
-    shares[r].kv_heads = is_latent ? std::vector<int32_t>{0} : KvHeadsOf(heads[r], piece, group);
+    if (is_latent) {
+      shares[r].kv_heads = {0};
+    } else if (has_keys) {
+      shares[r].kv_heads = KvHeadsOf(heads[r], piece, group);
+    }
   }
   return shares;
 }

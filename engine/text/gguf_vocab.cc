@@ -21,8 +21,8 @@ namespace {
 using Type = SentencePieceVocabulary::Type;
 
 // Texts of the token that ends a turn, for files that do not give its id.
-constexpr std::array<std::string_view, 6> kEndOfTurn = {
-    "<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|eom_id|>", "<|return|>"};
+constexpr std::array<std::string_view, 7> kEndOfTurn = {
+    "<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|eom_id|>", "<|return|>", "<turn|>"};
 
 // The entries that every kind of vocabulary has.
 struct Entries {
@@ -45,8 +45,11 @@ class VocabularyReader {
       HEDDLE_ASSIGN_OR_RETURN(parts, ReadBpe());
     } else if (kind == "llama" || kind == "t5") {
       HEDDLE_ASSIGN_OR_RETURN(parts, ReadSentencePiece(kind == "t5"));
+    } else if (kind == "gemma4") {
+      HEDDLE_ASSIGN_OR_RETURN(parts, ReadMetaspaceBpe());
     } else {
-      return Fail(base::StrCat("tokenizer.ggml.model is '", kind, "', expected gpt2, llama or t5"));
+      return Fail(
+          base::StrCat("tokenizer.ggml.model is '", kind, "', expected gpt2, llama, t5 or gemma4"));
     }
     HEDDLE_RETURN_IF_ERROR(ReadEnds(&parts));
     HEDDLE_ASSIGN_OR_RETURN(const std::string_view chat_template,
@@ -174,8 +177,31 @@ class VocabularyReader {
     HEDDLE_RETURN_IF_ERROR(AddTokens(&parts));
     parts.tokens.Finish(parts.decoder);
     HEDDLE_RETURN_IF_ERROR(parts.IndexAdded());
-    HEDDLE_RETURN_IF_ERROR(BuildBpe(*pattern, &parts));
-    HEDDLE_RETURN_IF_ERROR(ReadAround(*pattern, &parts));
+    BpeVocabulary vocabulary;
+    vocabulary.vocab_size = parts.tokens.size();
+    vocabulary.byte_level = true;
+    HEDDLE_RETURN_IF_ERROR(BuildBpe(std::move(vocabulary), pattern->ignore_merges, &parts));
+    HEDDLE_RETURN_IF_ERROR(ReadAround(pattern->add_bos, &parts));
+    return parts;
+  }
+
+  // Merges by rank over code points with U+2581 for spaces, and bytes where nothing else fits
+  // (Gemma 4).
+  absl::StatusOr<TokenizerParts> ReadMetaspaceBpe() const {
+    TokenizerParts parts;
+    parts.normalizer = NewReplace(" ", std::string(kMetaspace));
+    parts.decoder = SentencePieceDecoder(/*strip_space=*/false);
+    HEDDLE_RETURN_IF_ERROR(AddTokens(&parts));
+    parts.tokens.Finish(parts.decoder);
+    HEDDLE_RETURN_IF_ERROR(parts.IndexAdded());
+    if (HasMetaspaceBoundaries(parts.tokens)) parts.pre_tokenizer = NewMetaspaceBoundaries();
+    BpeVocabulary vocabulary;
+    vocabulary.vocab_size = parts.tokens.size();
+    vocabulary.unknown.byte_tokens = ByteTokens(parts.tokens);
+    vocabulary.unknown.fuse_unk = true;
+    HEDDLE_ASSIGN_OR_RETURN(vocabulary.unknown.unk_id, ReadId("tokenizer.ggml.unknown_token_id"));
+    HEDDLE_RETURN_IF_ERROR(BuildBpe(std::move(vocabulary), /*ignore_merges=*/false, &parts));
+    HEDDLE_RETURN_IF_ERROR(ReadAround(/*adds_bos=*/true, &parts));
     return parts;
   }
 
@@ -207,7 +233,7 @@ class VocabularyReader {
     return absl::OkStatus();
   }
 
-  absl::Status BuildBpe(const GgufPattern& pattern, TokenizerParts* parts) const {
+  absl::Status BuildBpe(BpeVocabulary vocabulary, bool ignore_merges, TokenizerParts* parts) const {
     HEDDLE_ASSIGN_OR_RETURN(const std::vector<std::string_view> lines,
                             file_.Strings("tokenizer.ggml.merges"));
     MergeTable merges(lines.size());
@@ -224,20 +250,18 @@ class VocabularyReader {
         return Fail(base::StrCat("tokenizer.ggml.merges[", i, "]: ", added.message()));
       }
     }
-    BpeVocabulary vocabulary;
-    vocabulary.vocab_size = parts->tokens.size();
-    vocabulary.byte_level = true;
     IndexSymbols(parts->tokens, &vocabulary);
-    if (pattern.ignore_merges) IndexWholeWords(parts->tokens, &vocabulary);
+    if (ignore_merges) IndexWholeWords(parts->tokens, &vocabulary);
     parts->model = std::make_unique<Bpe>(std::move(vocabulary), std::move(merges));
     return absl::OkStatus();
   }
 
-  absl::Status ReadAround(const GgufPattern& pattern, TokenizerParts* parts) const {
+  // `adds_bos`: where the file does not say.
+  absl::Status ReadAround(bool adds_bos, TokenizerParts* parts) const {
     HEDDLE_ASSIGN_OR_RETURN(const TokenId bos, ReadId("tokenizer.ggml.bos_token_id"));
     HEDDLE_ASSIGN_OR_RETURN(const TokenId eos, ReadId("tokenizer.ggml.eos_token_id"));
     HEDDLE_ASSIGN_OR_RETURN(const bool add_bos,
-                            file_.BoolOr("tokenizer.ggml.add_bos_token", pattern.add_bos));
+                            file_.BoolOr("tokenizer.ggml.add_bos_token", adds_bos));
     HEDDLE_ASSIGN_OR_RETURN(const bool add_eos,
                             file_.BoolOr("tokenizer.ggml.add_eos_token", false));
     if (bos >= 0) parts->bos = bos;

@@ -213,6 +213,7 @@ class CpuOps final : public Ops {
       float* const weights = vectors + int64_t{thread} * args.cache.head_dim;
       Rotate(args, {args.q_norm, args.q_norm_adapters, weights}, t, args.n_heads,
              args.q.row<float>(t));
+      if (args.k.data == nullptr) return;
       Rotate(args, {args.k_norm, args.k_norm_adapters, weights}, t, args.cache.n_kv_heads,
              args.k.row<float>(t));
       WriteKv(args, t, own.kv_slot[static_cast<size_t>(t)]);
@@ -235,6 +236,26 @@ class CpuOps final : public Ops {
   void GateElements(Tensor gate, Tensor x) override {
     EachRow(x.rows, kNsPerNormElement * static_cast<double>(x.cols), [&](int64_t t, int32_t) {
       table_.recurrence->gate_elements(gate.row<float>(t), x.cols, x.row<float>(t));
+    });
+  }
+
+  void Sharpen(const SharpenArgs& args) override {
+    EachRow(args.x.rows, kNsPerNormElement * static_cast<double>(args.x.cols),
+            [&](int64_t t, int32_t) {
+              const auto position = static_cast<int64_t>(batch().positions[static_cast<size_t>(t)]);
+              const auto times = static_cast<double>((position + args.offset) / args.length);
+              const auto factor = static_cast<float>(1.0 + args.factor * std::log1p(times));
+              if (factor != 1.0f) {
+                table_.rows->scale(args.x.row<float>(t), args.x.cols, factor, 0.0f);
+              }
+            });
+  }
+
+  void Multiply(Tensor factor, Tensor x) override {
+    EachRow(x.rows, kNsPerNormElement * static_cast<double>(x.cols), [&](int64_t t, int32_t) {
+      const float* const by = factor.row<float>(t);
+      float* const row = x.row<float>(t);
+      for (int64_t i = 0; i < x.cols; ++i) row[i] *= by[i];
     });
   }
 
@@ -511,6 +532,8 @@ class CpuDevice final : public Device {
   bool HasKvType(DType) const override { return true; }
   bool has_short_conv() const override { return true; }
   bool has_recurrence() const override { return true; }
+  bool has_attention_in_chunks() const override { return true; }
+  bool has_layer_inputs() const override { return true; }
   bool has_norms_behind_rotation() const override { return true; }
   bool has_attention_both_ways() const override { return true; }
   bool has_segments() const override { return true; }

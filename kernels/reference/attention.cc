@@ -70,12 +70,19 @@ std::vector<int64_t> VisibleSlots(const HostBatch& batch, const AttentionArgs& a
   const bool tree = batch.IsTree(s) && !args.in_order;
   const int32_t row = batch.q_begin[s] + i;
   const int32_t depth = tree ? batch.positions[row] - batch.positions[batch.q_begin[s]] : i;
-  int32_t from = args.window > 0 ? std::max(0, before + depth + 1 - args.window) : 0;
-  if (tree) from = std::min(from, before);
+  const int32_t window = args.in_chunks ? batch.positions[row] % args.window + 1 : args.window;
+  const int32_t first = args.window > 0 ? std::max(0, before + depth + 1 - window) : 0;
+  const int32_t from = tree ? std::min(first, before) : first;
   std::vector<int64_t> visible;
   for (int32_t j = from; j < before + rows; ++j) {
     const int32_t drafted = j - before;  // the row of slot j
     if (drafted >= 0 && (tree ? (batch.tree_mask[row] >> drafted & 1) == 0 : drafted > i)) continue;
+    // Rows of a tree that are before the chunk have an earlier multiple of the window.
+    if (args.in_chunks && drafted >= 0 &&
+        batch.positions[batch.q_begin[s] + drafted] / args.window !=
+            batch.positions[row] / args.window) {
+      continue;
+    }
     visible.push_back(slots[j]);
   }
   return visible;

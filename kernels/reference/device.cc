@@ -54,6 +54,8 @@ class ReferenceOps final : public Ops {
   void Recurrence(const RecurrenceArgs& args) override {
     reference::Recurrence(batch_.OfGroup(args.cache.group), args);
   }
+  void Sharpen(const SharpenArgs& args) override { reference::Sharpen(batch_, args); }
+  void Multiply(Tensor factor, Tensor x) override { reference::Multiply(factor, x); }
   void GateElements(Tensor gate, Tensor x) override { reference::GateElements(gate, x); }
   void Scale(Tensor x, float factor) override { reference::ScaleLogits(x, factor, 0.0f); }
   void Route(const RouteArgs& args) override { reference::Route(args); }
@@ -105,6 +107,8 @@ class ReferenceDevice final : public Device {
   bool HasKvType(DType) const override { return true; }
   bool has_short_conv() const override { return true; }
   bool has_recurrence() const override { return true; }
+  bool has_attention_in_chunks() const override { return true; }
+  bool has_layer_inputs() const override { return true; }
   bool has_norms_behind_rotation() const override { return true; }
   bool has_attention_both_ways() const override { return true; }
   bool has_segments() const override { return true; }

@@ -68,8 +68,10 @@ void AddMlp(const ExpertMixArgs& args, int32_t slot, int32_t expert, double weig
             std::vector<double>* sum) {
   const auto& up = static_cast<const Stack&>(*args.up);
   const auto& down = static_cast<const Stack&>(*args.down);
-  const std::vector<double> y = Products(up, args.up_bias, args.up_adapters, slot, expert,
-                                         std::vector<float>(x, x + up.cols));
+  std::vector<float> in(x, x + up.cols);
+  const auto by = static_cast<float>(args.weighs_inputs ? weight : 1.0);
+  for (float& value : in) value *= by;
+  const std::vector<double> y = Products(up, args.up_bias, args.up_adapters, slot, expert, in);
   std::vector<float> inner(static_cast<size_t>(down.cols));
   for (int64_t r = 0; r < down.cols; ++r) {
     inner[r] = static_cast<float>(args.gated ? Gate(args.activation, y[r], y[r + down.cols])
@@ -77,7 +79,8 @@ void AddMlp(const ExpertMixArgs& args, int32_t slot, int32_t expert, double weig
   }
   const std::vector<double> out =
       Products(down, args.down_bias, args.down_adapters, slot, expert, inner);
-  for (int64_t r = 0; r < down.rows; ++r) (*sum)[r] += weight * out[r];
+  const double factor = args.weighs_inputs ? 1.0 : double{weight};
+  for (int64_t r = 0; r < down.rows; ++r) (*sum)[r] += factor * out[r];
 }
 
 }  // namespace
@@ -93,7 +96,8 @@ void Route(const RouteArgs& args) {
     double sum = 0;
     for (int32_t expert : chosen) sum += scores[expert];
     for (int32_t i = 0; i < rule.top_k; ++i) {
-      const double weight = scores[chosen[i]] / (rule.renormalise ? sum : 1.0) * rule.scale;
+      double weight = scores[chosen[i]] / (rule.renormalise ? sum : 1.0) * rule.scale;
+      if (args.expert_scale != nullptr) weight *= args.expert_scale[chosen[i]];
       args.experts[t * rule.top_k + i] = chosen[i];
       args.weights[t * rule.top_k + i] = static_cast<float>(weight);
     }

@@ -53,6 +53,8 @@ void Attention(const HostBatch& batch, const AttentionArgs& args);
 void ShortConv(const HostBatch& batch, const ShortConvArgs& args);
 void Recurrence(const HostBatch& batch, const RecurrenceArgs& args);
 void GateElements(Tensor gate, Tensor x);
+void Multiply(Tensor factor, Tensor x);
+void Sharpen(const HostBatch& batch, const SharpenArgs& args);
 void Route(const RouteArgs& args);
 void ExpertMix(const HostBatch& batch, const ExpertMixArgs& args);
 void HeadLinear(const HostBatch& batch, const HeadLinearArgs& args);

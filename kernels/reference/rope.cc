@@ -80,10 +80,11 @@ void RopeAngles(const HostBatch& batch, const RopeAnglesArgs& args) {
 void RopeKvWrite(const HostBatch& batch, const RopeKvWriteArgs& args) {
   const KvCacheView& cache = args.cache;
   for (int64_t t = 0; t < batch.n_tokens(); ++t) {
-    float* k = args.k.row<float>(t);
-    const float* v = args.v.data ? args.v.row<float>(t) : nullptr;
     NormAndRotate(args, HeadNormOf(batch, args.q_norm, args.q_norm_adapters, t), t, args.n_heads,
                   args.q.row<float>(t));
+    if (args.k.data == nullptr) continue;
+    float* k = args.k.row<float>(t);
+    const float* v = args.v.data ? args.v.row<float>(t) : nullptr;
     NormAndRotate(args, HeadNormOf(batch, args.k_norm, args.k_norm_adapters, t), t,
                   cache.n_kv_heads, k);
     for (int32_t h = 0; h < cache.n_kv_heads; ++h) {

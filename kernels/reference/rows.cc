@@ -94,4 +94,22 @@ void ScaleLogits(Tensor logits, float scale, float softcap) {
   }
 }
 
+void Multiply(Tensor factor, Tensor x) {
+  for (int64_t t = 0; t < x.rows; ++t) {
+    for (int64_t c = 0; c < x.cols; ++c) x.row<float>(t)[c] *= factor.row<float>(t)[c];
+  }
+}
+
+void Sharpen(const HostBatch& batch, const SharpenArgs& args) {
+  for (int64_t t = 0; t < args.x.rows; ++t) {
+    const double times =
+        std::floor((static_cast<double>(batch.positions[t]) + args.offset) / args.length);
+    const double factor = 1.0 + args.factor * std::log1p(times);
+    for (int64_t c = 0; c < args.x.cols; ++c) {
+      float& value = args.x.row<float>(t)[c];
+      value = static_cast<float>(value * factor);
+    }
+  }
+}
+
 }  // namespace heddle::kernels::reference

@@ -69,7 +69,55 @@ def falcon_h1_keys(config):
     return mamba_keys(4, 20, config["mamba_n_groups"], 6, 12) + [(KEYS.Rope.FREQ_BASE, 100000.0)]
 
 
+def llama4_parts(name):
+    """The tensors that the converter makes of the experts' one: (name, operation)."""
+    if "gate_up_proj" not in name:
+        return [(name + ".weight", ["turned_part", 0, 1])]
+    return [(name.replace("gate_up", part) + ".weight", ["turned_part", i, 2])
+            for i, part in enumerate(("gate", "up"))]
+
+
+def gemma4_keys(config):
+    """As ggml-org's converter writes them, with layers that see everything as the usual ones."""
+    slides = [int(kind == "sliding_attention") for kind in config["layer_types"]]
+    n_layers = config["num_hidden_layers"]
+    inter, shared = config["intermediate_size"], config["num_kv_shared_layers"]
+    wide = 2 if config["use_double_wide_mlp"] else 1
+    kv_heads = config["num_key_value_heads"]
+    own_kv_heads = config.get("num_global_key_value_heads", kv_heads)
+    rope = config["rope_parameters"]
+    keys = [(KEYS.Attention.SLIDING_WINDOW, config["sliding_window"]),
+            (KEYS.Attention.SLIDING_WINDOW_PATTERN, slides),
+            (KEYS.Attention.SHARED_KV_LAYERS, shared),
+            (KEYS.Attention.KEY_LENGTH, config["global_head_dim"]),
+            (KEYS.Attention.VALUE_LENGTH, config["global_head_dim"]),
+            (KEYS.Attention.KEY_LENGTH_SWA, config["head_dim"]),
+            (KEYS.Attention.VALUE_LENGTH_SWA, config["head_dim"]),
+            (KEYS.Attention.HEAD_COUNT_KV,
+             [kv_heads if is_swa else own_kv_heads for is_swa in slides]),
+            (KEYS.LLM.FEED_FORWARD_LENGTH,
+             [inter] * (n_layers - shared) + [wide * inter] * shared),
+            (KEYS.LLM.EMBD_LENGTH_PER_LAYER_INP, config["hidden_size_per_layer_input"]),
+            (KEYS.LLM.FINAL_LOGIT_SOFTCAPPING, config["final_logit_softcapping"]),
+            (KEYS.Rope.DIMENSION_COUNT, config["global_head_dim"]),
+            (KEYS.Rope.DIMENSION_COUNT_SWA, config["head_dim"]),
+            (KEYS.Rope.FREQ_BASE, rope["full_attention"]["rope_theta"]),
+            (KEYS.Rope.FREQ_BASE_SWA, rope["sliding_attention"]["rope_theta"])]
+    return keys + ([(KEYS.LLM.EXPERT_USED_COUNT, config["top_k_experts"])]
+                   if config["enable_moe_block"] else [])
+
+
+def gemma4_divisors(config):
+    """The tensor rope_freqs.weight."""
+    pairs = config["global_head_dim"] // 2
+    turning = int(config["global_head_dim"] * 0.25 / 2)
+    return [1.0] * turning + [1e30] * (pairs - turning)
+
+
 SMALL = models.SMALL
+LLAMA4 = {**{k: v for k, v in models.LLAMA4.items() if k != "rope_scaling"},
+          "no_rope_layers": [], "attention_chunk_size": 8192, "floor_scale": 8192,
+          "attn_scale": 0.1}
 FALCON_H1_NORM = dict(models.CASES["falcon_h1_norm"]["config"], mamba_norm_before_gate=False,
                       tie_word_embeddings=False)
 GRANITE_SCALES = [(KEYS.LLM.EMBEDDING_SCALE, 6.0), (KEYS.LLM.RESIDUAL_SCALE, 0.25),
@@ -87,6 +135,13 @@ CASES = {
                       "rope_local_base_freq": 10000.0}), ARCH.GEMMA3, [
         (KEYS.Attention.SLIDING_WINDOW, 8), (KEYS.Rope.SCALING_TYPE, "linear"),
         (KEYS.Rope.SCALING_FACTOR, 8.0)]),
+    # The format has neither the chunks' size nor which layers have no positions.
+    "llama4": (LLAMA4, ARCH.LLAMA4, [
+        (KEYS.LLM.FEED_FORWARD_LENGTH, 112), (KEYS.LLM.EXPERT_FEED_FORWARD_LENGTH, 48),
+        (KEYS.LLM.INTERLEAVE_MOE_LAYER_STEP, 2)]),
+    "gemma4": (models.GEMMA4, ARCH.GEMMA4, gemma4_keys(models.GEMMA4)),
+    "gemma4_dense": (models.GEMMA4_DENSE, ARCH.GEMMA4, gemma4_keys(models.GEMMA4_DENSE)),
+    "gemma4_moe": (models.GEMMA4_MOE, ARCH.GEMMA4, gemma4_keys(models.GEMMA4_MOE)),
     "phi3": (models.PHI3, ARCH.PHI3, [(KEYS.Attention.SLIDING_WINDOW, 0)]),
     "phi3_longrope": (models.PHI3_LONGROPE, ARCH.PHI3, [
         (KEYS.Attention.SLIDING_WINDOW, 48), (KEYS.Rope.SCALING_ORIG_CTX_LEN, 64),
@@ -369,7 +424,7 @@ def transform(config, name, sections=False):
         blocks = config.get("block_configs")
         return ["permute", heads // blocks[layer]["attention"]["n_heads_in_group"] if blocks
                 else config["num_key_value_heads"]]
-    if kind.startswith("gemma") and name.endswith("norm.weight"):
+    if kind.startswith("gemma") and kind != "gemma4_text" and name.endswith("norm.weight"):
         return ["add_one"]
     if kind.startswith("qwen3_") and "linear_num_key_heads" in config and name.endswith(
             "norm.weight"):
@@ -442,6 +497,8 @@ def make_case(name):
             made = mamba_parts(source, config["n_groups"])
         elif ".mixer.experts." in source:
             made = [(source.replace("backbone", "model").replace(".mixer.", ".mlp."), [])]
+        elif arch == ARCH.LLAMA4 and ".experts." in source:
+            made = llama4_parts(source)
         elif source.endswith((".experts.gate_up_proj", ".experts.down_proj")):
             made = [(source + ".weight", [])]
         elif source.endswith("input_linear.weight"):
@@ -453,15 +510,25 @@ def make_case(name):
             made = [(source + ".bias", [])]
         elif source.endswith("_correction_bias"):
             made = [(source.replace("_correction_bias", "_correction.bias"), [])]
+        if source.endswith("layer_scalar"):
+            made = [(source + ".weight", [])]
         for made_name, operation in made:
+            beside = {"router.scale": "ffn_gate_inp.scale",
+                      "router.per_expert_scale": "ffn_down_exps.scale"}
+            own = next((t for leaf, t in beside.items() if made_name.endswith(leaf)), None)
+            if own is not None:
+                file_tensors.append([f"blk.{made_name.split('.')[2]}.{own}", [], parts])
+                continue
             target = names.get_name(made_name, try_suffixes=(".weight", ".bias"))
             if target is None:
                 raise ValueError(f"{name}: {made_name} has no name in GGUF")
             file_tensors.append([target, operation, parts])
     factors = config.get("rope_scaling", {}).get("short_factor")
+    divisors = gemma4_divisors(config) if arch == ARCH.GEMMA4 else []
     return dict(name=name, config=config, tensors=tensors,
                 architecture=gguf.MODEL_ARCH_NAMES[arch], metadata=metadata(config, arch, extra),
-                file=file_tensors, short_factors=factors or [])
+                file=file_tensors, short_factors=factors or [],
+                **({"rope_freqs": divisors} if divisors else {}))
 
 
 def main():

@@ -112,6 +112,42 @@ GEMMA3_NESTED = {
     "rope_parameters": dict(
         full_attention=dict(rope_type="linear", factor=4.0, rope_theta=200000.0),
         sliding_attention=dict(rope_type="default", rope_theta=3000.0))}
+# Embeddings of single layers, shared keys and wide MLPs as in the small models.
+GEMMA4 = dict(
+    SMALL, architectures=["Gemma4ForCausalLM"], model_type="gemma4_text", head_dim=24,
+    global_head_dim=40, num_hidden_layers=6, num_key_value_heads=2, sliding_window=8,
+    layer_types=["sliding_attention", "full_attention"] * 3,
+    hidden_activation="gelu_pytorch_tanh", hidden_size_per_layer_input=12,
+    vocab_size_per_layer_input=301, num_kv_shared_layers=2, use_double_wide_mlp=True,
+    attention_k_eq_v=False, enable_moe_block=False, final_logit_softcapping=6.0,
+    tie_word_embeddings=True, rms_norm_eps=1e-6, rope_parameters=dict(
+        full_attention=dict(rope_type="proportional", partial_rotary_factor=0.25,
+                            rope_theta=100000.0),
+        sliding_attention=dict(rope_type="default", rope_theta=5000.0)))
+for key in ("rope_theta", "hidden_act"):
+    del GEMMA4[key]
+# One matrix for keys and values, as in the large models.
+GEMMA4_DENSE = dict(GEMMA4, num_attention_heads=6, num_key_value_heads=3, num_hidden_layers=4,
+                    layer_types=["sliding_attention", "sliding_attention", "full_attention",
+                                 "full_attention"],
+                    num_global_key_value_heads=1, attention_k_eq_v=True,
+                    hidden_size_per_layer_input=0, num_kv_shared_layers=0,
+                    use_double_wide_mlp=False, use_bidirectional_attention="vision")
+GEMMA4_MOE = dict(GEMMA4_DENSE, enable_moe_block=True, num_experts=5, top_k_experts=2,
+                  moe_intermediate_size=48)
+# Chunks shorter than the prompt, layers without positions, dense layers among experts.
+LLAMA4 = dict(
+    SMALL, architectures=["Llama4ForCausalLM"], model_type="llama4_text", head_dim=20,
+    num_attention_heads=6, num_key_value_heads=2, num_hidden_layers=4, intermediate_size=48,
+    intermediate_size_mlp=112, num_local_experts=5, num_experts_per_tok=2,
+    interleave_moe_layer_step=2, no_rope_layers=[1, 1, 0, 1], attention_chunk_size=7,
+    attn_temperature_tuning=True, floor_scale=5, attn_scale=0.3, use_qk_norm=True,
+    rope_scaling=dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+                      original_max_position_embeddings=32))
+# One expert for each row, and no norms of queries and keys, as in the larger model.
+LLAMA4_PLAIN = dict(LLAMA4, use_qk_norm=False, num_experts_per_tok=1, moe_layers=[0, 1, 3],
+                    no_rope_layers=[], no_rope_layer_interval=2, attn_temperature_tuning=False,
+                    num_attention_heads=4, num_key_value_heads=4)
 # As the published models say it, which leave most of the text's sizes to the class's defaults.
 GEMMA3_IMAGES = dict(
     architectures=["Gemma3ForConditionalGeneration"], model_type="gemma3", boi_token_index=290,
@@ -348,6 +384,10 @@ HUNYUAN = {
     "head_dim": 24, "attention_bias": False, "tie_word_embeddings": True,
     "rope_parameters": dict(rope_type="dynamic", rope_theta=10000.0, alpha=50.0, factor=1.0,
                             beta_fast=32, beta_slow=1, mscale=1.0, mscale_all_dim=1.0)}
+HUNYUAN_MOE = dict(HUNYUAN, architectures=["HunYuanMoEV1ForCausalLM"], model_type="hunyuan_v1_moe",
+                   num_experts=5, moe_topk=2, num_attention_heads=6, num_key_value_heads=2,
+                   rope_parameters=dict(type="dynamic", rope_type="dynamic", rope_theta=10000.0,
+                                        alpha=50.0, factor=1.0))
 MINISTRAL3 = {
     **{k: v for k, v in SMALL.items() if k != "rope_theta"},
     "architectures": ["Ministral3ForCausalLM"], "model_type": "ministral3", "head_dim": 24,
@@ -446,6 +486,11 @@ CASES = {
                                   scale_attn_by_inverse_layer_idx=True), prefix="transformer."),
     "gemma2": dict(config=GEMMA2),
     "gemma3": dict(config=GEMMA3),
+    "llama4": dict(config=LLAMA4),
+    "llama4_plain": dict(config=LLAMA4_PLAIN),
+    "gemma4": dict(config=GEMMA4),
+    "gemma4_dense": dict(config=GEMMA4_DENSE),
+    "gemma4_moe": dict(config=GEMMA4_MOE),
     "gemma3_layer_types": dict(config=GEMMA3_NESTED),
     "gemma3_images": dict(config=GEMMA3_IMAGES, rename={
         "model.language_model.": "language_model.model."}),
@@ -515,6 +560,8 @@ CASES = {
         tie_word_embeddings=True)),
     "minimax_m2": dict(config=MINIMAX_M2, rename=MINIMAX_RENAME, experts=MIXTRAL_EXPERTS),
     "hunyuan": dict(config=HUNYUAN),
+    "hunyuan_moe": dict(config=HUNYUAN_MOE, experts=SEPARATE_EXPERTS),
+    "hunyuan_moe_stacked": dict(config=dict(HUNYUAN_MOE, num_hidden_layers=2)),
     "ministral3": dict(config=MINISTRAL3),
     "qwen3_moe_local": dict(config=dict(QWEN3_MOE_LOCAL, num_hidden_layers=2),
                             experts=SEPARATE_EXPERTS),
@@ -546,6 +593,8 @@ def power_of_two(value: float) -> float:
 
 def scale_and_offset(name: str, shape) -> tuple[float, float]:
     """Activations stay near unit size, and no term of the forward is negligible."""
+    if name.endswith(("layer_scalar", "router.scale", "per_expert_scale")):
+        return 0.25, 1.0
     if "norm" in name or "ln_" in name:
         return 0.25, (0.0 if name.endswith("bias") else 1.0)
     if len(shape) == 1 or name.endswith(("e_score_correction_bias", "expert_bias")):
@@ -647,7 +696,8 @@ def build_deci(config: dict):
 def routing_biases(model):
     """Buffers that are weights."""
     return [(name, buffer) for name, buffer in model.named_buffers()
-            if name.endswith(("e_score_correction_bias", "feed_forward.expert_bias"))]
+            if name.endswith(("e_score_correction_bias", "feed_forward.expert_bias",
+                              "layer_scalar"))]
 
 
 def build_model(case: dict):

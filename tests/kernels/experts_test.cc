@@ -67,6 +67,30 @@ TEST_CASE("A bias for choosing changes the choice and not the weight", "[kernels
   }
 }
 
+TEST_CASE("Factors of experts come behind the rule's scale and change no choice",
+          "[kernels][kernel]") {
+  for (auto& [name, device] : AllDevices()) {
+    INFO(name);
+    float logits[] = {0.0f, std::log(4.0f), std::log(2.0f), std::log(3.0f)};
+    const float factors[] = {100.0f, 0.5f, 7.0f, 3.0f};
+    int32_t experts[2];
+    float weights[2];
+    REQUIRE(device
+                ->Run([&](Ops& ops) {
+                  ops.Route({.logits = {logits, 1, 4, 4},
+                             .expert_scale = factors,
+                             .rule = {.top_k = 2, .renormalise = true, .scale = 2.0f},
+                             .experts = experts,
+                             .weights = weights});
+                })
+                .ok());
+    CHECK(experts[0] == 1);
+    CHECK(experts[1] == 3);
+    CHECK(weights[0] == Approx(2 * 4.0 / 7 * 0.5));
+    CHECK(weights[1] == Approx(2 * 3.0 / 7 * 3));
+  }
+}
+
 TEST_CASE("Only experts of the best groups are chosen", "[kernels][kernel]") {
   for (auto& [name, device] : AllDevices()) {
     INFO(name);

@@ -260,6 +260,38 @@ TEST_CASE("A copied snapshot goes on as the one that it was copied from", "[kern
   }
 }
 
+TEST_CASE("Products of elements and factors are those by hand, in columns of wider tensors too",
+          "[kernels][kernel]") {
+  Random random(3);
+  for (const int64_t cols : {1, 7, 16, 37, 256}) {
+    std::vector<NamedDevice> devices = CpuDevices(1);
+    devices.push_back({"reference", CreateReferenceDevice()});
+    Matrix factor = Matrix::RandomOf(random, 3, cols + 2, 2, 1);
+    for (auto& [name, device] : devices) {
+      INFO(name << " with " << cols << " columns");
+      Matrix x = Matrix::RandomOf(random, 3, cols + 2, 3);
+      const Matrix before = x;
+      const auto inside = [cols](Tensor tensor) {
+        return Tensor{static_cast<float*>(tensor.data) + 1, tensor.rows, cols, tensor.stride};
+      };
+      REQUIRE(device
+                  ->Run([&](Ops& ops) {
+                    ops.Multiply(inside(factor.tensor()), inside(x.tensor()));
+                    ops.Scale(inside(x.tensor()), -1.5f);
+                  })
+                  .ok());
+      CHECK(x.GapsIntact());
+      for (int64_t t = 0; t < 3; ++t) {
+        for (int64_t i = 0; i < cols + 2; ++i) {
+          const bool is_inside = i > 0 && i <= cols;
+          const float product = before(t, i) * factor(t, i);
+          CHECK(x(t, i) == (is_inside ? product * -1.5f : before(t, i)));
+        }
+      }
+    }
+  }
+}
+
 TEST_CASE("Gates of elements agree with the reference", "[kernels][kernel]") {
   Random random(2);
   for (const int64_t cols : {1, 7, 16, 37, 256}) {

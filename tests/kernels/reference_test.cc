@@ -82,6 +82,29 @@ TEST_CASE("Rotation by a quarter turn swaps the pairs of either layout", "[kerne
   }
 }
 
+TEST_CASE("Without keys a rotation turns queries alone and leaves the cache", "[kernels][unit]") {
+  std::vector<NamedDevice> devices = CpuDevices(1);
+  devices.push_back({"reference", CreateReferenceDevice()});
+  for (auto& [name, device] : devices) {
+    INFO(name);
+    TestBatch batch({{{1, 1}}});
+    TestCache cache(DType::kF32, batch.num_pages, 16, 1, 4, 1);
+    const std::vector<uint8_t> before = cache.keys;
+    float q[] = {1, 2, 3, 4};
+    float cos_sin[] = {0, 0, 1, 1};  // 90 degrees
+    RopeKvWriteArgs args;
+    args.q = {q, 1, 4, 4};
+    args.n_heads = 1;
+    args.cos_sin = cos_sin;
+    args.rotary_dim = 4;
+    args.cache = cache.view;
+    REQUIRE(device->Plan(batch.view()).ok());
+    REQUIRE(device->Run([&](Ops& ops) { ops.RopeKvWrite(args); }).ok());
+    CHECK(std::vector<float>(q, q + 4) == std::vector<float>{-3, -4, 1, 2});
+    CHECK(cache.keys == before);
+  }
+}
+
 TEST_CASE("Attention over two positions by hand, with a sink and a window", "[kernels][unit]") {
   TestBatch batch({{{1, 2}}});
   TestCache cache(DType::kF32, batch.num_pages, 16, 1, 1, 1);

@@ -119,7 +119,7 @@ TEST_CASE("Every family's logits equal transformers' within 1e-3", "[golden]") {
 
 // Heads, features and tokens of these models divide by few of these numbers; some ranks have none.
 TEST_CASE("Any number of ranks gives every family's logits", "[golden]") {
-  const std::string name = GENERATE(from_range(test::GoldenNames()));
+  const std::string name = GENERATE(from_range(test::RankGoldenNames()));
   const Golden golden = test::LoadGolden(name);
   test::TempDir dir;
   const std::filesystem::path path = WriteModel(golden, dir.path());
@@ -137,7 +137,7 @@ TEST_CASE("Any number of ranks gives every family's logits", "[golden]") {
 
 // Most of these models have two to five layers: some stages have none.
 TEST_CASE("A pipeline gives every family the very bits of one stage", "[golden]") {
-  const std::string name = GENERATE(from_range(test::GoldenNames()));
+  const std::string name = GENERATE(from_range(test::RankGoldenNames()));
   const Golden golden = test::LoadGolden(name);
   test::TempDir dir;
   const std::filesystem::path path = WriteModel(golden, dir.path());
@@ -154,8 +154,43 @@ TEST_CASE("A pipeline gives every family the very bits of one stage", "[golden]"
         test::AllLogits(*Load(path, "reference"), golden.prompt, 64));
 }
 
+TEST_CASE("Models that ranks or stages cannot share are refused by name", "[golden]") {
+  struct Refusal {
+    const char* golden;
+    int32_t tp;
+    int32_t pp;
+    const char* message;  // nullptr: it is served
+  };
+  const Refusal refusals[] = {
+      {"gemma4", 2, 1, "--tp is 2: this model has layers with embeddings of their own"},
+      {"gemma4", 1, 2, "--pp is 2: this model has layers with embeddings of their own"},
+      {"gemma4_moe", 2, 1, "--tp is 2: this model has experts with norms of their own"},
+      {"gemma4_moe", 1, 2, nullptr}};
+  for (const Refusal& refusal : refusals) {
+    test::TempDir dir;
+    const Golden golden = test::LoadGolden(refusal.golden);
+    const std::filesystem::path path = WriteModel(golden, dir.path());
+    engine::LoadOptions options;
+    options.layout.tp = refusal.tp;
+    options.layout.pp = refusal.pp;
+    options.cpu.num_threads = 2;
+    options.capacity.kv_bytes = 4 << 20;
+    options.capacity.max_batch_tokens = 64;
+    const absl::Status status = engine::LoadLocalModel(path, options).status();
+    INFO(refusal.golden << ": " << status.ToString());
+    CHECK(status.ok() == (refusal.message == nullptr));
+    if (refusal.message != nullptr) {
+      CHECK(absl::IsUnimplemented(status));
+      CHECK(status.message().find(refusal.message) != status.message().npos);
+      continue;
+    }
+    CHECK(test::AllLogits(*Load(path, "auto", 1, refusal.pp), golden.prompt, /*chunk=*/5) ==
+          test::AllLogits(*Load(path, "auto"), golden.prompt, /*chunk=*/5));
+  }
+}
+
 TEST_CASE("Layers in groups of their own windows give transformers' logits too", "[golden]") {
-  const std::string name = GENERATE("gemma2", "gemma3", "ministral");
+  const std::string name = GENERATE("gemma2", "gemma3", "gemma4", "gemma4_dense", "ministral");
   const std::string ops = GENERATE("reference", "auto");
   test::Golden golden = test::LoadGolden(name);
   nlohmann::json config = *golden.config;

@@ -111,6 +111,9 @@ TEST_CASE("Output does not depend on scheduling, bit for bit", "[golden]") {
   const auto [name, tp, pp] =
       GENERATE(values<Case>({{"llama", 1, 1},          {"mistral_window", 1, 1},
                              {"gemma2", 1, 1},         {"gemma3", 1, 1},
+                             {"gemma4", 1, 1},         {"gemma4_moe", 1, 1},
+                             {"gemma4_dense", 2, 2},   {"gemma4_moe", 1, 2},
+                             {"llama4", 1, 1},         {"llama4", 2, 2},
                              {"gpt_oss", 1, 1},        {"lfm2", 1, 1},
                              {"lfm2", 2, 2},           {"qwen3_next", 1, 1},
                              {"qwen3_5", 2, 2},        {"granitemoehybrid_groups", 1, 1},

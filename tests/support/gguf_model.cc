@@ -190,9 +190,15 @@ Matrix Scale(Matrix matrix, const json& factors) {
   return matrix;
 }
 
+// Part `index` of `count` of the columns of each [rows, cols] of three dimensions, as rows.
+Matrix TurnedPart(const Matrix& from, int64_t index, int64_t count) {
+  return Part(Columns(from, 0, 1), index, count);
+}
+
 Matrix Apply(Matrix matrix, const json& operation) {
   if (operation.empty()) return matrix;
   const std::string name = operation.at(0);
+  if (name == "turned_part") return TurnedPart(matrix, operation.at(1), operation.at(2));
   if (name == "permute") return Permute(matrix, operation.at(1));
   if (name == "halve") return Halve(matrix, operation.at(1), operation.at(2));
   if (name == "regroup") return Regroup(matrix, operation.at(1), operation.at(2));
@@ -300,6 +306,9 @@ std::filesystem::path WriteGguf(const GgufModel& model, const std::filesystem::p
   for (const json& entry : file.at("metadata")) AddValue(entry.at(0), entry.at(1), &writer);
   for (const json& entry : file.at("file")) {
     AddTensor(entry.at(0), Apply(Stack(model.folder, entry.at(2)), entry.at(1)), &writer);
+  }
+  if (const auto divisors = file.value("rope_freqs", std::vector<float>()); !divisors.empty()) {
+    AddTensor("rope_freqs.weight", {{static_cast<int64_t>(divisors.size())}, divisors}, &writer);
   }
   const auto factors = file.at("short_factors").get<std::vector<float>>();
   if (!factors.empty()) {

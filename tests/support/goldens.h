@@ -44,6 +44,8 @@ Golden LoadGolden(std::string_view name);
 
 // All names, in a fixed order.
 std::vector<std::string> GoldenNames();
+// Those of models that ranks and stages can share.
+std::vector<std::string> RankGoldenNames();
 
 // A file of tests/golden/ as JSON.
 nlohmann::json LoadGoldenJson(std::string_view file_name);

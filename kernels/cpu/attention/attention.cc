@@ -157,15 +157,32 @@ class AttentionCall {
     if (args_.window <= 0) return batch_.context_len[tile.seq];
     return std::min(upper - 1 + args_.window, batch_.context_len[tile.seq]);
   }
+  // Positions that query q sees behind its own, itself included.
+  int32_t WindowOf(const Tile& tile, int32_t q) const {
+    if (!args_.in_chunks) return args_.window;
+    return batch_.positions[static_cast<size_t>(RowOf(tile, q))] % args_.window + 1;
+  }
+  // The rows of a query's tree that are in its chunk.
+  uint64_t ChunkOfTree(const Tile& tile, int32_t q) const {
+    const auto first = static_cast<size_t>(batch_.q_begin[tile.seq]);
+    const int32_t chunk = batch_.positions[static_cast<size_t>(RowOf(tile, q))] / args_.window;
+    uint64_t rows = 0;
+    for (int32_t i = 0; i < std::min(RowsOf(tile.seq), 64); ++i) {
+      const bool is_in = batch_.positions[first + static_cast<size_t>(i)] / args_.window == chunk;
+      rows |= uint64_t{is_in} << i;
+    }
+    return rows;
+  }
   int32_t LowerOf(const Tile& tile, int32_t q) const {
     if (args_.window <= 0) return 0;
+    const int32_t window = WindowOf(tile, q);
     if (!SeesByTree(tile.seq)) {
       const int32_t position = FirstRowOf(tile.seq) + (tile.first + q) / group_;
-      return std::max(0, position + 1 - args_.window);
+      return std::max(0, position + 1 - window);
     }
     const int32_t depth = batch_.positions[static_cast<size_t>(RowOf(tile, q))] -
                           batch_.positions[static_cast<size_t>(batch_.q_begin[tile.seq])];
-    return std::clamp(FirstRowOf(tile.seq) + depth + 1 - args_.window, 0, FirstRowOf(tile.seq));
+    return std::clamp(FirstRowOf(tile.seq) + depth + 1 - window, 0, FirstRowOf(tile.seq));
   }
   // The position of a sequence's first row in its context.
   int32_t FirstRowOf(int32_t seq) const { return batch_.context_len[seq] - RowsOf(seq); }
@@ -184,6 +201,7 @@ class AttentionCall {
       memory.upper[q] = UpperOf(tile, q);
       if (!batch_.tree_mask.empty()) {
         memory.tree[q] = batch_.tree_mask[static_cast<size_t>(RowOf(tile, q))];
+        if (args_.in_chunks && SeesByTree(tile.seq)) memory.tree[q] &= ChunkOfTree(tile, q);
       }
     }
   }

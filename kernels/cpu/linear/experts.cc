@@ -76,7 +76,10 @@ void RouteRow(const RouteArgs& args, int64_t t) {
     sum += weights[i] = scores[experts[i]];
   }
   const float factor = rule.renormalise ? rule.scale / sum : rule.scale;
-  for (int32_t i = 0; i < rule.top_k; ++i) weights[i] *= factor;
+  for (int32_t i = 0; i < rule.top_k; ++i) {
+    weights[i] *= factor;
+    if (args.expert_scale != nullptr) weights[i] *= args.expert_scale[experts[i]];
+  }
 }
 
 // Counting sort of the pairs by expert; pairs of one expert stay in row order.
@@ -214,7 +217,10 @@ void ExpertMix(const ExpertMixArgs& args, std::span<const int32_t> slots, const 
   }
   EachRow(args, pool, [&](int64_t t) {
     for (int64_t i = t * args.top_k; i < (t + 1) * args.top_k; ++i) {
-      std::copy_n(args.x.row<float>(t), args.x.cols, args.rows.row<float>(scratch.place[i]));
+      const float* const from = args.x.row<float>(t);
+      float* const row = args.rows.row<float>(scratch.place[i]);
+      const float weight = args.weighs_inputs ? args.weights[i] : 1.0f;
+      for (int64_t c = 0; c < args.x.cols; ++c) row[c] = weight * from[c];
     }
   });
   for (int32_t expert = 0; expert < args.up->count; ++expert) {
@@ -227,7 +233,7 @@ void ExpertMix(const ExpertMixArgs& args, std::span<const int32_t> slots, const 
     if (!args.adds) std::fill_n(out, args.out.cols, 0.0f);
     for (int64_t i = t * args.top_k; i < (t + 1) * args.top_k; ++i) {
       const float* row = args.rows.row<float>(scratch.place[i]);
-      const float weight = args.weights[i];
+      const float weight = args.weighs_inputs ? 1.0f : args.weights[i];
       for (int64_t c = 0; c < args.out.cols; ++c) out[c] += weight * row[c];
     }
   });

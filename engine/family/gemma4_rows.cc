@@ -1,0 +1,351 @@
+#include "engine/family/gemma4_rows.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+
+#include "base/message.h"
+#include "base/status.h"
+#include "engine/family/describe.h"
+#include "engine/family/family_names.h"
+#include "nlohmann/json.hpp"
+
+namespace heddle::engine {
+namespace {
+
+using nlohmann::json;
+
+constexpr std::string_view kGemma4Architectures[] = {"Gemma4ForCausalLM",
+                                                     "Gemma4ForConditionalGeneration"};
+constexpr std::string_view kGemma4Gguf[] = {"gemma4"};
+
+// Gemma4TextConfig's, of layers that see everything.
+constexpr int32_t kGemma4HeadDim = 512;
+constexpr std::string_view kGemma4Rope =
+    R"({"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1000000.0})";
+
+const NameMap& Gemma4Names() {
+  static const NameMap names = [] {
+    NameMap gemma = GemmaNames();
+    gemma.layer_inputs = "embed_tokens_per_layer.weight";
+    gemma.layer_inputs_in = "per_layer_model_projection.weight";
+    gemma.layer_inputs_norm = "per_layer_projection_norm.weight";
+    LayerNames& layer = gemma.layer;
+    layer.stream_scale = "layers.{}.layer_scalar";
+    layer.input_gate = "layers.{}.per_layer_input_gate.weight";
+    layer.input_out = "layers.{}.per_layer_projection.weight";
+    layer.input_post_norm = "layers.{}.post_per_layer_input_norm.weight";
+    layer.router = "layers.{}.router.proj.weight";
+    layer.router_norm = "layers.{}.router.scale";
+    layer.expert_scale = "layers.{}.router.per_expert_scale";
+    layer.expert_gate_up = "layers.{}.experts.gate_up_proj";
+    layer.expert_down = "layers.{}.experts.down_proj";
+    layer.expert_norm = "layers.{}.pre_feedforward_layernorm_2.weight";
+    layer.expert_post_norm = "layers.{}.post_feedforward_layernorm_2.weight";
+    layer.mlp_own_norm = "layers.{}.post_feedforward_layernorm_1.weight";
+    return gemma;
+  }();
+  return names;
+}
+
+// What all layers have.
+void ApplyToAll(ModelSpec* spec) {
+  spec->embedding_scale = std::sqrt(static_cast<float>(spec->hidden));
+  for (LayerSpec& layer : spec->layers) {
+    layer.attention.scale = 1.0f;
+    layer.attention.value_norm = true;
+    layer.scales_stream = true;
+  }
+}
+
+void ApplyExperts(MoeSpec moe, ModelSpec* spec) {
+  moe.rule.renormalise = true;
+  moe.expert_scale = moe.apart = true;
+  for (LayerSpec& layer : spec->layers) {
+    layer.moe = moe;
+    layer.moe.activation = layer.mlp.activation;
+  }
+}
+
+// The last `count` layers read the keys of the last layer before them that sees as far. `key`
+// appears in messages.
+absl::Status ShareKeys(const ConfigSource& source, std::string_view key, int64_t count,
+                       ModelSpec* spec) {
+  const int32_t n_layers = spec->n_layers();
+  if (count < 0 || count >= n_layers) {
+    return source.Error(key, base::StrCat(count), base::StrCat("from 0 to ", n_layers - 1));
+  }
+  const int32_t first = n_layers - static_cast<int32_t>(count);
+  for (int32_t i = first; i < n_layers; ++i) {
+    AttentionSpec& attention = spec->layers[static_cast<size_t>(i)].attention;
+    int32_t from = first - 1;
+    while (from >= 0 &&
+           spec->layers[static_cast<size_t>(from)].attention.window != attention.window) {
+      --from;
+    }
+    if (from < 0) {
+      return source.Error(key, base::StrCat(count),
+                          base::StrCat("fewer, so that layer ", i,
+                                       " finds one before them that sees as far as it does"));
+    }
+    attention.kv_layer = from;
+    attention.n_kv_heads = 0;
+    attention.value_norm = attention.keys_are_values = false;
+  }
+  return absl::OkStatus();
+}
+
+// The last layer sees everything, whatever the list says.
+void FreeLast(const RopeSpec& rope, ModelSpec* spec) {
+  AttentionSpec& last = spec->layers.back().attention;
+  last.window = 0;
+  last.rope = rope;
+}
+
+// Sizes of the heads of one layer, where layers have a list of what is theirs.
+absl::Status ReadOwnHeads(const JsonSource& config, ModelSpec* spec) {
+  constexpr std::string_view kKey = "per_layer_config";
+  HEDDLE_ASSIGN_OR_RETURN(const std::optional<JsonSource> own, config.Object(kKey));
+  if (!own.has_value()) return absl::OkStatus();
+  for (int32_t i = 0; i < spec->n_layers(); ++i) {
+    HEDDLE_ASSIGN_OR_RETURN(const std::optional<JsonSource> layer, own->Object(std::to_string(i)));
+    if (!layer.has_value()) continue;
+    AttentionSpec& attention = spec->layers[static_cast<size_t>(i)].attention;
+    HEDDLE_ASSIGN_OR_RETURN(attention.head_dim,
+                            layer->DimOr("head_dim", kMaxHeadDim, attention.head_dim));
+    HEDDLE_ASSIGN_OR_RETURN(attention.n_kv_heads,
+                            layer->DimOr("num_key_value_heads", kMaxHeads, attention.n_kv_heads));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadGlobalHeads(const JsonSource& config, ModelSpec* spec) {
+  HEDDLE_ASSIGN_OR_RETURN(const bool keys_are_values, config.BoolOr("attention_k_eq_v", false));
+  HEDDLE_ASSIGN_OR_RETURN(const int32_t head_dim,
+                          config.DimOr("global_head_dim", kMaxHeadDim, kGemma4HeadDim));
+  const int32_t window_kv_heads = spec->layers.front().attention.n_kv_heads;
+  HEDDLE_ASSIGN_OR_RETURN(const int32_t kv_heads,
+                          config.DimOr("num_global_key_value_heads", kMaxHeads, window_kv_heads));
+  for (LayerSpec& layer : spec->layers) {
+    AttentionSpec& attention = layer.attention;
+    if (attention.window > 0) continue;
+    attention.head_dim = head_dim;
+    if (keys_are_values) attention.n_kv_heads = kv_heads;
+    attention.keys_are_values = keys_are_values;
+  }
+  return ReadOwnHeads(config, spec);
+}
+
+// Rows of a table for all layers side by side.
+absl::Status CheckLayerInputs(const ConfigSource& source, std::string_view key, int64_t dim,
+                              ModelSpec* spec) {
+  if (dim < 0 || dim * spec->n_layers() > kMaxInter) {
+    return source.Error(key, base::StrCat(dim),
+                        base::StrCat("from 0 to ", kMaxInter / spec->n_layers()));
+  }
+  spec->layer_input_dim = static_cast<int32_t>(dim);
+  return absl::OkStatus();
+}
+
+absl::Status ReadLayerInputs(const JsonSource& config, ModelSpec* spec) {
+  constexpr std::string_view kDim = "hidden_size_per_layer_input";
+  constexpr std::string_view kVocab = "vocab_size_per_layer_input";
+  int64_t dim = 256;  // Gemma4TextConfig
+  if (config.IsNull(kDim)) dim = 0;
+  if (config.Has(kDim)) {
+    HEDDLE_ASSIGN_OR_RETURN(dim, config.Int(kDim));
+  }
+  HEDDLE_ASSIGN_OR_RETURN(const int32_t vocab, config.DimOr(kVocab, kMaxVocab, spec->vocab));
+  if (dim > 0 && vocab != spec->vocab) {
+    return config.Unsupported(kVocab, base::StrCat(vocab),
+                              base::StrCat("expected \"vocab_size\" (", spec->vocab, ")"));
+  }
+  return CheckLayerInputs(config, kDim, dim, spec);
+}
+
+absl::Status ReadExpertsApart(const JsonSource& config, ModelSpec* spec) {
+  HEDDLE_ASSIGN_OR_RETURN(const bool has_experts, config.BoolOr("enable_moe_block", false));
+  if (!has_experts) {
+    // Dense models may have the keys all the same.
+    for (const std::string_view key : {"num_experts", "top_k_experts", "moe_intermediate_size"}) {
+      static_cast<void>(config.Has(key));
+    }
+    return absl::OkStatus();
+  }
+  MoeSpec moe;
+  constexpr std::string_view kTopExperts = "top_k_experts";
+  HEDDLE_ASSIGN_OR_RETURN(moe.n_experts, config.Dim("num_experts", kernels::kMaxExperts));
+  HEDDLE_ASSIGN_OR_RETURN(moe.rule.top_k, config.Dim(kTopExperts, kernels::kMaxExperts));
+  HEDDLE_ASSIGN_OR_RETURN(moe.inter, config.Dim("moe_intermediate_size", kMaxInter));
+  HEDDLE_RETURN_IF_ERROR(CheckTopK(config, kTopExperts, moe));
+  ApplyExperts(moe, spec);
+  return absl::OkStatus();
+}
+
+// Images alone may be read in both directions.
+absl::Status CheckDirection(const JsonSource& config) {
+  constexpr std::string_view kKey = "use_bidirectional_attention";
+  const json* value = config.Find(kKey);
+  if (value == nullptr || *value == "vision" || *value == false) return absl::OkStatus();
+  return config.Unsupported(kKey, JsonSource::Show(*value), "supported are null and \"vision\"");
+}
+
+absl::Status CheckAllHeads(const ConfigSource& source, std::string_view heads_key,
+                           std::string_view kv_heads_key, const ModelSpec& spec) {
+  for (const LayerSpec& layer : spec.layers) {
+    Hyperparameters heads;
+    heads.n_heads = layer.attention.n_heads;
+    heads.n_kv_heads = layer.attention.n_kv_heads;
+    heads.head_dim = layer.attention.head_dim;
+    HEDDLE_RETURN_IF_ERROR(CheckHeads(source, heads_key, kv_heads_key, heads));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RefineGemma4(const JsonSource& config, ModelSpec* spec, NameMap*) {
+  HEDDLE_RETURN_IF_ERROR(CheckDirection(config));
+  ApplyToAll(spec);
+  if (!config.IsNull("final_logit_softcapping")) {
+    HEDDLE_ASSIGN_OR_RETURN(const double softcap,
+                            config.PositiveOr("final_logit_softcapping", kMaxFactor, 0.0));
+    spec->logit_softcap = static_cast<float>(softcap);
+  }
+  FreeLast({}, spec);
+  HEDDLE_RETURN_IF_ERROR(ReadGlobalHeads(config, spec));
+  HEDDLE_RETURN_IF_ERROR(
+      CheckAllHeads(config, "num_attention_heads", "num_key_value_heads", *spec));
+  Family absent;
+  absent.rope_theta = 1e6;
+  absent.absent_rope = kGemma4Rope;
+  for (LayerSpec& layer : spec->layers) {
+    AttentionSpec& attention = layer.attention;
+    if (attention.window > 0) continue;
+    HEDDLE_ASSIGN_OR_RETURN(attention.rope,
+                            ReadRope(config, absent, attention.head_dim, spec->max_context));
+  }
+  HEDDLE_RETURN_IF_ERROR(ReadLayerInputs(config, spec));
+  HEDDLE_RETURN_IF_ERROR(ReadExpertsApart(config, spec));
+  constexpr std::string_view kSharedLayers = "num_kv_shared_layers";
+  int64_t shared = 0;
+  if (config.Has(kSharedLayers)) {
+    HEDDLE_ASSIGN_OR_RETURN(shared, config.Int(kSharedLayers));
+  }
+  HEDDLE_RETURN_IF_ERROR(ShareKeys(config, kSharedLayers, shared, spec));
+  HEDDLE_ASSIGN_OR_RETURN(const bool wide, config.BoolOr("use_double_wide_mlp", false));
+  for (LayerSpec& layer : spec->layers) {
+    if (wide && layer.attention.kv_layer >= 0) layer.mlp.inter *= 2;
+  }
+  return absl::OkStatus();
+}
+
+// A number for each layer, where the file has one for all or a list.
+absl::StatusOr<std::vector<int64_t>> NumbersOfLayers(const GgufSource& source, std::string_view key,
+                                                     size_t n_layers) {
+  if (!source.IsArray(key)) {
+    HEDDLE_ASSIGN_OR_RETURN(const int64_t value, source.Int(key));
+    return std::vector<int64_t>(n_layers, value);
+  }
+  HEDDLE_ASSIGN_OR_RETURN(std::vector<int64_t> values, source.Ints(key));
+  if (values.size() == n_layers) return values;
+  return source.Error(key, base::StrCat("an array of ", values.size()),
+                      base::StrCat("one of ", n_layers, ", one per layer"));
+}
+
+// The names of what other architectures lack.
+void NameGguf(NameMap* names) {
+  names->layer_inputs = "per_layer_token_embd.weight";
+  names->layer_inputs_in = "per_layer_model_proj.weight";
+  names->layer_inputs_norm = "per_layer_proj_norm.weight";
+  LayerNames& layer = names->layer;
+  layer.stream_scale = "blk.{}.layer_output_scale.weight";
+  layer.input_gate = "blk.{}.inp_gate.weight";
+  layer.input_out = "blk.{}.proj.weight";
+  layer.input_post_norm = "blk.{}.post_norm.weight";
+  layer.router_norm = "blk.{}.ffn_gate_inp.scale";
+  layer.expert_scale = "blk.{}.ffn_down_exps.scale";
+  layer.expert_norm = "blk.{}.pre_ffw_norm_2.weight";
+  layer.expert_post_norm = "blk.{}.post_ffw_norm_2.weight";
+  layer.mlp_own_norm = "blk.{}.post_ffw_norm_1.weight";
+}
+
+absl::Status ReadGgufWindowHeads(const GgufSource& source, ModelSpec* spec) {
+  constexpr std::string_view kKey = "attention.key_length_swa";
+  const int32_t all = spec->layers.front().attention.head_dim;
+  HEDDLE_ASSIGN_OR_RETURN(const int32_t head_dim, source.DimOr(kKey, kMaxHeadDim, all));
+  for (const std::string_view key : {"attention.value_length_swa", "rope.dimension_count_swa"}) {
+    HEDDLE_ASSIGN_OR_RETURN(const int32_t value, source.DimOr(key, kMaxHeadDim, head_dim));
+    if (value == head_dim) continue;
+    return source.Unsupported(key, base::StrCat(value),
+                              base::StrCat("expected ", base::Quote(kKey), " (", head_dim, ")"));
+  }
+  if (head_dim % 2 != 0) return source.Error(kKey, base::StrCat(head_dim), "an even number");
+  for (LayerSpec& layer : spec->layers) {
+    if (layer.attention.window == 0) continue;
+    layer.attention.head_dim = layer.attention.rope.rotary_dim = head_dim;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RefineGgufGemma4(const GgufSource& source, const TensorFinder& find, ModelSpec* spec,
+                              NameMap* names) {
+  constexpr std::string_view kKvHeadCounts = "attention.head_count_kv";
+  constexpr std::string_view kInters = "feed_forward_length";
+  constexpr std::string_view kSharedLayers = "attention.shared_kv_layers";
+  constexpr std::string_view kInputs = "embedding_length_per_layer_input";
+  NameGguf(names);
+  ApplyToAll(spec);
+  HEDDLE_ASSIGN_OR_RETURN(const double softcap,
+                          source.PositiveOr("final_logit_softcapping", kMaxFactor, 0.0));
+  spec->logit_softcap = static_cast<float>(softcap);
+  HEDDLE_RETURN_IF_ERROR(ReadGgufWindowHeads(source, spec));
+  const auto n_layers = spec->layers.size();
+  HEDDLE_ASSIGN_OR_RETURN(const std::vector<int64_t> kv_heads,
+                          NumbersOfLayers(source, kKvHeadCounts, n_layers));
+  HEDDLE_ASSIGN_OR_RETURN(const std::vector<int64_t> inter,
+                          NumbersOfLayers(source, kInters, n_layers));
+  for (size_t i = 0; i < n_layers; ++i) {
+    LayerSpec& layer = spec->layers[i];
+    if (kv_heads[i] < 1 || inter[i] < 1) {
+      return source.Error(kv_heads[i] < 1 ? kKvHeadCounts : kInters, "0",
+                          "at least 1 in each layer");
+    }
+    layer.attention.n_kv_heads = static_cast<int32_t>(kv_heads[i]);
+    layer.mlp.inter = static_cast<int32_t>(inter[i]);
+    const std::string block = base::StrCat("blk.", static_cast<int64_t>(i));
+    layer.attention.keys_are_values = find(base::StrCat(block, ".attn_v.weight")) == nullptr;
+    layer.scales_stream = find(base::StrCat(block, ".layer_output_scale.weight")) != nullptr;
+  }
+  HEDDLE_RETURN_IF_ERROR(CheckAllHeads(source, "attention.head_count", kKvHeadCounts, *spec));
+  if (spec->layers.front().moe.n_experts > 0) ApplyExperts(spec->layers.front().moe, spec);
+  int64_t inputs = 0;
+  int64_t shared = 0;
+  if (source.Has(kInputs)) {
+    HEDDLE_ASSIGN_OR_RETURN(inputs, source.Int(kInputs));
+  }
+  if (source.Has(kSharedLayers)) {
+    HEDDLE_ASSIGN_OR_RETURN(shared, source.Int(kSharedLayers));
+  }
+  HEDDLE_RETURN_IF_ERROR(CheckLayerInputs(source, kInputs, inputs, spec));
+  return ShareKeys(source, kSharedLayers, shared, spec);
+}
+
+}  // namespace
+
+std::vector<Family> Gemma4Rows(const Family& gemma3) {
+  Family gemma4 = gemma3;
+  gemma4.name = "gemma4";
+  gemma4.model_type = "gemma4_text";
+  gemma4.architectures = kGemma4Architectures;
+  gemma4.gguf_architectures = kGemma4Gguf;
+  gemma4.norm_weight_offset = 0.0f;
+  gemma4.sliding_window = 512;
+  gemma4.vocab = 262144;
+  gemma4.absent_rope = kGemma4Rope;
+  gemma4.gguf_renormalise = true;
+  gemma4.names = &Gemma4Names();
+  gemma4.refine = RefineGemma4;
+  gemma4.refine_gguf = RefineGgufGemma4;
+  return {gemma4};
+}
+
+}  // namespace heddle::engine
