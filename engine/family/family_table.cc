@@ -474,7 +474,7 @@ std::span<const Family> FamilyTable() {
     rows.insert(rows.end(), vision.begin(), vision.end());
     const std::vector<Family> mamba = MambaRows(Llama());
     rows.insert(rows.end(), mamba.begin(), mamba.end());
-    const std::vector<Family> encoders = EncoderRows();
+    const std::vector<Family> encoders = EncoderRows(Gemma3(), Llama());
     rows.insert(rows.end(), encoders.begin(), encoders.end());
     return rows;
   }();
