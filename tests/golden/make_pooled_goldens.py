@@ -25,6 +25,7 @@ import synthetic_weights
 
 HERE = pathlib.Path(__file__).parent
 LENGTHS = (1, 7, 33, 61)
+LONG = (1, 17, 100, 700)
 
 LLAMA = dict(models.SMALL_LLAMA, num_hidden_layers=2)
 QWEN3 = dict(models.QWEN3, num_hidden_layers=2)
@@ -273,6 +274,20 @@ CASES = {
             (KEYS.Attention.SLIDING_WINDOW, 12), (KEYS.Attention.SLIDING_WINDOW_PATTERN, 3),
             (KEYS.Rope.FREQ_BASE, 100000.0), (KEYS.Rope.FREQ_BASE_SWA, 5000.0),
             ("{arch}.dense_2_feat_in", 64), ("{arch}.dense_2_feat_out", 96)))),
+    # Texts as long as passages, some of them longer than a window.
+    "bert_long": dict(config=dict(BERT, max_position_embeddings=1024), pool="mean", files={},
+                      lengths=LONG),
+    "modernbert_long": dict(
+        config=dict(MODERNBERT, max_position_embeddings=1024, local_attention=96), pool="mean",
+        files={}, lengths=LONG),
+    "nomic_long": dict(
+        config=dict(NOMIC, max_position_embeddings=1024,
+                    rope_parameters=dict(rope_type="default", rope_theta=700.0)),
+        pool="mean", files={}, lengths=LONG),
+    "xlm_roberta_long": dict(
+        config=dict(ROBERTA, architectures=["XLMRobertaForSequenceClassification"],
+                    model_type="xlm-roberta", num_hidden_layers=2, max_position_embeddings=1026,
+                    **labels("LABEL_0")), lengths=LONG),
 }
 
 # NomicBERT's files keep the names of its first code, which transformers renames while loading.
@@ -412,7 +427,7 @@ def make_case(name, case):
     folders, folder_tensors = dense_modules(case)
     vocab = case["config"]["vocab_size"]
     prompts = [[(17 * i * i + 29 * i + 11 + n) % (vocab - 2) + 2 for i in range(n)]
-               for n in LENGTHS]
+               for n in case.get("lengths", LENGTHS)]
     outputs, scores = [], []
     # Where the second text of each prompt begins; -1: there is none.
     seconds = [len(ids) // 2 if len(ids) > 1 else -1 for ids in prompts] if case.get("pairs") else []

@@ -125,6 +125,12 @@ void CheckCase(const json& entry, engine::LocalModel& model, int32_t chunk) {
   }
 }
 
+// A text of an encoder is read at once.
+int32_t ChunkFor(const engine::LocalModel& model) {
+  const engine::ExecutorLimits& limits = model.executor->limits();
+  return limits.whole_prompts ? limits.max_context : 64;
+}
+
 TEST_CASE("Embeddings and scores equal transformers' within 2e-4", "[golden]") {
   for (const json& entry : Cases()) {
     test::TempDir dir;
@@ -134,7 +140,7 @@ TEST_CASE("Embeddings and scores equal transformers' within 2e-4", "[golden]") {
       INFO(entry["name"] << " on " << ops << ": " << model.status().ToString());
       REQUIRE(model.ok());
       REQUIRE(model->head != nullptr);
-      CheckCase(entry, *model, /*chunk=*/64);
+      CheckCase(entry, *model, ChunkFor(*model));
       // Rows of an encoder see what is behind them.
       if (model->executor->limits().whole_prompts) continue;
       CheckCase(entry, *model, /*chunk=*/7);
@@ -206,7 +212,7 @@ TEST_CASE("Ranks and stages give the same embeddings and scores", "[golden]") {
       auto model = engine::LoadLocalModel(folder, Options("auto", tp, pp));
       INFO(entry["name"] << ", " << tp << " x " << pp << ": " << model.status().ToString());
       REQUIRE(model.ok());
-      CheckCase(entry, *model, /*chunk=*/64);
+      CheckCase(entry, *model, ChunkFor(*model));
     }
   }
 }
@@ -231,7 +237,9 @@ std::vector<scheduler::GenerationRequest> PooledRequests(const engine::LocalMode
   for (uint64_t i = 1; i <= 24; ++i) {
     scheduler::GenerationRequest request;
     request.id = scheduler::RequestId{i};
-    for (uint64_t t = 1 + (*random)() % 60; t > 0; --t) {
+    constexpr uint64_t kLengths[] = {1, 17, 100, 700};
+    const bool is_long = limits.max_context > 700;
+    for (uint64_t t = is_long ? kLengths[i % 4] : 1 + (*random)() % 60; t > 0; --t) {
       request.prompt.push_back(static_cast<engine::TokenId>(
           2 + (*random)() % (static_cast<uint64_t>(limits.vocab) - 2)));
     }
@@ -246,14 +254,15 @@ std::vector<scheduler::GenerationRequest> PooledRequests(const engine::LocalMode
 }
 
 TEST_CASE("States of texts are the same bits alone and under load", "[golden]") {
-  for (const std::string name :
-       {"llama_mean_dense", "qwen3_reranker", "bert_mean", "modernbert_first",
-        "modernbert_reranker", "embedding_gemma", "nomic_mean", "eurobert_mean"}) {
+  for (const std::string name : {"llama_mean_dense", "qwen3_reranker", "bert_mean",
+                                 "modernbert_first", "modernbert_reranker", "embedding_gemma",
+                                 "nomic_mean", "eurobert_mean", "bert_long", "modernbert_long"}) {
     test::TempDir dir;
     auto model =
         engine::LoadLocalModel(WriteFolder(CaseOf(name), dir.path() / "model"), Options("auto"));
     REQUIRE(model.ok());
-    const scheduler::SchedulerOptions plain = OptionsFor(model->executor->limits());
+    const engine::ExecutorLimits& limits = model->executor->limits();
+    const scheduler::SchedulerOptions plain = OptionsFor(limits);
     std::mt19937_64 random(11);
     const auto requests = PooledRequests(*model, &random);
     std::map<scheduler::RequestId, std::vector<float>> alone;
@@ -265,7 +274,7 @@ TEST_CASE("States of texts are the same bits alone and under load", "[golden]") 
     REQUIRE(alone.size() == requests.size());
     for (int round = 0; round < 6; ++round) {
       scheduler::SchedulerOptions options = plain;
-      options.num_pages = 8 + static_cast<int32_t>(random() % 40);
+      options.num_pages = (limits.max_context > 700 ? 64 : 8) + static_cast<int32_t>(random() % 40);
       if (!options.whole_prompts) options.max_step_tokens = 2 + static_cast<int32_t>(random() % 62);
       options.prefix_cache = !options.whole_prompts && round % 2 == 1;
       INFO(name << ", " << options.num_pages << " pages, " << options.max_step_tokens << " rows");
