@@ -16,10 +16,16 @@ namespace {
 
 constexpr std::string_view kPooling = "pooling_type";
 constexpr std::string_view kLabels = "classifier.output_labels";
-constexpr int64_t kMaxLabels = 1 << 16;
+constexpr int64_t kMostClasses = 1 << 16;
 
 // Values of pooling_type.
-enum GgufPooling : int64_t { kNone = 0, kMean = 1, kFirst = 2, kLast = 3, kRank = 4 };
+enum GgufPooling : int64_t {
+  kNoPooling = 0,
+  kMeanPooling = 1,
+  kFirstPooling = 2,
+  kLastPooling = 3,
+  kRanking = 4
+};
 
 // The names of norms' biases that the file has.
 void KeepBiases(const TensorFinder& find, NameMap* names) {
@@ -46,13 +52,13 @@ absl::StatusOr<int32_t> HalfWindow(const GgufSource& source, int32_t absent) {
 }
 
 // The classes' names: those of the file, or as many as the last matrix has rows.
-absl::StatusOr<std::vector<std::string>> ReadLabels(const GgufSource& source,
-                                                    const CheckpointTensor& last, int32_t hidden) {
+absl::StatusOr<std::vector<std::string>> ReadClasses(const GgufSource& source,
+                                                     const CheckpointTensor& last, int32_t hidden) {
   const int64_t rows = last.shape.size() == 2 ? last.shape[0] : 1;
-  if (rows < 1 || rows > kMaxLabels || last.shape.empty() || last.shape.back() != hidden) {
+  if (rows < 1 || rows > kMostClasses || last.shape.empty() || last.shape.back() != hidden) {
     return absl::InvalidArgumentError(base::StrCat(source.file(), ": tensor ",
                                                    base::Quote(last.name), " must have 1 to ",
-                                                   kMaxLabels, " rows of ", hidden));
+                                                   kMostClasses, " rows of ", hidden));
   }
   std::vector<std::string> labels;
   const std::string key = base::StrCat(source.prefix(), kLabels);
@@ -100,7 +106,7 @@ absl::Status DescribeRanking(const GgufSource& source, const Family& family,
     return source.Unsupported(kPooling, "4 (ranking)",
                               "supported with a tensor \"cls.output.weight\"");
   }
-  HEDDLE_ASSIGN_OR_RETURN(output->labels, ReadLabels(source, *last, spec.hidden));
+  HEDDLE_ASSIGN_OR_RETURN(output->labels, ReadClasses(source, *last, spec.hidden));
   output->pooling = family.is_encoder ? Pooling::kFirst : Pooling::kLast;
   output->normalize = false;
   if (find("cls.weight") != nullptr) {
@@ -226,22 +232,22 @@ absl::Status ReadGgufDirections(const GgufSource& source, const Family& family, 
 
 absl::Status DescribeGgufPooled(const GgufSource& source, const Family& family,
                                 const TensorFinder& find, ModelDescription* description) {
-  int64_t type = kNone;
+  int64_t type = kNoPooling;
   if (source.Has(kPooling)) {
     HEDDLE_ASSIGN_OR_RETURN(type, source.Int(kPooling));
   }
-  if (type < kNone || type > kRank) {
+  if (type < kNoPooling || type > kRanking) {
     return source.Error(kPooling, base::StrCat(type), "an integer from 0 to 4");
   }
   ModelSpec& spec = description->spec;
-  if (type == kNone && !spec.reads_whole_texts()) return absl::OkStatus();
+  if (type == kNoPooling && !spec.reads_whole_texts()) return absl::OkStatus();
   PooledOutput output;
-  if (type == kRank) {
+  if (type == kRanking) {
     HEDDLE_RETURN_IF_ERROR(DescribeRanking(source, family, find, spec, &output));
   } else {
-    output.pooling = type == kFirst  ? Pooling::kFirst
-                     : type == kLast ? Pooling::kLast
-                                     : Pooling::kMean;
+    output.pooling = type == kFirstPooling  ? Pooling::kFirst
+                     : type == kLastPooling ? Pooling::kLast
+                                            : Pooling::kMean;
     HEDDLE_RETURN_IF_ERROR(AddModules(source, find, spec.hidden, &output));
   }
   description->pooled = std::move(output);

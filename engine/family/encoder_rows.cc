@@ -230,19 +230,18 @@ absl::Status RefineModernBert(const JsonSource& config, ModelSpec* spec, NameMap
   return absl::OkStatus();
 }
 
-// Keys of the older form that change the arithmetic, each with the only value that is run here.
+// Refuses what the older form of config.json may ask for and the row cannot express.
 absl::Status RefuseOtherNomic(const JsonSource& config) {
-  constexpr std::pair<std::string_view, bool> kFlags[] = {
-      {"prenorm", false},       {"causal", false},        {"rotary_emb_interleaved", false},
-      {"qkv_proj_bias", false}, {"mlp_fc1_bias", false},  {"mlp_fc2_bias", false},
-      {"use_rms_norm", false},  {"parallel_block", false}};
-  for (const auto& [key, wanted] : kFlags) {
-    HEDDLE_ASSIGN_OR_RETURN(const bool value, config.BoolOr(key, wanted));
-    if (value != wanted) return config.Unsupported(key, "true", "expected false");
+  for (const std::string_view key :
+       {"prenorm", "causal", "rotary_emb_interleaved", "qkv_proj_bias", "mlp_fc1_bias",
+        "mlp_fc2_bias", "use_rms_norm", "parallel_block"}) {
+    HEDDLE_ASSIGN_OR_RETURN(const bool is_on, config.BoolOr(key, false));
+    if (is_on) return config.Unsupported(key, "true", "expected false");
   }
-  HEDDLE_ASSIGN_OR_RETURN(const int64_t experts_every, config.DimOr("moe_every_n_layers", 1, 0));
-  if (experts_every > 0) {
-    return config.Unsupported("moe_every_n_layers", base::StrCat(experts_every), "expected 0");
+  constexpr std::string_view kExperts = "moe_every_n_layers";
+  if (config.Has(kExperts)) {
+    HEDDLE_ASSIGN_OR_RETURN(const int64_t every, config.Int(kExperts));
+    if (every != 0) return config.Unsupported(kExperts, base::StrCat(every), "expected 0");
   }
   HEDDLE_ASSIGN_OR_RETURN(const std::string name, config.StringOr("activation_function", "swiglu"));
   if (name == "swiglu") return absl::OkStatus();
@@ -260,7 +259,6 @@ absl::Status RefineNomicBert(const JsonSource& config, ModelSpec* spec, NameMap*
   HEDDLE_ASSIGN_OR_RETURN(const int32_t trained,
                           config.DimOr("max_trained_positions", kMaxContext, 2048));
   spec->max_context = std::min(spec->max_context, trained);
-  for (LayerSpec& layer : spec->layers) layer.mlp.activation = Activation::kSilu;
   return absl::OkStatus();
 }
 

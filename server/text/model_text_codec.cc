@@ -6,6 +6,7 @@
 
 #include "base/message.h"
 #include "base/status.h"
+#include "base/strings.h"
 #include "engine/text/detokenizer.h"
 #include "nlohmann/json.hpp"
 
