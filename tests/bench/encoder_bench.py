@@ -65,7 +65,8 @@ class Server:
             chosen.bind(("127.0.0.1", 0))
             self.port = chosen.getsockname()[1]
         self.process = subprocess.Popen(
-            [options.heddle, "serve", folder, "--port", str(self.port), "--threads", str(options.threads)],
+            [options.heddle, "serve", folder, "--port", str(self.port), "--threads", str(options.threads),
+             "--weights", options.weights],
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         for _ in range(200):
             try:
@@ -132,6 +133,7 @@ def main():
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--texts", type=int, default=512)
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
+    parser.add_argument("--weights", default="auto", help="heddle's number format, such as int8")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     dtype = getattr(torch, options.dtype)
@@ -157,7 +159,7 @@ def main():
                     peaks.append(peak(dtype))
                 mine, other = statistics.median(ours), statistics.median(torchs)
                 least = tokens * per_token / statistics.median(peaks)
-                print(f"{options.shape} {options.dtype} {kind}: {count} texts, {tokens} tokens; heddle {count / mine:.0f} texts/s, "
+                print(f"{options.shape} {options.dtype}, heddle {options.weights}, {kind}: {count} texts, {tokens} tokens; heddle {count / mine:.0f} texts/s, "
                       f"{tokens / mine:.0f} tok/s, {100 * least / mine:.0f} % of the peak; torch {count / other:.0f} texts/s, "
                       f"{100 * least / other:.0f} %; ratio {other / mine:.2f}", flush=True)
         finally:
