@@ -58,7 +58,7 @@ absl::StatusOr<TokenizerParts> BuildGgufWordPiece(std::span<const WordPieceEntry
     const auto id = static_cast<TokenId>(i);
     const std::string text = UsualText(entries[i]);
     if (absl::Status added = parts.tokens.AddPossiblyTwice(id, text); !added.ok()) {
-      return fail(added.message());
+      return fail(std::string(added.message()));
     }
     if (entries[i].is_special) {
       parts.added.push_back({.id = id, .content = text, .special = true});

@@ -9,6 +9,7 @@
 #include "nlohmann/json.hpp"
 #include "tests/support/gguf_writer.h"
 #include "tests/support/paths.h"
+#include "tests/support/safetensors_writer.h"
 #include "tests/support/temp_dir.h"
 #include "tests/text/tokenizer/random_text.h"
 
