@@ -28,12 +28,12 @@ constexpr std::string_view kModernBertArchitectures[] = {"ModernBertModel",
                                                          "ModernBertForMaskedLM"};
 constexpr std::string_view kNomicBertArchitectures[] = {"NomicBertModel", "NomicBertForMaskedLM"};
 constexpr std::string_view kEuroBertArchitectures[] = {"EuroBertModel", "EuroBertForMaskedLM"};
-constexpr std::string_view kGemmaArchitectures[] = {"Gemma3TextModel"};
+constexpr std::string_view kEmbeddingGemmaArchitectures[] = {"Gemma3TextModel"};
 constexpr std::string_view kBertGguf[] = {"bert"};
 constexpr std::string_view kModernBertGguf[] = {"modern-bert"};
 constexpr std::string_view kNomicBertGguf[] = {"nomic-bert"};
 constexpr std::string_view kEuroBertGguf[] = {"eurobert"};
-constexpr std::string_view kGemmaGguf[] = {"gemma-embedding"};
+constexpr std::string_view kEmbeddingGemmaGguf[] = {"gemma-embedding"};
 
 const NameMap& BertNames() {
   static const NameMap names = {
@@ -477,8 +477,8 @@ Family EuroBert(const Family& llama) {
 Family EmbeddingGemma(const Family& gemma3) {
   Family gemma = gemma3;
   gemma.name = "embedding_gemma";
-  gemma.architectures = kGemmaArchitectures;
-  gemma.gguf_architectures = kGemmaGguf;
+  gemma.architectures = kEmbeddingGemmaArchitectures;
+  gemma.gguf_architectures = kEmbeddingGemmaGguf;
   gemma.is_encoder = true;
   gemma.refine = RefineEmbeddingGemma;
   gemma.refine_gguf = RefineGgufEmbeddingGemma;
