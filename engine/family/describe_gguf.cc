@@ -6,6 +6,7 @@
 #include "base/message.h"
 #include "base/status.h"
 #include "engine/family/describe.h"
+#include "engine/family/encoder_gguf.h"
 #include "engine/family/family_names.h"
 #include "engine/family/known_keys.h"
 
@@ -359,7 +360,13 @@ absl::StatusOr<ModelDescription> DescribeGguf(const GgufFile& gguf, const Tensor
   if (family->refine_gguf != nullptr) {
     HEDDLE_RETURN_IF_ERROR(family->refine_gguf(source, find, &description.spec, &names));
   }
+  if (like.empty()) {
+    HEDDLE_RETURN_IF_ERROR(ReadGgufDirections(source, *family, &description.spec));
+  }
   description.names = MakeNames(names, "", description.spec);
+  if (like.empty()) {
+    HEDDLE_RETURN_IF_ERROR(DescribeGgufPooled(source, *family, find, &description));
+  }
   HEDDLE_RETURN_IF_ERROR(ReadSpecialIds(gguf, values.vocab, &description));
   // Who names the architecture itself knows more keys than its row.
   if (like.empty()) HEDDLE_RETURN_IF_ERROR(RefuseUnreadKeys(source));

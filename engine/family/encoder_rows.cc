@@ -1,10 +1,14 @@
 #include "engine/family/encoder_rows.h"
 
+#include <algorithm>
 #include <string>
+#include <utility>
 
 #include "base/message.h"
 #include "base/status.h"
 #include "engine/family/describe.h"
+#include "engine/family/encoder_gguf.h"
+#include "engine/family/family_refine.h"
 #include "nlohmann/json.hpp"
 
 namespace heddle::engine {
@@ -22,6 +26,14 @@ constexpr std::string_view kDistilBertArchitectures[] = {"DistilBertModel",
                                                          "DistilBertForMaskedLM"};
 constexpr std::string_view kModernBertArchitectures[] = {"ModernBertModel",
                                                          "ModernBertForMaskedLM"};
+constexpr std::string_view kNomicBertArchitectures[] = {"NomicBertModel", "NomicBertForMaskedLM"};
+constexpr std::string_view kEuroBertArchitectures[] = {"EuroBertModel", "EuroBertForMaskedLM"};
+constexpr std::string_view kEmbeddingGemmaArchitectures[] = {"Gemma3TextModel"};
+constexpr std::string_view kBertGguf[] = {"bert"};
+constexpr std::string_view kModernBertGguf[] = {"modern-bert"};
+constexpr std::string_view kNomicBertGguf[] = {"nomic-bert"};
+constexpr std::string_view kEuroBertGguf[] = {"eurobert"};
+constexpr std::string_view kEmbeddingGemmaGguf[] = {"gemma-embedding"};
 
 const NameMap& BertNames() {
   static const NameMap names = {
@@ -93,6 +105,23 @@ const NameMap& ModernBertNames() {
   return names;
 }
 
+const NameMap& NomicBertNames() {
+  static const NameMap names = {.embed = "embeddings.word_embeddings.weight",
+                                .token_types = "embeddings.token_type_embeddings.weight",
+                                .embed_norm = "emb_ln.weight",
+                                .embed_norm_bias = "emb_ln.bias",
+                                .layer = {.attn_post_norm = "encoder.layers.{}.norm1.weight",
+                                          .attn_post_norm_bias = "encoder.layers.{}.norm1.bias",
+                                          .qkv = "encoder.layers.{}.attn.Wqkv.weight",
+                                          .o = "encoder.layers.{}.attn.out_proj.weight",
+                                          .mlp_post_norm = "encoder.layers.{}.norm2.weight",
+                                          .mlp_post_norm_bias = "encoder.layers.{}.norm2.bias",
+                                          .gate = "encoder.layers.{}.mlp.fc12.weight",
+                                          .up = "encoder.layers.{}.mlp.fc11.weight",
+                                          .down = "encoder.layers.{}.mlp.fc2.weight"}};
+  return names;
+}
+
 // Refuses what makes a decoder of an encoder's name, and positions that are not absolute.
 absl::Status RefuseDecoder(const JsonSource& config) {
   HEDDLE_ASSIGN_OR_RETURN(const bool is_decoder, config.BoolOr("is_decoder", false));
@@ -104,16 +133,6 @@ absl::Status RefuseDecoder(const JsonSource& config) {
   if (positions == "absolute") return absl::OkStatus();
   return config.Unsupported("position_embedding_type", base::Quote(positions),
                             "supported is \"absolute\"");
-}
-
-// The common part of BERT and its kin.
-void ApplyBert(ModelSpec* spec) {
-  spec->embedding_norm = true;
-  spec->final_norm = false;
-  for (LayerSpec& layer : spec->layers) {
-    layer.attention.both_ways = true;
-    layer.stream_norm = true;
-  }
 }
 
 absl::Status RefineBert(const JsonSource& config, ModelSpec* spec, NameMap*) {
@@ -211,6 +230,57 @@ absl::Status RefineModernBert(const JsonSource& config, ModelSpec* spec, NameMap
   return absl::OkStatus();
 }
 
+// Refuses what the older form of config.json may ask for and the row cannot express.
+absl::Status RefuseOtherNomic(const JsonSource& config) {
+  for (const std::string_view key :
+       {"prenorm", "causal", "rotary_emb_interleaved", "qkv_proj_bias", "mlp_fc1_bias",
+        "mlp_fc2_bias", "use_rms_norm", "parallel_block"}) {
+    HEDDLE_ASSIGN_OR_RETURN(const bool is_on, config.BoolOr(key, false));
+    if (is_on) return config.Unsupported(key, "true", "expected false");
+  }
+  constexpr std::string_view kExperts = "moe_every_n_layers";
+  if (config.Has(kExperts)) {
+    HEDDLE_ASSIGN_OR_RETURN(const int64_t every, config.Int(kExperts));
+    if (every != 0) return config.Unsupported(kExperts, base::StrCat(every), "expected 0");
+  }
+  HEDDLE_ASSIGN_OR_RETURN(const std::string name, config.StringOr("activation_function", "swiglu"));
+  if (name == "swiglu") return absl::OkStatus();
+  return config.Unsupported("activation_function", base::Quote(name), "supported is swiglu");
+}
+
+// Positions beyond the trained ones are scaled by the text's length ("rotary_scaling_factor"), for
+// which the decoder has no op: the model is served up to that length.
+absl::Status RefineNomicBert(const JsonSource& config, ModelSpec* spec, NameMap* names) {
+  HEDDLE_RETURN_IF_ERROR(RefineBert(config, spec, names));
+  static_cast<void>(config.Has("head_dim"));
+  if (!config.Has("n_embd")) return absl::OkStatus();
+  HEDDLE_RETURN_IF_ERROR(RefuseOtherNomic(config));
+  static_cast<void>(config.Has("rotary_scaling_factor"));
+  HEDDLE_ASSIGN_OR_RETURN(const int32_t trained,
+                          config.DimOr("max_trained_positions", kMaxContext, 2048));
+  spec->max_context = std::min(spec->max_context, trained);
+  return absl::OkStatus();
+}
+
+absl::Status RefineEuroBert(const JsonSource&, ModelSpec* spec, NameMap*) {
+  for (LayerSpec& layer : spec->layers) layer.attention.both_ways = true;
+  return absl::OkStatus();
+}
+
+// The window is a width: half of it lies on either side of a row.
+absl::Status RefineEmbeddingGemma(const JsonSource& config, ModelSpec* spec, NameMap* names) {
+  HEDDLE_RETURN_IF_ERROR(RefineGemma3(config, spec, names));
+  HEDDLE_ASSIGN_OR_RETURN(const bool both_ways,
+                          config.BoolOr("use_bidirectional_attention", false));
+  if (!both_ways) return absl::OkStatus();
+  for (LayerSpec& layer : spec->layers) {
+    AttentionSpec& attention = layer.attention;
+    attention.both_ways = true;
+    if (attention.window > 0) attention.window = attention.window / 2 + 1;
+  }
+  return absl::OkStatus();
+}
+
 HeadLayer Matrix(int32_t in, int32_t out, const std::string& name,
                  HeadActivation activation = HeadActivation::kNone) {
   return {.in = in,
@@ -270,6 +340,19 @@ absl::Status ModernBertClasses(const JsonSource& config, std::string_view, int32
   return absl::OkStatus();
 }
 
+absl::Status EuroBertClasses(const JsonSource& config, std::string_view, int32_t hidden,
+                             int32_t n_labels, PooledOutput* output) {
+  HEDDLE_ASSIGN_OR_RETURN(const std::string pooling, config.StringOr("classifier_pooling", "late"));
+  if (pooling != "bos" && pooling != "mean") {
+    return config.Unsupported("classifier_pooling", base::Quote(pooling),
+                              "supported are bos and mean");
+  }
+  output->pooling = pooling == "bos" ? Pooling::kFirst : Pooling::kMean;
+  output->layers = {Matrix(hidden, hidden, "dense", HeadActivation::kGelu),
+                    Matrix(hidden, n_labels, "classifier")};
+  return absl::OkStatus();
+}
+
 Family Bert() {
   Family bert;
   bert.name = bert.model_type = "bert";
@@ -288,6 +371,8 @@ Family Bert() {
   bert.names = &BertNames();
   bert.refine = RefineBert;
   bert.classifier = BertClasses;
+  bert.gguf_architectures = kBertGguf;
+  bert.refine_gguf = RefineGgufBert;
   return bert;
 }
 
@@ -295,6 +380,7 @@ Family Roberta(std::string_view name, std::span<const std::string_view> architec
   Family roberta = Bert();
   roberta.name = roberta.model_type = name;
   roberta.architectures = architectures;
+  roberta.gguf_architectures = {};
   roberta.prefix = "roberta.";
   roberta.refine = RefineRoberta;
   roberta.classifier = RobertaClasses;
@@ -305,6 +391,7 @@ Family DistilBert() {
   Family distilbert = Bert();
   distilbert.name = distilbert.model_type = "distilbert";
   distilbert.architectures = kDistilBertArchitectures;
+  distilbert.gguf_architectures = {};
   distilbert.keys.hidden = "dim";
   distilbert.keys.n_layers = "n_layers";
   distilbert.keys.n_heads = "n_heads";
@@ -334,18 +421,92 @@ Family ModernBert() {
   modern.names = &ModernBertNames();
   modern.refine = RefineModernBert;
   modern.classifier = ModernBertClasses;
+  modern.gguf_architectures = kModernBertGguf;
+  modern.refine_gguf = RefineGgufModernBert;
   return modern;
+}
+
+Family NomicBert() {
+  Family nomic = Bert();
+  nomic.name = nomic.model_type = "nomic_bert";
+  nomic.architectures = kNomicBertArchitectures;
+  nomic.unless_key = "n_embd";
+  nomic.activation = "silu";
+  nomic.rope_theta = 1000.0;
+  nomic.max_context = 2048;
+  nomic.gated = nomic.rope = true;
+  nomic.qkv_bias = nomic.out_bias = nomic.mlp_bias = Flag::Never();
+  nomic.prefix = "nomic_bert.";
+  nomic.names = &NomicBertNames();
+  nomic.refine = RefineNomicBert;
+  nomic.gguf_architectures = kNomicBertGguf;
+  return nomic;
+}
+
+// config.json as it was before transformers had the class: with GPT-2's keys.
+Family OlderNomicBert() {
+  Family nomic = NomicBert();
+  nomic.unless_key = {};
+  nomic.keys.hidden = "n_embd";
+  nomic.keys.n_layers = "n_layer";
+  nomic.keys.n_heads = "n_head";
+  nomic.keys.inter = "n_inner";
+  nomic.keys.max_context = "n_positions";
+  nomic.keys.norm_eps = "layer_norm_epsilon";
+  nomic.keys.rope_theta = "rotary_emb_base";
+  nomic.keys.rotary_part = "rotary_emb_fraction";
+  nomic.gguf_architectures = {};
+  return nomic;
+}
+
+Family EuroBert(const Family& llama) {
+  Family euro = llama;
+  euro.name = euro.model_type = "eurobert";
+  euro.architectures = kEuroBertArchitectures;
+  euro.gguf_architectures = kEuroBertGguf;
+  euro.gguf_rope_layout = RopeLayout::kHalf;
+  euro.gguf_renormalise = false;
+  euro.norm_eps = 1e-5;
+  euro.max_context = 8192;
+  euro.is_encoder = true;
+  euro.refine = RefineEuroBert;
+  euro.classifier = EuroBertClasses;
+  return euro;
+}
+
+Family EmbeddingGemma(const Family& gemma3) {
+  Family gemma = gemma3;
+  gemma.name = "embedding_gemma";
+  gemma.architectures = kEmbeddingGemmaArchitectures;
+  gemma.gguf_architectures = kEmbeddingGemmaGguf;
+  gemma.is_encoder = true;
+  gemma.refine = RefineEmbeddingGemma;
+  gemma.refine_gguf = RefineGgufEmbeddingGemma;
+  return gemma;
 }
 
 }  // namespace
 
-std::vector<Family> EncoderRows() {
+void ApplyBert(ModelSpec* spec) {
+  spec->embedding_norm = true;
+  spec->final_norm = false;
+  for (LayerSpec& layer : spec->layers) {
+    layer.attention.both_ways = true;
+    layer.stream_norm = true;
+  }
+}
+
+std::vector<Family> EncoderRows(const Family& gemma3, const Family& llama) {
   return {Bert(),
           Roberta("roberta", kRobertaArchitectures),
           Roberta("xlm-roberta", kXlmRobertaArchitectures),
           Roberta("camembert", kCamembertArchitectures),
           DistilBert(),
-          ModernBert()};
+          ModernBert(),
+          NomicBert(),
+          OlderNomicBert(),
+          EuroBert(llama),
+          EmbeddingGemma(gemma3)};
 }
 
 }  // namespace heddle::engine

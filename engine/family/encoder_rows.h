@@ -8,6 +8,10 @@
 
 namespace heddle::engine {
 
-std::vector<Family> EncoderRows();
+// `gemma3`: the row of the decoder whose layers EmbeddingGemma has, `llama` that of EuroBERT's.
+std::vector<Family> EncoderRows(const Family& gemma3, const Family& llama);
+
+// Makes encoder layers of BERT's kind: rows see all of the text, and norms are behind the sums.
+void ApplyBert(ModelSpec* spec);
 
 }  // namespace heddle::engine

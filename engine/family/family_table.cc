@@ -480,7 +480,7 @@ std::span<const Family> FamilyTable() {
     rows.insert(rows.end(), gemma4.begin(), gemma4.end());
     const std::vector<Family> llama4 = Llama4Rows(Llama());
     rows.insert(rows.end(), llama4.begin(), llama4.end());
-    const std::vector<Family> encoders = EncoderRows();
+    const std::vector<Family> encoders = EncoderRows(Gemma3(), Llama());
     rows.insert(rows.end(), encoders.begin(), encoders.end());
     return rows;
   }();

@@ -69,6 +69,7 @@ struct Family {
   std::string_view model_type;                           // config.json
   std::span<const std::string_view> architectures;       // config.json; the first is the usual one
   std::span<const std::string_view> gguf_architectures;  // general.architecture
+  std::string_view unless_key = {};  // the row is not for a config.json that has this key
   ConfigKeys keys;
 
   // Defaults of keys that config.json may leave out: those of transformers' config class.

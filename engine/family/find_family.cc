@@ -55,13 +55,16 @@ absl::StatusOr<const Family*> FindFamily(const JsonSource& config) {
       return config.Error("architectures", JsonSource::Show(*architectures), "a list of strings");
     }
     const std::string& name = architectures->front().get_ref<const std::string&>();
+    const auto reads = [&](const Family& family) {
+      return family.unless_key.empty() || !config.Has(family.unless_key);
+    };
     for (const Family& family : FamilyTable()) {
-      if (Contains(family.architectures, name)) return &family;
+      if (Contains(family.architectures, name) && reads(family)) return &family;
       known.insert(known.end(), family.architectures.begin(), family.architectures.end());
     }
     for (const Family& family : FamilyTable()) {
       const auto is_variant = [&](std::string_view of) { return IsVariantOf(name, of); };
-      if (std::ranges::any_of(family.architectures, is_variant)) return &family;
+      if (std::ranges::any_of(family.architectures, is_variant) && reads(family)) return &family;
     }
     return config.Unsupported("architectures", base::Quote(name), Suggest(name, known));
   }

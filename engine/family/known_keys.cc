@@ -23,7 +23,8 @@ constexpr std::string_view kHarmless[] = {
     "seq_length", "tokenizer_model_max_length", "torchscript", "use_bfloat16",
     "chunk_size_feed_forward", "pruned_heads", "gradient_checkpointing",
     "keys_to_ignore_at_inference", "max_length", "min_length", "vocab_file", "data_type",
-    "ignore_index", "pad_vocab_size_multiple",
+    "ignore_index", "pad_vocab_size_multiple", "dense_seq_output", "fused_bias_fc",
+    "fused_dropout_add_ln", "use_xentropy", "mask_token_id",
     // Training.
     "aux_loss_alpha", "ep_size", "init_method", "moe_capacity", "moe_norm_min",
     "initializer_factor", "initializer_range", "init_std", "block_mlp_init_scale",
@@ -122,6 +123,8 @@ constexpr OnlyValue kHarmlessValues[] = {{"attention_bias", "false"},
                                          {"norm_type", "\"layer_norm\""},
                                          {"scale_attn_weights", "true"},
                                          {"multi_query", "false"},
+                                         {"parallel_block_tied_norm", "false"},
+                                         {"scale_attn_by_inverse_layer_idx", "false"},
                                          {"apply_residual_connection_post_layernorm", "false"},
                                          {"final_logit_softcapping", "0.0"},
                                          {"hidden_activation", "\"gelu_pytorch_tanh\""},
@@ -162,7 +165,8 @@ constexpr std::string_view kHarmlessGguf[] = {
     "classifier.output_labels", "leading_dense_block_count", "nextn_predict_layers",
     // Read where they apply: without experts, windows, scaling or latent attention they say
     // nothing.
-    "expert_count", "expert_used_count", "expert_shared_count", "expert_feed_forward_length",
+    "dense_2_feat_in", "dense_2_feat_out", "dense_3_feat_in", "dense_3_feat_out", "expert_count",
+    "expert_used_count", "expert_shared_count", "expert_feed_forward_length",
     "interleave_moe_layer_step",  // a layer has experts where the file has their tensors
     "expert_shared_feed_forward_length", "expert_group_count", "expert_group_used_count",
     "expert_gating_func", "expert_weights_norm", "expert_weights_scale", "feed_forward_length",
@@ -178,8 +182,7 @@ struct OnlyNumber {
   std::string_view key;
   double value;
 };
-constexpr OnlyNumber kHarmlessGgufValues[] = {{"attention.causal", 1},
-                                              {"attention.clamp_kqv", 0},
+constexpr OnlyNumber kHarmlessGgufValues[] = {{"attention.clamp_kqv", 0},
                                               {"attention.max_alibi_bias", 0},
                                               {"attention.scale", 0},
                                               {"embedding_scale", 1},

@@ -90,11 +90,10 @@ constexpr OtherArchitecture kOthers[] = {
     {"dream llada llada-moe rnd1 DreamModel LLaDAModelLM diffusion_gemma", "",
      "diffusion of text: it does not write from left to right"},
     {"t5 t5encoder T5ForConditionalGeneration t5gemma", "", "an encoder beside the decoder"},
-    {"bert modern-bert", "bert", "a row for GGUF: it is an encoder, which runs from a folder"},
-    {"nomic-bert nomic_bert nomic-bert-moe neo-bert jina-bert-v2 jina-bert-v3 eurobert "
-     "NomicBertModel NewModel GteModel EuroBertModel MPNetModel AlbertModel DebertaV2Model",
+    {"nomic-bert-moe neo-bert jina-bert-v2 jina-bert-v3 JinaBertModel JinaBertForMaskedLM "
+     "NewModel GteModel MPNetModel AlbertModel DebertaV2Model",
      "bert", "a row of its own among encoders"},
-    {"gemma-embedding llama-embed Gemma3TextModel", "gemma3",
+    {"llama-embed LlamaBidirectionalModel", "eurobert",
      "a row of its own among encoders: attention in both directions"},
     {"clip wavtokenizer-dec", "", "a decoder: it is a model of images or sound"},
 };

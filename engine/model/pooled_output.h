@@ -39,6 +39,8 @@ struct PooledOutput {
   bool normalize = true;            // an embedding gets length 1
   std::vector<std::string> labels;  // of classes; empty: the output is an embedding
   ScoreRule rule = ScoreRule::kRaw;
+  // The first of several classes says how well two texts fit (Qwen3-Reranker's "yes").
+  bool first_class_ranks = false;
   // Texts that are put before others, by the name of their use, and the one that is used where a
   // client names none.
   std::vector<std::pair<std::string, std::string>> prompts;

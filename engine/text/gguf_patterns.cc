@@ -102,6 +102,7 @@ constexpr std::array kPatterns = {
     GgufPattern{"jina-v2-de", kGpt2},
     GgufPattern{"jina-v2-code", kGpt2},
     GgufPattern{"roberta-bpe", kGpt2},
+    GgufPattern{"modern-bert", kGpt2},
     GgufPattern{"trillion", kGpt2},
     GgufPattern{"mpt", kGpt2},
     GgufPattern{"olmo", kGpt2},

@@ -12,6 +12,7 @@
 #include "engine/files/gguf.h"
 #include "engine/text/bpe_vocabulary.h"
 #include "engine/text/gguf_patterns.h"
+#include "engine/text/gguf_wordpiece.h"
 #include "engine/text/loaders.h"
 #include "engine/text/sentencepiece_vocab.h"
 
@@ -23,6 +24,8 @@ using Type = SentencePieceVocabulary::Type;
 // Texts of the token that ends a turn, for files that do not give its id.
 constexpr std::array<std::string_view, 7> kEndOfTurn = {
     "<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|eom_id|>", "<|return|>", "<turn|>"};
+
+constexpr std::string_view kSeparator = "tokenizer.ggml.seperator_token_id";  // spelt so
 
 // The entries that every kind of vocabulary has.
 struct Entries {
@@ -47,11 +50,14 @@ class VocabularyReader {
       HEDDLE_ASSIGN_OR_RETURN(parts, ReadSentencePiece(kind == "t5"));
     } else if (kind == "gemma4") {
       HEDDLE_ASSIGN_OR_RETURN(parts, ReadMetaspaceBpe());
+    } else if (kind == "bert") {
+      HEDDLE_ASSIGN_OR_RETURN(parts, ReadWordPiece());
     } else {
-      return Fail(
-          base::StrCat("tokenizer.ggml.model is '", kind, "', expected gpt2, llama, t5 or gemma4"));
+      return Fail(base::StrCat("tokenizer.ggml.model is '", kind,
+                               "', expected gpt2, llama, t5, gemma4 or bert"));
     }
     HEDDLE_RETURN_IF_ERROR(ReadEnds(&parts));
+    HEDDLE_RETURN_IF_ERROR(ReadPair(&parts));
     HEDDLE_ASSIGN_OR_RETURN(const std::string_view chat_template,
                             file_.StringOr("tokenizer.chat_template", ""));
     parts.chat_template = chat_template;
@@ -98,6 +104,51 @@ class VocabularyReader {
           base::StrCat(key, " is ", id, ", expected an id in [0, ", entries_.tokens.size(), ")"));
     }
     return static_cast<TokenId>(id);
+  }
+
+  absl::StatusOr<TokenizerParts> ReadWordPiece() const {
+    WordPieceIds ids;
+    HEDDLE_ASSIGN_OR_RETURN(ids.begin, ReadId("tokenizer.ggml.bos_token_id"));
+    if (ids.begin < 0) {
+      HEDDLE_ASSIGN_OR_RETURN(ids.begin, ReadId("tokenizer.ggml.cls_token_id"));
+    }
+    HEDDLE_ASSIGN_OR_RETURN(ids.end, ReadId(kSeparator));
+    HEDDLE_ASSIGN_OR_RETURN(ids.unknown, ReadId("tokenizer.ggml.unknown_token_id"));
+    std::vector<WordPieceEntry> entries;
+    for (size_t i = 0; i < entries_.tokens.size(); ++i) {
+      const Type type = entries_.TypeOf(i);
+      entries.push_back({.text = entries_.tokens[i],
+                         .is_special = type == Type::kControl || type == Type::kUnknown});
+    }
+    return BuildGgufWordPiece(entries, ids, file_.name());
+  }
+
+  // The order of two texts and what is around them: a template of a reranker that is a decoder, or
+  // what an encoder's tokens say. RoBERTa puts two tokens between the texts, the others one.
+  absl::Status ReadPair(TokenizerParts* parts) const {
+    HEDDLE_ASSIGN_OR_RETURN(const std::string_view text,
+                            file_.StringOr("tokenizer.chat_template.rerank", ""));
+    if (!text.empty()) {
+      parts->pair.is_known = true;
+      parts->pair.text = text;
+      return absl::OkStatus();
+    }
+    constexpr std::string_view kAddSeparator = "tokenizer.ggml.add_sep_token";
+    constexpr std::string_view kTypes = "tokenizer.ggml.token_type_count";
+    const bool is_encoder = file_.Has(kAddSeparator) || file_.Has(kTypes);
+    if (!is_encoder || parts->prefix.size() != 1 || parts->suffix.size() != 1) {
+      return absl::OkStatus();
+    }
+    HEDDLE_ASSIGN_OR_RETURN(const bool adds, file_.BoolOr(kAddSeparator, false));
+    HEDDLE_ASSIGN_OR_RETURN(const int64_t n_types, file_.IntOr(kTypes, 0));
+    const TokenId end = parts->suffix.front();
+    parts->pair = {.is_known = true,
+                   .before = parts->prefix,
+                   .between = {end},
+                   .behind = {end},
+                   .types_differ = n_types > 1};
+    if (adds && parts->tokens.Text(end) == "</s>") parts->pair.between.push_back(end);
+    return absl::OkStatus();
   }
 
   absl::StatusOr<TokenizerParts> ReadSentencePiece(bool is_unigram) const {

@@ -49,6 +49,9 @@ struct PairTemplate {
   std::vector<TokenId> between;
   std::vector<TokenId> behind;
   bool types_differ = false;  // tokens from the second text on have the type 1
+  // One text with "{query}" and "{document}" in their places, and the model's own tokens around
+  // them; where it is not empty, the lists of tokens are.
+  std::string text = {};
 };
 
 struct TokenizerParts;

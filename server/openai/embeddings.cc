@@ -185,12 +185,12 @@ absl::Status ReadClassify(const RequestFields<fields::kClassify>& body,
   return AddTexts(*body.Value<"input">(), "input", body, context, request);
 }
 
-// Whether texts are compared by a class, which must be the only one.
+// Whether texts are compared by a class: the only one, or the first where the model says so.
 absl::Status ChooseComparison(bool use_activation, EmbeddingRequest* request) {
   request->use_activation = use_activation;
   request->reads_pairs = Classifies(*request);
   const size_t n_labels = request->reads_pairs ? request->head->output().labels.size() : 1;
-  if (n_labels == 1) return absl::OkStatus();
+  if (n_labels == 1 || request->head->output().first_class_ranks) return absl::OkStatus();
   return FieldError("model", base::StrCat("this model has ", n_labels,
                                           " classes, and texts are compared by one: use "
                                           "/v1/classify"));

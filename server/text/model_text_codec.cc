@@ -6,6 +6,7 @@
 
 #include "base/message.h"
 #include "base/status.h"
+#include "base/strings.h"
 #include "engine/text/detokenizer.h"
 #include "nlohmann/json.hpp"
 
@@ -254,6 +255,30 @@ absl::StatusOr<std::vector<TokenId>> ModelTextCodec::Encode(std::string_view tex
                                                  "), and the model has only ", vocab_, " tokens"));
 }
 
+// What is behind the second text stays where the whole is cut.
+absl::StatusOr<TextPair> ModelTextCodec::EncodeInText(std::string_view around,
+                                                      std::string_view first,
+                                                      std::string_view second, size_t limit) const {
+  constexpr std::string_view kDocument = "{document}";
+  TextPair pair;
+  const size_t at = around.find(kDocument);
+  const std::string_view head = around.substr(0, at);
+  const std::string_view tail =
+      at == std::string_view::npos ? std::string_view() : around.substr(at + kDocument.size());
+  std::string text = base::ReplaceAll(head, "{query}", first);
+  if (at != std::string_view::npos) text.append(second).append(tail);
+  HEDDLE_ASSIGN_OR_RETURN(pair.tokens, Encode(text, false));
+  if (pair.tokens.size() <= limit) return pair;
+  HEDDLE_ASSIGN_OR_RETURN(const std::vector<TokenId> end, Encode(tail, false));
+  if (end.size() > limit) {
+    return absl::InvalidArgumentError(base::StrCat(
+        "two texts have ", end.size(), " tokens behind them, and ", limit, " are to be read"));
+  }
+  pair.tokens.resize(limit - end.size());
+  pair.tokens.insert(pair.tokens.end(), end.begin(), end.end());
+  return pair;
+}
+
 absl::StatusOr<TextPair> ModelTextCodec::EncodePair(std::string_view first, std::string_view second,
                                                     size_t limit) const {
   TextPair pair;
@@ -270,6 +295,7 @@ absl::StatusOr<TextPair> ModelTextCodec::EncodePair(std::string_view first, std:
     if (pair.tokens.size() > limit) pair.tokens.resize(limit);
     return pair;
   }
+  if (!around.text.empty()) return EncodeInText(around.text, first, second, limit);
   HEDDLE_ASSIGN_OR_RETURN(std::vector<TokenId> left, Encode(first, false));
   HEDDLE_ASSIGN_OR_RETURN(std::vector<TokenId> right, Encode(second, false));
   const size_t specials = around.before.size() + around.between.size() + around.behind.size();

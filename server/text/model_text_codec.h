@@ -67,6 +67,9 @@ class ModelTextCodec final : public TextCodec {
                  const Options& options);
 
   engine::grammar::Vocabulary MakeVocabulary() const;
+  // Two texts in their places of PairTemplate::text.
+  absl::StatusOr<TextPair> EncodeInText(std::string_view around, std::string_view first,
+                                        std::string_view second, size_t limit) const;
   bool IsKnown(TokenId token) const { return token >= 0 && token < vocab_; }
   absl::StatusOr<std::string> Render(const nlohmann::ordered_json& context) const;
 

@@ -5,7 +5,9 @@ tests/model/pooled_models_test.cc.
 A case has the files of a folder as users have them (config.json and what sentence-transformers keeps
 beside it), tensors (name, shape, scale, offset; values by synthetic_weights.py), prompts of several
 lengths, and what the folder's model makes of each: the embedding, or the logits and the scores of
-classes. Everything in float32 on the CPU with eager attention.
+classes. Everything in float32 on the CPU with eager attention. Some cases say also what the GGUF file
+holds that llama.cpp's converter makes of the folder: architecture, metadata, and for every tensor how
+it comes from the folder's; names are those of the `gguf` package.
 
 Run with the versions in requirements.txt: ./make_pooled_goldens.py
 """
@@ -14,6 +16,7 @@ import copy
 import json
 import pathlib
 
+import gguf
 import torch
 import transformers
 
@@ -22,6 +25,7 @@ import synthetic_weights
 
 HERE = pathlib.Path(__file__).parent
 LENGTHS = (1, 7, 33, 61)
+LONG = (1, 17, 100, 700)
 
 LLAMA = dict(models.SMALL_LLAMA, num_hidden_layers=2)
 QWEN3 = dict(models.QWEN3, num_hidden_layers=2)
@@ -45,6 +49,30 @@ MODERNBERT = dict(
     local_rope_theta=700.0, pad_token_id=0, norm_eps=1e-5, hidden_activation="gelu",
     position_embedding_type="absolute", cls_token_id=1, sep_token_id=2)
 
+NOMIC = dict(
+    architectures=["NomicBertModel"], model_type="nomic_bert", vocab_size=301, hidden_size=60,
+    intermediate_size=104, num_hidden_layers=3, num_attention_heads=5, max_position_embeddings=64,
+    type_vocab_size=2, hidden_act="silu", layer_norm_eps=1e-12, pad_token_id=0)
+# The same as its first files have it, with GPT-2's keys.
+OLDER_NOMIC = dict(
+    architectures=["NomicBertModel"], model_type="nomic_bert", vocab_size=301, n_embd=60, n_inner=104,
+    n_layer=3, n_head=5, n_positions=256, max_trained_positions=64, type_vocab_size=2,
+    activation_function="swiglu", layer_norm_epsilon=1e-12, pad_token_id=0, rotary_emb_base=700,
+    rotary_emb_fraction=1.0, rotary_emb_interleaved=False, rotary_emb_scale_base=None,
+    rotary_scaling_factor=2, causal=False, prenorm=False, qkv_proj_bias=False, mlp_fc1_bias=False,
+    mlp_fc2_bias=False, use_rms_norm=False, parallel_block=False, parallel_block_tied_norm=False,
+    attn_pdrop=0.0, embd_pdrop=0.0, resid_pdrop=0.0, fused_bias_fc=True, fused_dropout_add_ln=True,
+    dense_seq_output=True, use_flash_attn=True, use_xentropy=True, pad_vocab_size_multiple=64,
+    scale_attn_weights=True, scale_attn_by_inverse_layer_idx=False, reorder_and_upcast_attn=False)
+EUROBERT = dict(
+    architectures=["EuroBertModel"], model_type="eurobert", vocab_size=301, hidden_size=64,
+    intermediate_size=96, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+    max_position_embeddings=128, rms_norm_eps=1e-5, pad_token_id=0, bos_token_id=1, eos_token_id=2,
+    rope_parameters=dict(rope_type="default", rope_theta=2500.0), mask_token_id=3)
+EMBEDDING_GEMMA = {
+    **{k: v for k, v in models.GEMMA3.items() if k != "rope_scaling"},
+    "architectures": ["Gemma3TextModel"], "use_bidirectional_attention": True, "sliding_window": 12}
+
 TRANSFORMER = dict(idx=0, name="0", path="", type="sentence_transformers.models.Transformer")
 
 
@@ -67,9 +95,44 @@ def dense(inputs, outputs, activation, bias=True):
                 activation_function=f"torch.nn.modules.{activation}")
 
 
+def first_of(config, *keys):
+    """The value of the first of these keys that the config has."""
+    return next(config[key] for key in keys if key in config)
+
+
 def labels(*names):
     return dict(id2label={str(i): name for i, name in enumerate(names)},
                 label2id={name: i for i, name in enumerate(names)})
+
+
+ARCH = gguf.MODEL_ARCH
+KEYS = gguf.Keys
+NOT_CAUSAL = (KEYS.Attention.CAUSAL, False)
+
+
+def gguf_keys(config, pooling_type, *more):
+    """Metadata of an encoder or an embedding model, as the converter writes it."""
+    size = first_of(config, "hidden_size", "dim", "n_embd")
+    return [
+        (KEYS.LLM.VOCAB_SIZE, config["vocab_size"]), (KEYS.LLM.EMBEDDING_LENGTH, size),
+        (KEYS.LLM.BLOCK_COUNT, first_of(config, "num_hidden_layers", "n_layers", "n_layer")),
+        (KEYS.LLM.FEED_FORWARD_LENGTH,
+         first_of(config, "intermediate_size", "hidden_dim", "n_inner")),
+        (KEYS.Attention.HEAD_COUNT,
+         first_of(config, "num_attention_heads", "n_heads", "n_head")),
+        (KEYS.LLM.POOLING_TYPE, int(pooling_type)), *more]
+
+
+POOL = gguf.PoolingType
+LAYER_NORM = (KEYS.Attention.LAYERNORM_EPS, 1e-12)
+LABELS = "{arch}.classifier.output_labels"
+
+
+def bert_gguf(config, pooling_type, *more, offset=0, eps=1e-12):
+    context = config["max_position_embeddings"] - offset
+    return dict(arch=ARCH.BERT, offset=offset, keys=gguf_keys(
+        config, pooling_type, (KEYS.LLM.CONTEXT_LENGTH, context), NOT_CAUSAL,
+        (KEYS.Attention.LAYERNORM_EPS, eps), *more))
 
 
 CASES = {
@@ -95,6 +158,15 @@ CASES = {
     "qwen3_reranker": dict(config=dict(
         QWEN3, architectures=["Qwen3ForSequenceClassification"], pad_token_id=0,
         **labels("LABEL_0"))),
+    "qwen3_yes_no": dict(
+        config=dict(QWEN3, architectures=["Qwen3ForSequenceClassification"], pad_token_id=0,
+                    **labels("yes", "no")),
+        gguf=dict(arch=ARCH.QWEN3, keys=gguf_keys(
+            QWEN3, POOL.RANK, (KEYS.LLM.CONTEXT_LENGTH, 128), (LABELS, ["yes", "no"]),
+            (KEYS.Attention.HEAD_COUNT_KV, QWEN3["num_key_value_heads"]),
+            (KEYS.Attention.KEY_LENGTH, 32), (KEYS.Attention.VALUE_LENGTH, 32),
+            (KEYS.Attention.LAYERNORM_RMS_EPS, QWEN3["rms_norm_eps"]),
+            (KEYS.Rope.FREQ_BASE, QWEN3.get("rope_theta", 10000.0))))),
     "llama_reward": dict(config=dict(
         LLAMA, architectures=["LlamaForSequenceClassification"], pad_token_id=0,
         problem_type="regression", **labels("reward"))),
@@ -105,7 +177,7 @@ CASES = {
         LLAMA, architectures=["LlamaForSequenceClassification"], pad_token_id=0,
         problem_type="multi_label_classification", **labels("a", "b", "c", "d"))),
     "bert_mean": dict(
-        config=BERT, pool="mean", pairs=True,
+        config=BERT, pool="mean", pairs=True, gguf=bert_gguf(BERT, POOL.MEAN),
         files={"modules.json": modules(("Pooling", "1_Pooling"), ("Normalize", "2_Normalize")),
                "1_Pooling/config.json": pooling("mean_tokens", 60)}),
     "bert_first_relu": dict(
@@ -120,20 +192,30 @@ CASES = {
         BERT, architectures=["BertForSequenceClassification"], num_hidden_layers=2,
         **labels("a", "b", "c"))),
     "roberta_first": dict(
-        config=ROBERTA, pool="first",
+        config=ROBERTA, pool="first", gguf=bert_gguf(ROBERTA, POOL.CLS, offset=2, eps=1e-5),
         files={"modules.json": modules(("Pooling", "1_Pooling"), ("Normalize", "2_Normalize")),
                "1_Pooling/config.json": pooling("cls_token", 60)}),
-    "xlm_roberta_reranker": dict(config=dict(
-        ROBERTA, architectures=["XLMRobertaForSequenceClassification"], model_type="xlm-roberta",
-        num_hidden_layers=2, **labels("LABEL_0"))),
+    "xlm_roberta_reranker": dict(
+        config=dict(
+            ROBERTA, architectures=["XLMRobertaForSequenceClassification"],
+            model_type="xlm-roberta", num_hidden_layers=2, **labels("LABEL_0")),
+        gguf=bert_gguf(dict(ROBERTA, num_hidden_layers=2), POOL.RANK, (LABELS, ["LABEL_0"]),
+                       offset=2, eps=1e-5)),
     "camembert_without_modules": dict(
         config=dict(ROBERTA, architectures=["CamembertModel"], model_type="camembert",
                     num_hidden_layers=2), pool="mean", files={}),
     "distilbert_mean": dict(config=DISTILBERT, pool="mean", files={}),
-    "distilbert_classes": dict(config=dict(
-        DISTILBERT, architectures=["DistilBertForSequenceClassification"], **labels("no", "yes"))),
+    "distilbert_classes": dict(
+        config=dict(DISTILBERT, architectures=["DistilBertForSequenceClassification"],
+                    **labels("no", "yes")),
+        gguf=bert_gguf(DISTILBERT, POOL.RANK)),
     "modernbert_first": dict(
         config=MODERNBERT, pool="first",
+        gguf=dict(arch=ARCH.MODERN_BERT, keys=gguf_keys(
+            MODERNBERT, POOL.CLS, (KEYS.LLM.CONTEXT_LENGTH, 128), NOT_CAUSAL,
+            (KEYS.Attention.LAYERNORM_EPS, 1e-5), (KEYS.Attention.SLIDING_WINDOW, 12),
+            (KEYS.Attention.SLIDING_WINDOW_PATTERN, 3), (KEYS.Rope.SCALING_TYPE, "none"),
+            (KEYS.Rope.FREQ_BASE, 5000.0), (KEYS.Rope.FREQ_BASE_SWA, 700.0))),
         files={"modules.json": modules(("Pooling", "1_Pooling")),
                "1_Pooling/config.json": pooling("cls_token")}),
     "modernbert_as_saved": dict(
@@ -148,20 +230,137 @@ CASES = {
     "modernbert_reranker": dict(config=dict(
         MODERNBERT, architectures=["ModernBertForSequenceClassification"], num_hidden_layers=3,
         classifier_pooling="mean", **labels("LABEL_0"))),
+    "modernbert_classes": dict(
+        config=dict(MODERNBERT, architectures=["ModernBertForSequenceClassification"],
+                    num_hidden_layers=3, **labels("a", "b")),
+        gguf=dict(arch=ARCH.MODERN_BERT, keys=gguf_keys(
+            dict(MODERNBERT, num_hidden_layers=3), POOL.RANK, (KEYS.LLM.CONTEXT_LENGTH, 128),
+            NOT_CAUSAL, (KEYS.Attention.LAYERNORM_EPS, 1e-5), (LABELS, ["a", "b"]),
+            (KEYS.Attention.SLIDING_WINDOW, 12), (KEYS.Rope.FREQ_BASE, 5000.0),
+            (KEYS.Rope.FREQ_BASE_SWA, 700.0)))),
+    "nomic_mean": dict(
+        config=dict(NOMIC, rope_parameters=dict(rope_type="default", rope_theta=700.0)),
+        pool="mean", pairs=True, files={},
+        gguf=dict(arch=ARCH.NOMIC_BERT, keys=gguf_keys(
+            NOMIC, POOL.MEAN, (KEYS.LLM.CONTEXT_LENGTH, 64), NOT_CAUSAL, LAYER_NORM,
+            (KEYS.Rope.FREQ_BASE, 700.0)))),
+    "nomic_older_keys": dict(
+        config=OLDER_NOMIC, pool="mean", files={},
+        run_config=dict(NOMIC, rope_parameters=dict(rope_type="default", rope_theta=700.0))),
+    "nomic_classes": dict(
+        config=dict(NOMIC, architectures=["NomicBertForSequenceClassification"],
+                    **labels("a", "b", "c"))),
+    "eurobert_mean": dict(
+        config=EUROBERT, pool="mean", files={},
+        gguf=dict(arch=ARCH.EUROBERT, keys=gguf_keys(
+            EUROBERT, POOL.MEAN, (KEYS.LLM.CONTEXT_LENGTH, 128), NOT_CAUSAL,
+            (KEYS.Attention.HEAD_COUNT_KV, 2), (KEYS.Attention.LAYERNORM_RMS_EPS, 1e-5),
+            (KEYS.Rope.SCALING_TYPE, "none"), (KEYS.Rope.FREQ_BASE, 2500.0)))),
+    "eurobert_reranker": dict(config=dict(
+        EUROBERT, architectures=["EuroBertForSequenceClassification"], classifier_pooling="bos",
+        **labels("LABEL_0"))),
+    "embedding_gemma": dict(
+        config=EMBEDDING_GEMMA, pool="mean",
+        files={"modules.json": modules(("Pooling", "1_Pooling"), ("Dense", "2_Dense"),
+                                       ("Dense", "3_Dense"), ("Normalize", "4_Normalize")),
+               "1_Pooling/config.json": pooling("mean_tokens"),
+               "2_Dense/config.json": dense(64, 96, "linear.Identity", bias=False),
+               "3_Dense/config.json": dense(96, 48, "linear.Identity", bias=False)},
+        gguf=dict(arch=ARCH.GEMMA_EMBEDDING, keys=gguf_keys(
+            EMBEDDING_GEMMA, POOL.MEAN, (KEYS.LLM.CONTEXT_LENGTH, 128), NOT_CAUSAL,
+            (KEYS.Attention.HEAD_COUNT_KV, EMBEDDING_GEMMA["num_key_value_heads"]),
+            (KEYS.Attention.KEY_LENGTH, 32), (KEYS.Attention.VALUE_LENGTH, 32),
+            (KEYS.Attention.LAYERNORM_RMS_EPS, EMBEDDING_GEMMA["rms_norm_eps"]),
+            (KEYS.Attention.SLIDING_WINDOW, 12), (KEYS.Attention.SLIDING_WINDOW_PATTERN, 3),
+            (KEYS.Rope.FREQ_BASE, 100000.0), (KEYS.Rope.FREQ_BASE_SWA, 5000.0),
+            ("{arch}.dense_2_feat_in", 64), ("{arch}.dense_2_feat_out", 96)))),
+    # Texts as long as passages, some of them longer than a window.
+    "bert_long": dict(config=dict(BERT, max_position_embeddings=1024), pool="mean", files={},
+                      lengths=LONG),
+    "modernbert_long": dict(
+        config=dict(MODERNBERT, max_position_embeddings=1024, local_attention=96), pool="mean",
+        files={}, lengths=LONG),
+    "nomic_long": dict(
+        config=dict(NOMIC, max_position_embeddings=1024,
+                    rope_parameters=dict(rope_type="default", rope_theta=700.0)),
+        pool="mean", files={}, lengths=LONG),
+    "xlm_roberta_long": dict(
+        config=dict(ROBERTA, architectures=["XLMRobertaForSequenceClassification"],
+                    model_type="xlm-roberta", num_hidden_layers=2, max_position_embeddings=1026,
+                    **labels("LABEL_0")), lengths=LONG),
 }
 
+# NomicBERT's files keep the names of its first code, which transformers renames while loading.
+NOMIC_NAMES = (
+    ("layers.", "encoder.layers."), ("embeddings.LayerNorm", "emb_ln"),
+    ("self_attn.o_proj", "attn.out_proj"), ("up_proj", "fc11"), ("gate_proj", "fc12"),
+    ("down_proj", "fc2"), ("post_attention_layernorm", "norm1"), ("post_mlp_layernorm", "norm2"))
+QKV = ("q_proj", "k_proj", "v_proj")
 
-def fill(module, prefix=""):
+
+def file_name(kind, name):
+    """The name in the file of a module's parameter, its part of that tensor, and their number."""
+    if kind != "nomic_bert":
+        return name, 0, 1
+    for old, new in NOMIC_NAMES:
+        name = name.replace(old, new)
+    for part, old in enumerate(QKV):
+        if old in name:
+            return name.replace(f"self_attn.{old}", "attn.Wqkv"), part, 3
+    return name, 0, 1
+
+
+def fill(module, kind=""):
     """Sets all parameters; returns the tensors of the file."""
     tensors = []
     with torch.no_grad():
         for name, parameter in module.named_parameters():
             shape = list(parameter.shape)
             scale, offset = models.scale_and_offset(name.lower(), shape)
-            parameter.copy_(torch.from_numpy(
-                synthetic_weights.values(prefix + name, shape, scale, offset)))
-            tensors.append([prefix + name, shape, scale, offset])
+            stored, part, parts = file_name(kind, name)
+            shape[0] *= parts
+            values = torch.from_numpy(synthetic_weights.values(stored, shape, scale, offset))
+            parameter.copy_(values.chunk(parts)[part])
+            if part == 0:
+                tensors.append([stored, shape, scale, offset])
     return tensors
+
+
+# Layers behind the pooled state, as the converter names them.
+HEAD_NAMES = {"classifier.weight": "cls.output.weight", "classifier.bias": "cls.output.bias",
+              "score.weight": "cls.output.weight"}
+
+
+def gguf_tensor(case, names, name):
+    """The name in the GGUF file of a folder's tensor and what is done to it; None: left out."""
+    for prefix in ("bert.", "roberta.", "distilbert.", "nomic_bert.", "model."):
+        name = name.removeprefix(prefix)
+    if name.startswith("pooler."):
+        return None
+    operation = []
+    if name == "embeddings.position_embeddings.weight" and case["gguf"].get("offset"):
+        operation = ["behind", case["gguf"]["offset"]]
+    if case["config"]["model_type"].startswith("gemma") and name.endswith("norm.weight"):
+        operation = ["add_one"]
+    if name in HEAD_NAMES:
+        return HEAD_NAMES[name], operation
+    for spelling in (name, "model." + name):
+        target = names.get_name(spelling, try_suffixes=(".weight", ".bias"))
+        if target is not None:
+            return target, operation
+    raise ValueError(f"{name} has no name in GGUF")
+
+
+def gguf_file(case, tensors, folder_tensors):
+    """What the GGUF file of a case holds."""
+    arch = gguf.MODEL_ARCH_NAMES[case["gguf"]["arch"]]
+    names = gguf.get_tensor_name_map(case["gguf"]["arch"], 16)
+    made = [(gguf_tensor(case, names, name), name) for name, *_ in tensors]
+    file = [[*target, [name]] for target, name in made if target is not None]
+    file += [[f"dense_{folder[0]}.weight", [], [f"{folder}/linear.weight"]]
+             for folder in folder_tensors]
+    metadata = [[key.format(arch=arch), value] for key, value in case["gguf"]["keys"]]
+    return dict(architecture=arch, metadata=metadata, file=file, short_factors=[])
 
 
 def build(config):
@@ -222,12 +421,13 @@ def dense_modules(case):
 
 def make_case(name, case):
     torch.manual_seed(0)
-    model = build(case["config"])
-    tensors = fill(model)
+    run_config = case.get("run_config", case["config"])
+    model = build(run_config)
+    tensors = fill(model, run_config["model_type"])
     folders, folder_tensors = dense_modules(case)
     vocab = case["config"]["vocab_size"]
     prompts = [[(17 * i * i + 29 * i + 11 + n) % (vocab - 2) + 2 for i in range(n)]
-               for n in LENGTHS]
+               for n in case.get("lengths", LENGTHS)]
     outputs, scores = [], []
     # Where the second text of each prompt begins; -1: there is none.
     seconds = [len(ids) // 2 if len(ids) > 1 else -1 for ids in prompts] if case.get("pairs") else []
@@ -241,7 +441,10 @@ def make_case(name, case):
             else:
                 outputs.append(embed(model, case, given, folders))
     rounded = [[models.rounded(x) for x in row.tolist()] for row in outputs]
-    return dict(name=name, config=case["config"], files=case.get("files", {}), tensors=tensors,
+    extra = {}
+    if "gguf" in case:
+        extra["gguf"] = gguf_file(case, tensors, folder_tensors)
+    return dict(name=name, **extra, config=case["config"], files=case.get("files", {}), tensors=tensors,
                 folder_tensors=folder_tensors, prompts=prompts, seconds=seconds, outputs=rounded,
                 scores=[[models.rounded(x) for x in row.tolist()] for row in scores])
 

@@ -11,6 +11,7 @@
 #include "engine/model/load.h"
 #include "engine/model/pooled_head.h"
 #include "nlohmann/json.hpp"
+#include "tests/support/gguf_model.h"
 #include "tests/support/goldens.h"
 #include "tests/support/greedy_runner.h"
 #include "tests/support/safetensors_writer.h"
@@ -33,14 +34,18 @@ json CaseOf(const std::string& name) {
   return {};
 }
 
-std::vector<test::TensorToWrite> Tensors(const json& entries) {
+test::Golden GoldenOf(const json& entries) {
   test::Golden golden;
   golden.dtype = "F32";
   for (const json& entry : entries) {
     golden.tensors.push_back(
         {.name = entry.at(0), .shape = entry.at(1), .scale = entry.at(2), .offset = entry.at(3)});
   }
-  return test::SyntheticTensors(golden);
+  return golden;
+}
+
+std::vector<test::TensorToWrite> Tensors(const json& entries) {
+  return test::SyntheticTensors(GoldenOf(entries));
 }
 
 // Writes the folder of a case.
@@ -56,6 +61,17 @@ std::filesystem::path WriteFolder(const json& entry, const std::filesystem::path
     test::WriteFile(folder / name / "model.safetensors", test::SafetensorsBytes(Tensors(tensors)));
   }
   return folder;
+}
+
+// Writes the GGUF file of a case that has one.
+std::filesystem::path WriteGgufOf(const json& entry, const std::filesystem::path& path) {
+  test::GgufModel model;
+  model.folder = GoldenOf(entry.at("tensors"));
+  for (const auto& [name, tensors] : entry.at("folder_tensors").items()) {
+    model.modules.emplace(name, GoldenOf(tensors));
+  }
+  model.file = std::make_shared<const json>(entry.at("gguf"));
+  return test::WriteGguf(model, path);
 }
 
 engine::LoadOptions Options(const std::string& ops, int32_t tp = 1, int32_t pp = 1) {
@@ -109,6 +125,12 @@ void CheckCase(const json& entry, engine::LocalModel& model, int32_t chunk) {
   }
 }
 
+// A text of an encoder is read at once.
+int32_t ChunkFor(const engine::LocalModel& model) {
+  const engine::ExecutorLimits& limits = model.executor->limits();
+  return limits.whole_prompts ? limits.max_context : 64;
+}
+
 TEST_CASE("Embeddings and scores equal transformers' within 2e-4", "[golden]") {
   for (const json& entry : Cases()) {
     test::TempDir dir;
@@ -118,12 +140,68 @@ TEST_CASE("Embeddings and scores equal transformers' within 2e-4", "[golden]") {
       INFO(entry["name"] << " on " << ops << ": " << model.status().ToString());
       REQUIRE(model.ok());
       REQUIRE(model->head != nullptr);
-      CheckCase(entry, *model, /*chunk=*/64);
+      CheckCase(entry, *model, ChunkFor(*model));
       // Rows of an encoder see what is behind them.
       if (model->executor->limits().whole_prompts) continue;
       CheckCase(entry, *model, /*chunk=*/7);
     }
   }
+}
+
+TEST_CASE("GGUF files give transformers' embeddings and scores", "[golden]") {
+  int found = 0;
+  for (const json& entry : Cases()) {
+    if (!entry.contains("gguf")) continue;
+    ++found;
+    test::TempDir dir;
+    const std::filesystem::path file = WriteGgufOf(entry, dir.path() / "model.gguf");
+    for (const std::string ops : {"reference", "auto"}) {
+      auto model = engine::LoadLocalModel(file, Options(ops));
+      INFO(entry["name"] << " on " << ops << ": " << model.status().ToString());
+      REQUIRE(model.ok());
+      REQUIRE(model->head != nullptr);
+      CHECK(model->unused_tensors.empty());
+      CheckCase(entry, *model, /*chunk=*/64);
+    }
+  }
+  CHECK(found == 10);
+}
+
+TEST_CASE("GGUF files whose output cannot be had are refused by name", "[golden]") {
+  using Catch::Contains;
+  const auto refusal = [](const json& entry) {
+    test::TempDir dir;
+    const std::filesystem::path file = WriteGgufOf(entry, dir.path() / "model.gguf");
+    auto model = engine::LoadLocalModel(file, Options("auto"));
+    REQUIRE_FALSE(model.ok());
+    return std::string(model.status().message());
+  };
+  const auto set = [](json* entry, const std::string& key, const json& value) {
+    for (json& pair : (*entry)["gguf"]["metadata"]) {
+      if (pair[0].get<std::string>().ends_with(key)) pair[1] = value;
+    }
+  };
+  json entry = CaseOf("bert_mean");
+  set(&entry, ".pooling_type", 9);
+  CHECK_THAT(refusal(entry), Contains("pooling_type") && Contains("0 to 4"));
+  set(&entry, ".pooling_type", 4);
+  CHECK_THAT(refusal(entry), Contains("cls.output.weight"));
+  entry = CaseOf("bert_mean");
+  set(&entry, ".attention.causal", true);
+  CHECK_THAT(refusal(entry), Contains("attention.causal"));
+  // A cross-encoder of BERT's without the layer that its class is read through.
+  entry = CaseOf("xlm_roberta_reranker");
+  std::erase_if(entry["gguf"]["file"].get_ref<json::array_t&>(), [](const json& tensor) {
+    return tensor[0].get<std::string>().starts_with("cls.") &&
+           !tensor[0].get<std::string>().starts_with("cls.output");
+  });
+  CHECK_THAT(refusal(entry), Contains("cls.weight"));
+  entry = CaseOf("xlm_roberta_reranker");
+  set(&entry, ".classifier.output_labels", {"a", "b"});
+  CHECK_THAT(refusal(entry), Contains("classifier.output_labels"));
+  entry = CaseOf("modernbert_first");
+  set(&entry, ".sliding_window_pattern", {1, 0});
+  CHECK_THAT(refusal(entry), Contains("sliding_window_pattern"));
 }
 
 TEST_CASE("Ranks and stages give the same embeddings and scores", "[golden]") {
@@ -134,7 +212,7 @@ TEST_CASE("Ranks and stages give the same embeddings and scores", "[golden]") {
       auto model = engine::LoadLocalModel(folder, Options("auto", tp, pp));
       INFO(entry["name"] << ", " << tp << " x " << pp << ": " << model.status().ToString());
       REQUIRE(model.ok());
-      CheckCase(entry, *model, /*chunk=*/64);
+      CheckCase(entry, *model, ChunkFor(*model));
     }
   }
 }
@@ -159,7 +237,9 @@ std::vector<scheduler::GenerationRequest> PooledRequests(const engine::LocalMode
   for (uint64_t i = 1; i <= 24; ++i) {
     scheduler::GenerationRequest request;
     request.id = scheduler::RequestId{i};
-    for (uint64_t t = 1 + (*random)() % 60; t > 0; --t) {
+    constexpr uint64_t kLengths[] = {1, 17, 100, 700};
+    const bool is_long = limits.max_context > 700;
+    for (uint64_t t = is_long ? kLengths[i % 4] : 1 + (*random)() % 60; t > 0; --t) {
       request.prompt.push_back(static_cast<engine::TokenId>(
           2 + (*random)() % (static_cast<uint64_t>(limits.vocab) - 2)));
     }
@@ -175,12 +255,14 @@ std::vector<scheduler::GenerationRequest> PooledRequests(const engine::LocalMode
 
 TEST_CASE("States of texts are the same bits alone and under load", "[golden]") {
   for (const std::string name : {"llama_mean_dense", "qwen3_reranker", "bert_mean",
-                                 "modernbert_first", "modernbert_reranker"}) {
+                                 "modernbert_first", "modernbert_reranker", "embedding_gemma",
+                                 "nomic_mean", "eurobert_mean", "bert_long", "modernbert_long"}) {
     test::TempDir dir;
     auto model =
         engine::LoadLocalModel(WriteFolder(CaseOf(name), dir.path() / "model"), Options("auto"));
     REQUIRE(model.ok());
-    const scheduler::SchedulerOptions plain = OptionsFor(model->executor->limits());
+    const engine::ExecutorLimits& limits = model->executor->limits();
+    const scheduler::SchedulerOptions plain = OptionsFor(limits);
     std::mt19937_64 random(11);
     const auto requests = PooledRequests(*model, &random);
     std::map<scheduler::RequestId, std::vector<float>> alone;
@@ -192,7 +274,7 @@ TEST_CASE("States of texts are the same bits alone and under load", "[golden]") 
     REQUIRE(alone.size() == requests.size());
     for (int round = 0; round < 6; ++round) {
       scheduler::SchedulerOptions options = plain;
-      options.num_pages = 8 + static_cast<int32_t>(random() % 40);
+      options.num_pages = (limits.max_context > 700 ? 64 : 8) + static_cast<int32_t>(random() % 40);
       if (!options.whole_prompts) options.max_step_tokens = 2 + static_cast<int32_t>(random() % 62);
       options.prefix_cache = !options.whole_prompts && round % 2 == 1;
       INFO(name << ", " << options.num_pages << " pages, " << options.max_step_tokens << " rows");

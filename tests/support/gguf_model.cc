@@ -229,6 +229,12 @@ Matrix Apply(Matrix matrix, const json& operation) {
     matrix.shape.erase(matrix.shape.begin() + 1);
     return matrix;
   }
+  if (name == "behind") {
+    const auto rows = operation.at(1).get<int64_t>();
+    matrix.values.erase(matrix.values.begin(), matrix.values.begin() + rows * matrix.row_size());
+    matrix.shape[0] -= rows;
+    return matrix;
+  }
   HEDDLE_CHECK(name == "add_one", "unknown operation " + name);
   for (float& value : matrix.values) value += 1.0f;
   return matrix;
@@ -244,8 +250,13 @@ Matrix Load(const Golden& folder, const std::string& name) {
 
 // One tensor of the folder, or several (experts) stacked. Like the converter, without a dimension
 // of one in front.
-Matrix Stack(const Golden& folder, const json& names) {
-  Matrix stack = Load(folder, names.at(0));
+Matrix Stack(const GgufModel& model, const json& names) {
+  const std::string first = names.at(0);
+  if (const size_t slash = first.find('/'); slash != std::string::npos) {
+    return Load(model.modules.at(first.substr(0, slash)), first.substr(slash + 1));
+  }
+  const Golden& folder = model.folder;
+  Matrix stack = Load(folder, first);
   if (stack.shape.size() == 2 && stack.shape[0] == 1) stack.shape.erase(stack.shape.begin());
   if (names.size() == 1) return stack;
   stack.shape.insert(stack.shape.begin(), static_cast<int64_t>(names.size()));
@@ -265,6 +276,9 @@ void AddValue(const std::string& key, const json& value, GgufWriter* writer) {
     writer->Bool(key, value);
   } else if (value.is_number_integer()) {
     writer->U32(key, value);
+  } else if (value.is_array() && value.at(0).is_string()) {
+    const auto list = value.get<std::vector<std::string>>();
+    writer->Strings(key, list);
   } else if (value.is_array()) {
     const auto list = value.get<std::vector<int32_t>>();
     writer->Ints(key, list);
@@ -305,7 +319,7 @@ std::filesystem::path WriteGguf(const GgufModel& model, const std::filesystem::p
   writer.String("general.architecture", file.at("architecture").get<std::string>());
   for (const json& entry : file.at("metadata")) AddValue(entry.at(0), entry.at(1), &writer);
   for (const json& entry : file.at("file")) {
-    AddTensor(entry.at(0), Apply(Stack(model.folder, entry.at(2)), entry.at(1)), &writer);
+    AddTensor(entry.at(0), Apply(Stack(model, entry.at(2)), entry.at(1)), &writer);
   }
   if (const auto divisors = file.value("rope_freqs", std::vector<float>()); !divisors.empty()) {
     AddTensor("rope_freqs.weight", {{static_cast<int64_t>(divisors.size())}, divisors}, &writer);

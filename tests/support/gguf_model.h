@@ -1,8 +1,9 @@
-// Models of tests/golden/gguf_models.json: each as a Hugging Face folder and as the GGUF file that
-// llama.cpp's converter makes of it.
+// Models of tests/golden/gguf_models.json and pooled_models.json: each as a Hugging Face folder and
+// as the GGUF file that llama.cpp's converter makes of it.
 #pragma once
 
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -13,7 +14,8 @@
 namespace heddle::test {
 
 struct GgufModel {
-  Golden folder;  // without prompt and logits
+  Golden folder;                          // without prompt and logits
+  std::map<std::string, Golden> modules;  // tensors of folders in it, "<folder>/<name>" in `file`
   // architecture, metadata [[key, value]], file [[name, operation, [folder's tensors]]]
   std::shared_ptr<const nlohmann::json> file;
 };
