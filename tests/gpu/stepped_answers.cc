@@ -19,7 +19,7 @@ using scheduler::Scheduler;
 using scheduler::SchedulerOptions;
 
 constexpr int32_t kStepTokens = 96, kStepSeqs = 12;
-constexpr int32_t kSpacing = 2;      // steps between two requests
+constexpr int32_t kSpacing = 2;      // steps between two requests, unless pages are few
 constexpr int32_t kPrefix = 48;      // tokens that every third prompt begins with
 constexpr int32_t kDraftTokens = 5;  // of a draft
 
@@ -51,7 +51,7 @@ SchedulerOptions OptionsFor(const engine::ExecutorLimits& limits,
   }
   const int64_t pages =
       options.page_rule().MostPages(static_cast<int32_t>(longest), limits.windows) + adapter_pages;
-  options.num_pages = static_cast<int32_t>(std::min<int64_t>(pages + 4, limits.num_pages));
+  options.num_pages = static_cast<int32_t>(std::min<int64_t>(pages + 1, limits.num_pages));
   options.num_host_pages = std::min(16, limits.num_host_pages);
   return options;
 }
@@ -91,7 +91,8 @@ class Runner {
 
   absl::StatusOr<bool> Step() {
     const int64_t now = ++step_ * kStepUs;
-    while (added_ < requests_.size() && step_ > kSpacing * static_cast<int64_t>(added_)) {
+    const int64_t spacing = way_.few_pages ? 0 : kSpacing;
+    while (added_ < requests_.size() && step_ > spacing * static_cast<int64_t>(added_)) {
       scheduler_.Add(requests_[added_++], now);
     }
     engine::StepPlan& plan = plans_[step_ % 2];
