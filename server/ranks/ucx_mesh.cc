@@ -61,22 +61,14 @@ class UcxMesh final : public RankMesh, public std::enable_shared_from_this<UcxMe
   void BeginOp() { ops_.fetch_add(1, std::memory_order_relaxed); }
   void StartSend(const void* data, int64_t bytes, int32_t to);
   bool FinishSends();
-  // Begins to take the next message of a rank into a buffer of the mesh, which stays as it is until
-  // the next part of that rank, or into `data`; FinishReceive waits for it and gives its length.
-  void StartPart(int32_t from, int64_t most_bytes);
-  void StartReceive(int32_t from, void* data, int64_t most_bytes);
-  bool FinishReceive(int32_t from, int64_t* bytes);
-  bool ReceiveAll(int32_t from, void* data, int64_t bytes);
-  const char* PartOf(int32_t from) const { return links_[static_cast<size_t>(from)].part.data(); }
+  bool Receive(int32_t from, std::vector<char>* buffer, int64_t* bytes);
+  bool ReceiveInto(int32_t from, void* data, int64_t bytes);
 
  private:
   struct Link {
     ucp_ep_h endpoint = nullptr;
     uint32_t sent = 0;
     uint32_t received = 0;
-    std::vector<char> part;
-    void* receiving = nullptr;  // of the message that was asked for; null: it is there
-    ucp_tag_recv_info_t arrived{};
     std::string name;
     UcxMesh* mesh = nullptr;
   };
@@ -96,6 +88,8 @@ class UcxMesh final : public RankMesh, public std::enable_shared_from_this<UcxMe
   bool WaitFor(void* request, const Link* peer);
   void Fail(const Link* peer, ucs_status_t status);
   void Broke(const Link& link, ucs_status_t status);
+  std::optional<ucp_tag_message_h> Probe(int32_t from, ucp_tag_recv_info_t* info);
+  bool Take(ucp_tag_message_h message, void* data, size_t bytes, const Link& link);
 
   const UcxLibrary& ucx_;
   const Options options_;
@@ -281,62 +275,56 @@ bool UcxMesh::FinishSends() {
   return WaitFor(ucx_.worker_flush(worker_, &param), nullptr);
 }
 
-void UcxMesh::StartPart(int32_t from, int64_t most_bytes) {
-  std::vector<char>& part = links_[static_cast<size_t>(from)].part;
-  if (part.size() < static_cast<size_t>(most_bytes)) part.resize(static_cast<size_t>(most_bytes));
-  StartReceive(from, part.data(), most_bytes);
+std::optional<ucp_tag_message_h> UcxMesh::Probe(int32_t from, ucp_tag_recv_info_t* info) {
+  Link& link = links_[static_cast<size_t>(from)];
+  const ucp_tag_t tag = Tag(from, link.received++);
+  ucp_tag_message_h message = nullptr;
+  const auto is_there = [&] {
+    message = ucx_.tag_probe(worker_, tag, ~ucp_tag_t{0}, /*remove=*/1, info);
+    return message != nullptr;
+  };
+  if (!WaitUntil(is_there, &link)) return std::nullopt;
+  return message;
 }
 
-// Asked for before they come, messages are put into place as they do.
-void UcxMesh::StartReceive(int32_t from, void* data, int64_t most_bytes) {
-  Link& link = links_[static_cast<size_t>(from)];
+bool UcxMesh::Take(ucp_tag_message_h message, void* data, size_t bytes, const Link& link) {
   ucp_request_param_t param{};
-  param.op_attr_mask = UCP_OP_ATTR_FIELD_RECV_INFO;
-  param.recv_info.tag_info = &link.arrived;
-  link.receiving = ucx_.tag_recv(worker_, data, static_cast<size_t>(most_bytes),
-                                 Tag(from, link.received++), ~ucp_tag_t{0}, &param);
+  return WaitFor(ucx_.tag_msg_recv(worker_, data, bytes, message, &param), &link);
 }
 
-bool UcxMesh::FinishReceive(int32_t from, int64_t* bytes) {
-  Link& link = links_[static_cast<size_t>(from)];
-  void* request = std::exchange(link.receiving, nullptr);
-  ucs_status_t status = UCS_PTR_STATUS(request);
-  if (UCS_PTR_IS_PTR(request)) {
-    status = UCS_INPROGRESS;
-    const bool in_time = WaitUntil(
-        [&] { return (status = ucx_.tag_recv_test(request, &link.arrived)) != UCS_INPROGRESS; },
-        &link);
-    if (status == UCS_INPROGRESS) {
-      pending_.push_back(request);  // the destructor ends it
-      return false;
-    }
-    ucx_.request_free(request);
-    if (!in_time) return false;
+bool UcxMesh::Receive(int32_t from, std::vector<char>* buffer, int64_t* bytes) {
+  ucp_tag_recv_info_t info{};
+  const std::optional<ucp_tag_message_h> message = Probe(from, &info);
+  if (!message) return false;
+  const Link& link = links_[static_cast<size_t>(from)];
+  if (info.length > static_cast<size_t>(options_.max_message_bytes)) {
+    Abort(absl::InvalidArgumentError(base::StrCat(link.name, " sent ", std::to_string(info.length),
+                                                  " bytes at a time, more than any step has")));
+    return false;
   }
-  if (status == UCS_ERR_MESSAGE_TRUNCATED) {
-    Abort(absl::InvalidArgumentError(
-        base::StrCat(link.name, " sent more bytes than the step has in op ", ops())));
-  } else if (status != UCS_OK) {
-    Fail(&link, status);
-  }
-  *bytes = static_cast<int64_t>(link.arrived.length);
-  return status == UCS_OK;
+  if (buffer->size() < info.length) buffer->resize(info.length);
+  *bytes = static_cast<int64_t>(info.length);
+  return Take(*message, buffer->data(), info.length, link);
 }
 
-bool UcxMesh::ReceiveAll(int32_t from, void* data, int64_t bytes) {
-  StartReceive(from, data, bytes);
-  int64_t received = 0;
-  if (!FinishReceive(from, &received)) return false;
-  if (received == bytes) return true;
-  Abort(absl::InvalidArgumentError(base::StrCat(links_[static_cast<size_t>(from)].name, " sent ",
-                                                received, " bytes where a step has ", bytes)));
-  return false;
+bool UcxMesh::ReceiveInto(int32_t from, void* data, int64_t bytes) {
+  ucp_tag_recv_info_t info{};
+  const std::optional<ucp_tag_message_h> message = Probe(from, &info);
+  if (!message) return false;
+  const Link& link = links_[static_cast<size_t>(from)];
+  if (info.length != static_cast<size_t>(bytes)) {
+    Abort(absl::InvalidArgumentError(base::StrCat(link.name, " sent ", std::to_string(info.length),
+                                                  " bytes where a step has ",
+                                                  std::to_string(bytes))));
+    return false;
+  }
+  return Take(*message, data, info.length, link);
 }
 
 class MeshCommunicator final : public Communicator {
  public:
   MeshCommunicator(std::shared_ptr<UcxMesh> mesh, std::vector<int32_t> members, int32_t own)
-      : mesh_(std::move(mesh)), members_(std::move(members)) {
+      : mesh_(std::move(mesh)), members_(std::move(members)), buffers_(members_.size()) {
     const auto at = std::find(members_.begin(), members_.end(), own);
     HEDDLE_CHECK(at != members_.end(), "a rank joins a group of others");
     rank_ = static_cast<int32_t>(at - members_.begin());
@@ -346,22 +334,11 @@ class MeshCommunicator final : public Communicator {
   int32_t world() const override { return static_cast<int32_t>(members_.size()); }
   bool shares_memory() const override { return false; }
 
-  bool Exchange(const void* part, int64_t bytes, int64_t most_bytes,
-                std::span<const void*> parts) override {
+  bool Exchange(const void* part, int64_t bytes, std::span<const void*> parts) override {
     HEDDLE_CHECK(static_cast<int32_t>(parts.size()) >= world(), "a place for each rank's part");
-    return Meet(part, part == nullptr ? 0 : bytes, most_bytes, parts);
+    return Meet(part, part == nullptr ? 0 : bytes, parts);
   }
-  bool Gather(const void* part, int64_t bytes, int64_t most_bytes, int32_t root,
-              std::span<const void*> parts) override {
-    mesh_->BeginOp();
-    if (rank_ != root) {
-      mesh_->StartSend(part, part == nullptr ? 0 : bytes, members_[static_cast<size_t>(root)]);
-      return mesh_->FinishSends();
-    }
-    StartParts(most_bytes);
-    return FinishParts(part, part == nullptr ? 0 : bytes, parts);
-  }
-  bool Barrier() override { return Meet(nullptr, 0, 0, {}); }
+  bool Barrier() override { return Meet(nullptr, 0, {}); }
 
   bool Send(const void* data, int64_t bytes, int32_t to) override { return Post(data, bytes, to); }
   bool Post(const void* data, int64_t bytes, int32_t to) override {
@@ -371,44 +348,33 @@ class MeshCommunicator final : public Communicator {
   }
   bool Recv(void* data, int64_t bytes, int32_t from) override {
     mesh_->BeginOp();
-    return mesh_->ReceiveAll(members_[static_cast<size_t>(from)], data, bytes);
+    return mesh_->ReceiveInto(members_[static_cast<size_t>(from)], data, bytes);
   }
 
   void Abort(const absl::Status& why) override { mesh_->Abort(why); }
   absl::Status status() const override { return mesh_->status(); }
 
  private:
-  bool Meet(const void* part, int64_t bytes, int64_t most_bytes, std::span<const void*> parts) {
+  bool Meet(const void* part, int64_t bytes, std::span<const void*> parts) {
     mesh_->BeginOp();
-    StartParts(most_bytes);
-    for (const int32_t member : members_) {
-      if (member != members_[static_cast<size_t>(rank_)]) mesh_->StartSend(part, bytes, member);
+    for (int32_t r = 0; r < world(); ++r) {
+      if (r != rank_) mesh_->StartSend(part, bytes, members_[static_cast<size_t>(r)]);
     }
-    return FinishParts(part, bytes, parts) && mesh_->FinishSends();
-  }
-  void StartParts(int64_t most_bytes) {
-    for (const int32_t member : members_) {
-      if (member != members_[static_cast<size_t>(rank_)]) mesh_->StartPart(member, most_bytes);
-    }
-  }
-  // Waits for the parts of all others.
-  bool FinishParts(const void* part, int64_t bytes, std::span<const void*> parts) {
-    bool is_met = true;
     for (int32_t r = 0; r < world(); ++r) {
       const auto at = static_cast<size_t>(r);
       int64_t received = bytes;
-      // All of them, so that none is asked for twice.
-      if (r != rank_) is_met = mesh_->FinishReceive(members_[at], &received) && is_met;
+      if (r != rank_ && !mesh_->Receive(members_[at], &buffers_[at], &received)) return false;
       if (parts.empty()) continue;
       const void* own = bytes > 0 ? part : nullptr;
-      parts[at] = r == rank_ ? own : received > 0 ? mesh_->PartOf(members_[at]) : nullptr;
+      parts[at] = r == rank_ ? own : received > 0 ? buffers_[at].data() : nullptr;
     }
-    return is_met;
+    return mesh_->FinishSends();
   }
 
   const std::shared_ptr<UcxMesh> mesh_;
   const std::vector<int32_t> members_;
   int32_t rank_ = 0;
+  std::vector<std::vector<char>> buffers_;  // [world] the parts of the last meeting
 };
 
 std::shared_ptr<Communicator> UcxMesh::Join(const std::vector<int32_t>& members) {
