@@ -269,7 +269,7 @@ absl::Status RefineEuroBert(const JsonSource&, ModelSpec* spec, NameMap*) {
 
 // The window is a width: half of it lies on either side of a row.
 absl::Status RefineEmbeddingGemma(const JsonSource& config, ModelSpec* spec, NameMap* names) {
-  HEDDLE_RETURN_IF_ERROR(RefineGemma3(config, spec, names));
+  HEDDLE_RETURN_IF_ERROR(RefineGemma3BothWays(config, spec, names));
   HEDDLE_ASSIGN_OR_RETURN(const bool both_ways,
                           config.BoolOr("use_bidirectional_attention", false));
   if (!both_ways) return absl::OkStatus();

@@ -19,9 +19,6 @@ absl::StatusOr<float> ReadSoftcap(const JsonSource& config, std::string_view key
 
 absl::Status RefineGemma(const JsonSource& config, double attention_softcap, double logit_softcap,
                          ModelSpec* spec) {
-  constexpr std::string_view kBidirectional = "use_bidirectional_attention";
-  HEDDLE_ASSIGN_OR_RETURN(bool bidirectional, config.BoolOr(kBidirectional, false));
-  if (bidirectional) return config.Unsupported(kBidirectional, "true", "expected false");
   HEDDLE_ASSIGN_OR_RETURN(double scalar,
                           config.PositiveOr("query_pre_attn_scalar", kMaxFactor, 256.0));
   HEDDLE_ASSIGN_OR_RETURN(float softcap,
@@ -76,12 +73,25 @@ absl::Status RefineGpt2(const JsonSource& config, ModelSpec* spec, NameMap*) {
   return absl::OkStatus();
 }
 
+absl::Status RefuseBothWays(const JsonSource& config) {
+  constexpr std::string_view kBidirectional = "use_bidirectional_attention";
+  HEDDLE_ASSIGN_OR_RETURN(bool bidirectional, config.BoolOr(kBidirectional, false));
+  if (bidirectional) return config.Unsupported(kBidirectional, "true", "expected false");
+  return absl::OkStatus();
+}
+
 absl::Status RefineGemma2(const JsonSource& config, ModelSpec* spec, NameMap*) {
+  HEDDLE_RETURN_IF_ERROR(RefuseBothWays(config));
   return RefineGemma(config, /*attention_softcap=*/50.0, /*logit_softcap=*/30.0, spec);
 }
 
 // A cap on its attention's logits may be in the file, and has no effect in transformers.
-absl::Status RefineGemma3(const JsonSource& config, ModelSpec* spec, NameMap*) {
+absl::Status RefineGemma3(const JsonSource& config, ModelSpec* spec, NameMap* names) {
+  HEDDLE_RETURN_IF_ERROR(RefuseBothWays(config));
+  return RefineGemma3BothWays(config, spec, names);
+}
+
+absl::Status RefineGemma3BothWays(const JsonSource& config, ModelSpec* spec, NameMap*) {
   HEDDLE_RETURN_IF_ERROR(
       RefineGemma(config, /*attention_softcap=*/0.0, /*logit_softcap=*/0.0, spec));
   for (LayerSpec& layer : spec->layers) layer.attention.softcap = 0.0f;

@@ -13,6 +13,8 @@ namespace heddle::engine {
 absl::Status RefineGpt2(const JsonSource& config, ModelSpec* spec, NameMap* names);
 absl::Status RefineGemma2(const JsonSource& config, ModelSpec* spec, NameMap* names);
 absl::Status RefineGemma3(const JsonSource& config, ModelSpec* spec, NameMap* names);
+// As RefineGemma3, of a model whose rows may see those behind them.
+absl::Status RefineGemma3BothWays(const JsonSource& config, ModelSpec* spec, NameMap* names);
 absl::Status RefineSmolLm3(const JsonSource& config, ModelSpec* spec, NameMap* names);
 absl::Status RefineGranite(const JsonSource& config, ModelSpec* spec, NameMap* names);
 absl::Status RefineMixtral(const JsonSource& config, ModelSpec* spec, NameMap* names);

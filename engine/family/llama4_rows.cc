@@ -191,7 +191,8 @@ absl::Status RefineLlama4(const JsonSource& config, ModelSpec* spec, NameMap*) {
 
 // What the file does not say is constant in llama.cpp; the largest model has no norms of queries
 // and keys.
-absl::Status RefineGgufLlama4(const GgufSource&, const TensorFinder&, ModelSpec* spec, NameMap*) {
+absl::Status RefineGgufLlama4(const GgufSource&, const TensorFinder&, ModelSpec* spec,
+                              NameMap* names) {
   constexpr int32_t kExpertsWithoutNorms = 128;
   Attending attending;
   attending.sharpen = {
@@ -206,6 +207,7 @@ absl::Status RefineGgufLlama4(const GgufSource&, const TensorFinder&, ModelSpec*
     layer.moe.weighs_inputs = true;
   }
   attending.chunks = attending.rotates;
+  names->layer.q_norm = names->layer.k_norm = "";  // norms without weights
   ApplyAttending(attending, spec);
   return absl::OkStatus();
 }

@@ -181,7 +181,7 @@ class Loader {
   absl::StatusOr<std::unique_ptr<kernels::PackedWeight>> Table(const std::string& name,
                                                                const Cut& cut) {
     HEDDLE_ASSIGN_OR_RETURN(const CheckpointTensor* tensor, Find(name));
-    WeightSource source = Source(*tensor);
+    WeightSource source = SourceOf(*tensor);  // in GGUF, a table of one row may have one dimension
     const ReleasingReader reader(checkpoint_, *tensor);
     if (tensor->quantized == nullptr && tensor->bytes() >= kLargeBytes) source = reader.source();
     return Pack({&source, 1}, {&tensor, 1}, cut, WeightRole::kTable);

@@ -198,6 +198,7 @@ TEST_CASE("Layers in groups of their own windows give transformers' logits too",
   golden.config = std::make_shared<const nlohmann::json>(std::move(config));
   test::TempDir dir;
   auto executor = Load(WriteModel(golden, dir.path()), ops);
+  INFO(name);
   REQUIRE(executor->limits().windows.size() > 1);
   for (int32_t chunk : {64, 7, 1}) {
     INFO(name << " on " << ops << " in chunks of " << chunk);

@@ -93,6 +93,10 @@ std::vector<float> Run(LocalExecutor& executor, const std::vector<TokenId>& toke
     place += count;
     plan.Clear();
   }
+  plan.ended.push_back(kId);
+  REQUIRE(executor.Submit(plan, {}).ok());
+  StepResult result;
+  REQUIRE(executor.Wait(&result).ok());
   return logits;
 }
 
