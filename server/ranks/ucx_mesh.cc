@@ -334,7 +334,8 @@ class MeshCommunicator final : public Communicator {
   int32_t world() const override { return static_cast<int32_t>(members_.size()); }
   bool shares_memory() const override { return false; }
 
-  bool Exchange(const void* part, int64_t bytes, std::span<const void*> parts) override {
+  bool Exchange(const void* part, int64_t bytes, int64_t /*most_bytes*/,
+                std::span<const void*> parts) override {
     HEDDLE_CHECK(static_cast<int32_t>(parts.size()) >= world(), "a place for each rank's part");
     return Meet(part, part == nullptr ? 0 : bytes, parts);
   }
