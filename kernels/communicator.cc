@@ -122,7 +122,8 @@ class LocalCommunicator final : public Communicator {
   int32_t rank() const override { return rank_; }
   int32_t world() const override { return group_->world(); }
 
-  bool Exchange(const void* part, int64_t /*bytes*/, std::span<const void*> parts) override {
+  bool Exchange(const void* part, int64_t /*bytes*/, int64_t /*most_bytes*/,
+                std::span<const void*> parts) override {
     HEDDLE_CHECK(static_cast<int32_t>(parts.size()) >= world(), "a place for each rank's part");
     return group_->Meet(rank_, round_++, part, &spins_, parts);
   }
@@ -177,7 +178,7 @@ class LocalCommunicator final : public Communicator {
 
 bool Communicator::AllGather(const void* part, void* whole, int64_t bytes) {
   Parts parts;
-  if (!Exchange(part, bytes, parts)) return false;
+  if (!Exchange(part, bytes, bytes, parts)) return false;
   for (int32_t r = 0; r < world(); ++r) {
     std::memcpy(static_cast<char*>(whole) + r * bytes, parts[static_cast<size_t>(r)],
                 static_cast<size_t>(bytes));
@@ -187,7 +188,7 @@ bool Communicator::AllGather(const void* part, void* whole, int64_t bytes) {
 
 bool Communicator::AllToAll(const void* parts, void* received, int64_t bytes) {
   Parts all;
-  if (!Exchange(parts, bytes * world(), all)) return false;
+  if (!Exchange(parts, bytes * world(), bytes * world(), all)) return false;
   for (int32_t r = 0; r < world(); ++r) {
     const char* from = static_cast<const char*>(all[static_cast<size_t>(r)]) + rank() * bytes;
     std::memcpy(static_cast<char*>(received) + r * bytes, from, static_cast<size_t>(bytes));
@@ -197,7 +198,7 @@ bool Communicator::AllToAll(const void* parts, void* received, int64_t bytes) {
 
 bool Communicator::Broadcast(void* data, int64_t bytes, int32_t root) {
   Parts parts;
-  if (!Exchange(rank() == root ? data : nullptr, bytes, parts)) return false;
+  if (!Exchange(rank() == root ? data : nullptr, bytes, bytes, parts)) return false;
   if (rank() != root) {
     std::memcpy(data, parts[static_cast<size_t>(root)], static_cast<size_t>(bytes));
   }

@@ -27,10 +27,17 @@ class Communicator {
   // Whether others' parts are read in place, at no cost but the reading.
   virtual bool shares_memory() const { return true; }
 
-  // Waits until every rank has come with its part of `bytes`. parts[r] is where rank r's part can
-  // be read; it is nullptr if that rank gave nullptr. A rank must not change its part before its
-  // next call of any collective has returned: until then, others may read it.
-  virtual bool Exchange(const void* part, int64_t bytes, std::span<const void*> parts) = 0;
+  // Waits until every rank has come with its part of `bytes`; no rank's has more than `most_bytes`,
+  // which is the same on all. parts[r] is where rank r's part can be read; it is nullptr if that
+  // rank gave nullptr. A rank must not change its part before its next call of any collective has
+  // returned: until then, others may read it.
+  virtual bool Exchange(const void* part, int64_t bytes, int64_t most_bytes,
+                        std::span<const void*> parts) = 0;
+  // The same for parts that rank `root` alone wants: on the others, `parts` may be anything.
+  virtual bool Gather(const void* part, int64_t bytes, int64_t most_bytes, int32_t /*root*/,
+                      std::span<const void*> parts) {
+    return Exchange(part, bytes, most_bytes, parts);
+  }
   // Waits until every rank has come here.
   virtual bool Barrier() = 0;
 

@@ -11,6 +11,7 @@
 // Thread-safety: none; one forward at a time per device.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -185,6 +186,13 @@ struct GatherColumnsArgs {
   Tensor part;                       // [n, own columns] F32, dense; data == nullptr: none
   std::span<const int32_t> borders;  // [world + 1], ascending
   Tensor whole;                      // [n, borders[world]] F32; data == nullptr: not wanted here
+  int32_t root = -1;                 // the only rank that wants it, the same on all; -1: any may
+
+  int32_t most_columns() const {
+    int32_t most = 0;
+    for (size_t r = 1; r < borders.size(); ++r) most = std::max(most, borders[r] - borders[r - 1]);
+    return most;
+  }
 };
 
 // For each row t and each `width` columns of x: x += table[segments[t]], row 0 where the batch has

@@ -38,7 +38,7 @@ void RankOps::AllReduce(const AllReduceArgs& args,
                "all-reduce: the partial sums are not dense");
   const int64_t bytes = target.rows * target.cols * int64_t{sizeof(float)};
   const void* all[kMaxRanks];
-  if (!communicator_->Exchange(args.partial.data, bytes, all)) return;
+  if (!communicator_->Exchange(args.partial.data, bytes, bytes, all)) return;
   Sums sums{.parts = {}, .num_parts = 0, .args = args, .target = target};
   const int32_t world = communicator_->world();
   for (int32_t r = 0; r < world; ++r) {
@@ -57,7 +57,7 @@ void RankOps::AllReduce(const AllReduceArgs& args,
       finish(t, thread);
     }
   });
-  if (!in_two || !communicator_->Exchange(target.data, bytes, all)) return;
+  if (!in_two || !communicator_->Exchange(target.data, bytes, bytes, all)) return;
   const double copy_cost = kNsPerCopiedElement * static_cast<double>(target.cols);
   pool_.ForRange(target.rows, copy_cost, [&](int64_t first, int64_t last, int32_t thread) {
     for (int64_t t = first; t < last; ++t) {
@@ -80,8 +80,13 @@ void RankOps::GatherColumns(const GatherColumnsArgs& args) {
   HEDDLE_CHECK(args.part.data == nullptr || args.part.stride == args.part.cols,
                "gather: the part is not dense");
   const void* all[kMaxRanks];
-  const int64_t bytes = n * args.part.cols * int64_t{sizeof(float)};
-  if (!communicator_->Exchange(args.part.data, bytes, all)) return;
+  const int64_t column_bytes = n * int64_t{sizeof(float)};
+  const int64_t bytes = column_bytes * args.part.cols;
+  const int64_t most_bytes = column_bytes * args.most_columns();
+  const bool are_there =
+      args.root >= 0 ? communicator_->Gather(args.part.data, bytes, most_bytes, args.root, all)
+                     : communicator_->Exchange(args.part.data, bytes, most_bytes, all);
+  if (!are_there) return;
   if (args.whole.data != nullptr) {
     pool_.ForRange(n * world, kNsPerCopiedElement * static_cast<double>(args.whole.cols) / world,
                    [&](int64_t first, int64_t last, int32_t) {
@@ -95,7 +100,8 @@ void RankOps::GatherColumns(const GatherColumnsArgs& args) {
                      }
                    });
   }
-  communicator_->Barrier();
+  // Until others have read this rank's part, if they read it here.
+  if (communicator_->shares_memory()) communicator_->Barrier();
 }
 
 }  // namespace heddle::kernels::cpu

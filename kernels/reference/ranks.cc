@@ -31,7 +31,8 @@ void AllReduce(const HostBatch& batch, const AllReduceArgs& args, Communicator& 
   const bool adds = args.residual.data != nullptr;
   const Tensor target = adds ? args.residual : args.out;
   const void* all[kMaxRanks];
-  if (!communicator.Exchange(args.partial.data, target.rows * target.cols * 4, all)) return;
+  const int64_t bytes = target.rows * target.cols * int64_t{sizeof(float)};
+  if (!communicator.Exchange(args.partial.data, bytes, bytes, all)) return;
   std::vector<const float*> parts;
   for (int32_t r = 0; r < communicator.world(); ++r) {
     if (all[r] != nullptr) parts.push_back(static_cast<const float*>(all[r]));
@@ -49,7 +50,11 @@ void AllReduce(const HostBatch& batch, const AllReduceArgs& args, Communicator& 
 
 void GatherColumns(const GatherColumnsArgs& args, Communicator& communicator) {
   const void* all[kMaxRanks];
-  if (!communicator.Exchange(args.part.data, args.part.rows * args.part.cols * 4, all)) return;
+  const int64_t row_bytes = args.part.rows * int64_t{sizeof(float)};
+  if (!communicator.Exchange(args.part.data, row_bytes * args.part.cols,
+                             row_bytes * args.most_columns(), all)) {
+    return;
+  }
   for (size_t r = 0; args.whole.data != nullptr && r + 1 < args.borders.size(); ++r) {
     const int64_t cols = args.borders[r + 1] - args.borders[r];
     for (int64_t t = 0; all[r] != nullptr && t < args.part.rows; ++t) {

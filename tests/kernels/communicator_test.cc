@@ -35,7 +35,7 @@ TEST_CASE("Every rank sees every rank's part, round after round", "[unit]") {
     for (uint64_t round = 0; round < 2000; ++round) {
       part[round % 2] = 1000 * round + static_cast<uint64_t>(own.rank());
       const void* parts[kMaxRanks];
-      if (!own.Exchange(&part[round % 2], sizeof(uint64_t), parts)) return false;
+      if (!own.Exchange(&part[round % 2], sizeof(uint64_t), sizeof(uint64_t), parts)) return false;
       for (int32_t r = 0; r < world; ++r) {
         const auto seen = *static_cast<const uint64_t*>(parts[r]);
         if (seen != 1000 * round + static_cast<uint64_t>(r)) return false;
@@ -49,7 +49,8 @@ TEST_CASE("A rank may have no part", "[unit]") {
   CHECK(OnRanks(3, [](Communicator& own) {
     const int value = own.rank();
     const void* parts[kMaxRanks];
-    if (!own.Exchange(own.rank() == 1 ? nullptr : &value, sizeof(value), parts)) return false;
+    if (!own.Exchange(own.rank() == 1 ? nullptr : &value, sizeof(value), sizeof(value), parts))
+      return false;
     return parts[1] == nullptr && *static_cast<const int*>(parts[2]) == 2 && own.Barrier();
   }));
 }

@@ -88,10 +88,35 @@ TEST_CASE("Parts differ in size, and a rank may have none", "[unit]") {
           const void* parts[kernels::kMaxRanks];
           const bool has_part = rank != 1;
           const auto bytes = static_cast<int64_t>(part.size() * sizeof(int32_t));
-          if (!group->Exchange(has_part ? part.data() : nullptr, bytes, parts)) return false;
+          constexpr int64_t kMost = 2001 * sizeof(int32_t);
+          if (!group->Exchange(has_part ? part.data() : nullptr, bytes, kMost, parts)) return false;
           if (parts[1] != nullptr) return false;
           if (static_cast<const int32_t*>(parts[2])[2000] != 14 + round) return false;
           if (static_cast<const int32_t*>(parts[0])[0] != round) return false;
+        }
+        return group->Barrier();
+      })));
+}
+
+TEST_CASE("One rank gathers the parts of all, and the others go on", "[unit]") {
+  CHECK(
+      All(test::OnProcesses(3, {.timeout = milliseconds(20000)}, [](RankMesh& mesh, int32_t rank) {
+        const auto group = mesh.Join(test::AllRanks(3));
+        for (int32_t round = 0; round < 200; ++round) {
+          const std::vector<int32_t> part(static_cast<size_t>(rank) * 1000 + 1, 7 * rank + round);
+          const void* parts[kernels::kMaxRanks] = {};
+          const auto bytes = static_cast<int64_t>(part.size() * sizeof(int32_t));
+          constexpr int64_t kMost = 2001 * sizeof(int32_t);
+          const bool has_part = rank != 2 || round % 2 == 0;
+          if (!group->Gather(has_part ? part.data() : nullptr, bytes, kMost, 1, parts))
+            return false;
+          if (rank != 1) continue;
+          if (parts[1] != part.data() || *static_cast<const int32_t*>(parts[0]) != round)
+            return false;
+          if ((parts[2] == nullptr) != (round % 2 == 1)) return false;
+          if (parts[2] != nullptr && static_cast<const int32_t*>(parts[2])[2000] != 14 + round) {
+            return false;
+          }
         }
         return group->Barrier();
       })));
@@ -129,16 +154,31 @@ TEST_CASE("A rank that does not come is named after the timeout", "[unit]") {
 
 TEST_CASE("A message that is longer than any step's breaks the mesh, and names its sender",
           "[unit]") {
-  CHECK(All(test::OnProcesses(
-      2, {.timeout = milliseconds(5000), .max_message_bytes = 1024},
-      [](RankMesh& mesh, int32_t rank) {
-        const auto group = mesh.Join({0, 1});
-        const std::vector<char> part(rank == 1 ? 2000 : 10);
-        const void* parts[kernels::kMaxRanks];
-        const bool met = group->Exchange(part.data(), static_cast<int64_t>(part.size()), parts);
-        if (rank == 1) return true;
-        return !met && mesh.status().message().find("rank 1") != std::string_view::npos;
-      })));
+  CHECK(All(test::OnProcesses(2, {.timeout = milliseconds(5000), .max_message_bytes = 1024},
+                              [](RankMesh& mesh, int32_t rank) {
+                                const auto group = mesh.Join({0, 1});
+                                const std::vector<char> part(rank == 1 ? 2000 : 10);
+                                const auto bytes = static_cast<int64_t>(part.size());
+                                const void* parts[kernels::kMaxRanks];
+                                const bool met = group->Exchange(part.data(), bytes, bytes, parts);
+                                if (rank == 1) return true;
+                                return !met && mesh.status().message().find("rank 1") !=
+                                                   std::string_view::npos;
+                              })));
+}
+
+TEST_CASE("Rows that are fewer or more than a step's are refused, and their sender named",
+          "[unit]") {
+  for (const int64_t sent : {100, 4000}) {
+    CHECK(All(
+        test::OnProcesses(2, {.timeout = milliseconds(5000)}, [&](RankMesh& mesh, int32_t rank) {
+          const auto stages = mesh.Join({0, 1});
+          std::vector<char> rows(4000);
+          if (rank == 1) return stages->Post(rows.data(), sent, 0);
+          const bool came = stages->Recv(rows.data(), 2000, 1);
+          return !came && mesh.status().message().find("rank 1") != std::string_view::npos;
+        })));
+  }
 }
 
 TEST_CASE("Abort from another thread wakes a rank that waits", "[unit]") {
