@@ -71,7 +71,8 @@ EUROBERT = dict(
     rope_parameters=dict(rope_type="default", rope_theta=2500.0), mask_token_id=3)
 EMBEDDING_GEMMA = {
     **{k: v for k, v in models.GEMMA3.items() if k != "rope_scaling"},
-    "architectures": ["Gemma3TextModel"], "use_bidirectional_attention": True, "sliding_window": 12}
+    "architectures": ["Gemma3TextModel"], "use_bidirectional_attention": True, "sliding_window": 12,
+    "query_pre_attn_scalar": 32}
 
 TRANSFORMER = dict(idx=0, name="0", path="", type="sentence_transformers.models.Transformer")
 
