@@ -30,6 +30,43 @@ std::string Mxfp4Scales(const std::string& name) { return name + "_scales"; }
 
 bool IsStacked(const std::string& pattern) { return pattern.find(kExpert) == std::string::npos; }
 
+namespace {
+
+void Clear(std::initializer_list<std::string*> members) {
+  for (std::string* name : members) name->clear();
+}
+
+// Keeps the names that a convolution or a recurrence has.
+void ClearStateNames(const AttentionSpec& attention, LayerNames* names) {
+  const ConvSpec& conv = attention.conv;
+  const RecurrenceSpec& recurrence = attention.recurrence;
+  if (conv.taps == 0 && recurrence.shape.taps == 0) Clear({&names->conv});
+  if (!conv.bias && !recurrence.conv_bias) Clear({&names->conv_bias});
+  if ((conv.taps > 0 && !conv.bias) || (recurrence.shape.taps > 0 && !recurrence.bias)) {
+    Clear({&names->o_bias, &names->qkv_bias});
+  }
+  if (recurrence.shape.taps == 0) {
+    Clear({&names->recur_gate, &names->recur_beta_step, &names->recur_beta, &names->recur_step,
+           &names->recur_decay, &names->recur_step_bias});
+  }
+  if (!recurrence.skip) Clear({&names->recur_skip});
+  if (recurrence.norm_width == 0) Clear({&names->recur_norm});
+}
+
+void ClearLatentNames(const MlaSpec& mla, LayerNames* names) {
+  if (mla.kv_rank == 0) {
+    Clear({&names->q_a, &names->q_a_norm, &names->q_b, &names->kv_a, &names->kv_a_norm,
+           &names->kv_b, &names->k_b, &names->v_b});
+  } else {
+    Clear({&names->k, &names->v, &names->qkv});
+    if (mla.q_rank > 0) names->q = names->q_b;
+    if (mla.q_rank == 0) Clear({&names->q_a, &names->q_a_norm});
+    Clear({&names->q_b});
+  }
+}
+
+}  // namespace
+
 LayerNames NameMap::Layer(int32_t index) const {
   LayerNames names = layer;
   index /= layers_of_index;
@@ -39,9 +76,7 @@ LayerNames NameMap::Layer(int32_t index) const {
 
 LayerNames NameMap::Layer(int32_t index, const LayerSpec& spec) const {
   LayerNames names = Layer(index);
-  auto clear = [](std::initializer_list<std::string*> members) {
-    for (std::string* name : members) name->clear();
-  };
+  const auto clear = Clear;
   if (spec.moe.n_experts > 0) {
     if (!spec.moe.apart) {
       names.gate = names.shared_gate;
@@ -74,19 +109,7 @@ LayerNames NameMap::Layer(int32_t index, const LayerSpec& spec) const {
   }
   clear({&names.attn_linear, &names.conv_in, &names.conv_in_bias, &names.conv_out,
          &names.conv_out_bias});
-  const ConvSpec& conv = spec.attention.conv;
-  const RecurrenceSpec& recurrence = spec.attention.recurrence;
-  if (conv.taps == 0 && recurrence.shape.taps == 0) clear({&names.conv});
-  if (!conv.bias && !recurrence.conv_bias) clear({&names.conv_bias});
-  if ((conv.taps > 0 && !conv.bias) || (recurrence.shape.taps > 0 && !recurrence.bias)) {
-    clear({&names.o_bias, &names.qkv_bias});
-  }
-  if (recurrence.shape.taps == 0) {
-    clear({&names.recur_gate, &names.recur_beta_step, &names.recur_beta, &names.recur_step,
-           &names.recur_decay, &names.recur_step_bias});
-  }
-  if (!recurrence.skip) clear({&names.recur_skip});
-  if (recurrence.norm_width == 0) clear({&names.recur_norm});
+  ClearStateNames(spec.attention, &names);
   if (spec.attention_input == AttentionInput::kRawStream ||
       spec.attention_input == AttentionInput::kShared) {
     clear({&names.attn_norm, &names.attn_norm_bias});
@@ -94,16 +117,7 @@ LayerNames NameMap::Layer(int32_t index, const LayerSpec& spec) const {
   if (spec.mlp.inter == 0 && spec.moe.n_experts == 0) {
     clear({&names.mlp_norm, &names.mlp_norm_bias, &names.mlp_post_norm, &names.mlp_post_norm_bias});
   }
-  const MlaSpec& mla = spec.attention.mla;
-  if (mla.kv_rank == 0) {
-    clear({&names.q_a, &names.q_a_norm, &names.q_b, &names.kv_a, &names.kv_a_norm, &names.kv_b,
-           &names.k_b, &names.v_b});
-  } else {
-    clear({&names.k, &names.v, &names.qkv});
-    if (mla.q_rank > 0) names.q = names.q_b;
-    if (mla.q_rank == 0) clear({&names.q_a, &names.q_a_norm});
-    clear({&names.q_b});
-  }
+  ClearLatentNames(spec.attention.mla, &names);
   if (!spec.moe.apart) {
     clear({&names.router_norm, &names.expert_norm, &names.expert_post_norm, &names.mlp_own_norm});
   }

@@ -80,6 +80,7 @@ absl::StatusOr<TokenizerParts> BuildGgufWordPiece(std::span<const WordPieceEntry
   parts.pre_tokenizer = BertWords();
   HEDDLE_RETURN_IF_ERROR(parts.IndexAdded());
   std::vector<std::pair<std::string_view, TokenId>> tokens;
+  tokens.reserve(static_cast<size_t>(parts.tokens.size()));
   for (TokenId id = 0; id < parts.tokens.size(); ++id) {
     tokens.emplace_back(parts.tokens.Text(id), id);
   }

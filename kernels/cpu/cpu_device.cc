@@ -243,8 +243,9 @@ class CpuOps final : public Ops {
     EachRow(args.x.rows, kNsPerNormElement * static_cast<double>(args.x.cols),
             [&](int64_t t, int32_t) {
               const auto position = static_cast<int64_t>(batch().positions[static_cast<size_t>(t)]);
-              const auto times = static_cast<double>((position + args.offset) / args.length);
-              const auto factor = static_cast<float>(1.0 + args.factor * std::log1p(times));
+              const int64_t times = (position + args.offset) / args.length;
+              const auto factor =
+                  static_cast<float>(1.0 + args.factor * std::log1p(static_cast<double>(times)));
               if (factor != 1.0f) {
                 table_.rows->scale(args.x.row<float>(t), args.x.cols, factor, 0.0f);
               }
