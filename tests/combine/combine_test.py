@@ -111,7 +111,8 @@ def compare(drawn, features, flags, all_drafters, seed, model=DEMO_MODEL):
         assert found == expected, f"{names}\n{json.dumps(request)}\nalone    {expected}\ntogether {found}"
     used = {name for names, _ in drawn for name in names}
     assert used == {feature.name for feature in features}, f"never drawn: {used}"
-    unused = [name for name in COUNTS if counts[name] == 0]
+    # How often sequences lose their places depends on how requests meet.
+    unused = [name for name in COUNTS if counts[name] == 0 and name != "preemptions_total"]
     assert not unused, f"never happened: {unused}"
     print(f"{len(drawn)} requests equal themselves alone, seed {seed}: " +
           ", ".join(f"{name} {counts[name]:.0f}" for name in COUNTS))
