@@ -48,7 +48,7 @@ const NameMap& Gemma4Names() {
   return names;
 }
 
-// What all layers have.
+// Sets what all layers have in common.
 void ApplyToAll(ModelSpec* spec) {
   spec->embedding_scale = std::sqrt(static_cast<float>(spec->hidden));
   for (LayerSpec& layer : spec->layers) {

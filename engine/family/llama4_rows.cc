@@ -189,8 +189,8 @@ absl::Status RefineLlama4(const JsonSource& config, ModelSpec* spec, NameMap*) {
   return absl::OkStatus();
 }
 
-// What the file does not say is constant in llama.cpp; the largest model has no norms of queries
-// and keys.
+// Values that the file does not give are constants in llama.cpp; the largest model has no norms of
+// queries and keys.
 absl::Status RefineGgufLlama4(const GgufSource&, const TensorFinder&, ModelSpec* spec,
                               NameMap* names) {
   constexpr int32_t kExpertsWithoutNorms = 128;

@@ -442,7 +442,7 @@ absl::Status RefineHunYuanMoe(const JsonSource& config, ModelSpec* spec, NameMap
                               base::StrCat(skipped != 0 ? skipped : int64_t{moe.inter}),
                               "expected experts in all layers, as wide as the shared one");
   }
-  // What the class does not look at, or says again.
+  // Keys that the class does not look at, or that say something again.
   for (const std::string_view key :
        {"use_mixed_mlp_moe", "moe_drop_tokens", "moe_random_routing_dropped_token",
         "capacity_factor", "group_limited_greedy", "norm_topk_prob", "num_experts_per_tok",

@@ -140,7 +140,7 @@ absl::Status DoesNotFit(const Capacity& capacity, const CapacityOptions& options
   return absl::ResourceExhaustedError(message);
 }
 
-// What the messages of ranks elsewhere take on the rank of this machine: each peer's part of a sum
+// Messages of ranks elsewhere take this much on the rank of this machine: each peer's part of a sum
 // or, where they are drawn from, of the logits, or the rows of the stage before; once as it comes
 // and once in its place.
 int64_t MessageBytes(const ModelSpec& part, int32_t logit_rows, const CapacityOptions& options) {

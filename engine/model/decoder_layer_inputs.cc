@@ -1,4 +1,4 @@
-// What the decoder's layers have besides attention, MLP and experts in Gemma 3n and Gemma 4: inputs
+// The decoder's layers in Gemma 4, as far as they have more than attention, MLP and experts: inputs
 // of their own, keys of other layers, and experts with norms of their own.
 #include <cmath>
 

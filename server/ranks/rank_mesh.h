@@ -27,7 +27,6 @@ class RankMesh {
     bool loopback_only = true;  // else all of the machine's interfaces, or UCX_NET_DEVICES
     // A call that waits for a peer for longer gives up the step and names the peer; 0: for ever.
     std::chrono::milliseconds timeout{0};
-    int64_t max_message_bytes = int64_t{1} << 30;  // a longer one breaks the mesh
   };
   struct Peer {
     std::string address;  // what its address() said

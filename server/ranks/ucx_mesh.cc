@@ -61,7 +61,7 @@ class UcxMesh final : public RankMesh, public std::enable_shared_from_this<UcxMe
   void BeginOp() { ops_.fetch_add(1, std::memory_order_relaxed); }
   void StartSend(const void* data, int64_t bytes, int32_t to);
   bool FinishSends();
-  bool Receive(int32_t from, std::vector<char>* buffer, int64_t* bytes);
+  bool Receive(int32_t from, int64_t most_bytes, std::vector<char>* buffer, int64_t* bytes);
   bool ReceiveInto(int32_t from, void* data, int64_t bytes);
 
  private:
@@ -292,14 +292,15 @@ bool UcxMesh::Take(ucp_tag_message_h message, void* data, size_t bytes, const Li
   return WaitFor(ucx_.tag_msg_recv(worker_, data, bytes, message, &param), &link);
 }
 
-bool UcxMesh::Receive(int32_t from, std::vector<char>* buffer, int64_t* bytes) {
+bool UcxMesh::Receive(int32_t from, int64_t most_bytes, std::vector<char>* buffer, int64_t* bytes) {
   ucp_tag_recv_info_t info{};
   const std::optional<ucp_tag_message_h> message = Probe(from, &info);
   if (!message) return false;
   const Link& link = links_[static_cast<size_t>(from)];
-  if (info.length > static_cast<size_t>(options_.max_message_bytes)) {
+  if (info.length > static_cast<size_t>(most_bytes)) {
     Abort(absl::InvalidArgumentError(base::StrCat(link.name, " sent ", std::to_string(info.length),
-                                                  " bytes at a time, more than any step has")));
+                                                  " bytes where a step has ",
+                                                  std::to_string(most_bytes), " at most")));
     return false;
   }
   if (buffer->size() < info.length) buffer->resize(info.length);
@@ -334,12 +335,19 @@ class MeshCommunicator final : public Communicator {
   int32_t world() const override { return static_cast<int32_t>(members_.size()); }
   bool shares_memory() const override { return false; }
 
-  bool Exchange(const void* part, int64_t bytes, int64_t /*most_bytes*/,
+  bool Exchange(const void* part, int64_t bytes, int64_t most_bytes,
                 std::span<const void*> parts) override {
     HEDDLE_CHECK(static_cast<int32_t>(parts.size()) >= world(), "a place for each rank's part");
-    return Meet(part, part == nullptr ? 0 : bytes, parts);
+    return Meet(part, part == nullptr ? 0 : bytes, most_bytes, parts);
   }
-  bool Barrier() override { return Meet(nullptr, 0, {}); }
+  bool Gather(const void* part, int64_t bytes, int64_t most_bytes, int32_t root,
+              std::span<const void*> parts) override {
+    if (rank_ != root) return Post(part, part == nullptr ? 0 : bytes, root);
+    HEDDLE_CHECK(static_cast<int32_t>(parts.size()) >= world(), "a place for each rank's part");
+    mesh_->BeginOp();
+    return ReceiveParts(part, part == nullptr ? 0 : bytes, most_bytes, parts);
+  }
+  bool Barrier() override { return Meet(nullptr, 0, 0, {}); }
 
   bool Send(const void* data, int64_t bytes, int32_t to) override { return Post(data, bytes, to); }
   bool Post(const void* data, int64_t bytes, int32_t to) override {
@@ -356,20 +364,26 @@ class MeshCommunicator final : public Communicator {
   absl::Status status() const override { return mesh_->status(); }
 
  private:
-  bool Meet(const void* part, int64_t bytes, std::span<const void*> parts) {
+  bool Meet(const void* part, int64_t bytes, int64_t most_bytes, std::span<const void*> parts) {
     mesh_->BeginOp();
     for (int32_t r = 0; r < world(); ++r) {
       if (r != rank_) mesh_->StartSend(part, bytes, members_[static_cast<size_t>(r)]);
     }
+    return ReceiveParts(part, bytes, most_bytes, parts) && mesh_->FinishSends();
+  }
+  bool ReceiveParts(const void* part, int64_t bytes, int64_t most_bytes,
+                    std::span<const void*> parts) {
     for (int32_t r = 0; r < world(); ++r) {
       const auto at = static_cast<size_t>(r);
       int64_t received = bytes;
-      if (r != rank_ && !mesh_->Receive(members_[at], &buffers_[at], &received)) return false;
+      if (r != rank_ && !mesh_->Receive(members_[at], most_bytes, &buffers_[at], &received)) {
+        return false;
+      }
       if (parts.empty()) continue;
       const void* own = bytes > 0 ? part : nullptr;
       parts[at] = r == rank_ ? own : received > 0 ? buffers_[at].data() : nullptr;
     }
-    return mesh_->FinishSends();
+    return true;
   }
 
   const std::shared_ptr<UcxMesh> mesh_;

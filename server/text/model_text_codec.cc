@@ -255,7 +255,7 @@ absl::StatusOr<std::vector<TokenId>> ModelTextCodec::Encode(std::string_view tex
                                                  "), and the model has only ", vocab_, " tokens"));
 }
 
-// What is behind the second text stays where the whole is cut.
+// Where the whole is cut, the text behind the second one stays.
 absl::StatusOr<TextPair> ModelTextCodec::EncodeInText(std::string_view around,
                                                       std::string_view first,
                                                       std::string_view second, size_t limit) const {

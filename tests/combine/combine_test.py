@@ -34,7 +34,7 @@ DRAFTERS = [f"ngram,suffix,draft:{TRAINED_HERE / 'draft'}", f"suffix,medusa:{DEM
 # A part of the requests each: the model's own type, and one that is quantised.
 KV_TYPES = ["auto", "int8"]
 TEXTS = ["Hello!", "Once upon a time there was a fox.", "What is 7 + 5? " * 12, "The sky is blue."]
-# What happens beside the requests' own features, by the metrics that count it.
+# Metrics of events that happen beside the requests' own features.
 COUNTS = ["preemptions_total", "pages_swapped_out_total", "pages_swapped_in_total", "prefix_cache_tokens_total",
           "spec_decode_accepted_tokens_total"]
 ROOMY = ["--kv-memory", "64MiB", "--prefix-cache", "off", "--policy", "priority", "--speculate", "off"]

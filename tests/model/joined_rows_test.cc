@@ -10,8 +10,8 @@
 #include "catch2/catch.hpp"
 #include "engine/model/load.h"
 #include "engine/step.h"
-#include "engine/whole_context.h"
 #include "scheduler/context_layout.h"
+#include "tests/model/part_rows.h"
 #include "tests/model/synthetic_executor.h"
 #include "tests/support/goldens.h"
 #include "tests/support/synthetic_model.h"
@@ -20,22 +20,10 @@
 namespace heddle::engine {
 namespace {
 
-using scheduler::ContextLayout;
 using scheduler::ContextParts;
 
 constexpr SequenceId kId{1};
 constexpr int32_t kPageTokens = test::kSyntheticPageTokens;
-
-std::vector<float> Run(LocalExecutor& executor, StepPlan* plan) {
-  const auto groups = static_cast<int32_t>(executor.limits().windows.size());
-  AddWholeGroups(groups, executor.limits().num_pages / groups, plan);
-  StepResult result;
-  REQUIRE(executor.Submit(*plan, {}).ok());
-  const absl::Status status = executor.Wait(&result);
-  INFO(status.ToString());
-  REQUIRE(status.ok());
-  return executor.last_logits();
-}
 
 // Two branches and what follows them; in the first one there are two more, and what follows those.
 ContextParts Nested() {
@@ -55,7 +43,6 @@ TEST_CASE("Tokens of parts side by side have the logits of explicit masks and po
   const ContextParts parts = Nested();
   constexpr int32_t kLength = 34;
   REQUIRE(parts.size() == 7);
-  const ContextLayout layout(parts, kPageTokens);
   // All at once, in order of their positions, as masks want them.
   std::vector<int32_t> part_of, rows(kLength);
   std::vector<TokenId> tokens;
@@ -99,32 +86,10 @@ TEST_CASE("Tokens of parts side by side have the logits of explicit masks and po
                             .num_spans = static_cast<int32_t>(plan.spans.size()),
                             .context_tokens = kLength,
                             .num_masks = kLength});
-  const std::vector<float> expected = Run(*executor, &plan);
+  const std::vector<float> expected = test::RunStep(*executor, &plan);
   // Part by part, on pages of their own.
-  const int32_t num_places = layout.PlaceOf(kLength);
-  std::vector<KvSpan> pages;
-  for (int32_t page = 0; page * kPageTokens < num_places; ++page) {
-    pages.push_back({PageId{page}, kPageTokens});
-  }
-  std::vector<float> logits;
-  for (int32_t place = 0; place < num_places; place += layout.HolesAt(place)) {
-    const int32_t count = std::min(layout.RowsAt(place), num_places - place);
-    plan.Clear();
-    for (int32_t i = place; i < place + count; ++i) {
-      plan.token_ids.push_back(tokens[static_cast<size_t>(layout.LengthOf(i))]);
-      plan.positions.push_back(layout.PositionAt(i));
-      plan.kv_slots.push_back({pages[static_cast<size_t>(i / kPageTokens)].page, i % kPageTokens});
-      plan.scores.push_back({kId, i - place, 1, 0});
-    }
-    const int32_t context = layout.AddSeen(pages, place, place + count, &plan.spans);
-    plan.sequences.push_back({.id = kId,
-                              .num_tokens = count,
-                              .num_spans = static_cast<int32_t>(plan.spans.size()),
-                              .context_tokens = context});
-    const std::vector<float> of_part = Run(*executor, &plan);
-    logits.insert(logits.end(), of_part.begin(), of_part.end());
-    place += count;
-  }
+  plan.Clear();
+  const std::vector<float> logits = test::LogitsByParts(*executor, parts, tokens, kId, &plan);
   REQUIRE(logits.size() == expected.size());
   const size_t vocab = logits.size() / kLength;
   float worst = 0;

@@ -11,9 +11,9 @@
 #include "catch2/catch.hpp"
 #include "engine/model/load.h"
 #include "engine/step.h"
-#include "engine/whole_context.h"
 #include "nlohmann/json.hpp"
 #include "scheduler/context_layout.h"
+#include "tests/model/part_rows.h"
 #include "tests/support/goldens.h"
 #include "tests/support/synthetic_model.h"
 #include "tests/support/temp_dir.h"
@@ -22,7 +22,6 @@ namespace heddle::engine {
 namespace {
 
 using nlohmann::json;
-using scheduler::ContextLayout;
 using scheduler::ContextParts;
 using test::Golden;
 
@@ -57,46 +56,14 @@ ContextParts Thoughts(const json& golden) {
   return scheduler::JoinParts(children, lengths, at);
 }
 
-// The logits of all tokens, computed part by part.
+// The logits of all tokens, of a sequence that begins and ends here.
 std::vector<float> Run(LocalExecutor& executor, const std::vector<TokenId>& tokens,
                        const ContextParts& parts) {
-  const ContextLayout layout(parts, kPageTokens);
-  const int32_t num_places = layout.PlaceOf(static_cast<int32_t>(tokens.size()));
-  std::vector<KvSpan> pages;
-  for (int32_t page = 0; page * kPageTokens < num_places; ++page) {
-    pages.push_back({PageId{page}, kPageTokens});
-  }
-  std::vector<float> logits;
   StepPlan plan;
   plan.begun.push_back({kId, {}, {}});
-  for (int32_t place = 0; place < num_places; place += layout.HolesAt(place)) {
-    const int32_t count = std::min(layout.RowsAt(place), num_places - place);
-    for (int32_t i = place; i < place + count; ++i) {
-      plan.token_ids.push_back(tokens[static_cast<size_t>(layout.LengthOf(i))]);
-      plan.positions.push_back(layout.PositionAt(i));
-      plan.kv_slots.push_back({pages[static_cast<size_t>(i / kPageTokens)].page, i % kPageTokens});
-      plan.scores.push_back({kId, i - place, 1, 0});
-    }
-    const int32_t context = layout.AddSeen(pages, place, place + count, &plan.spans);
-    plan.sequences.push_back({.id = kId,
-                              .num_tokens = count,
-                              .num_spans = static_cast<int32_t>(plan.spans.size()),
-                              .context_tokens = context,
-                              .segment = layout.SegmentAt(place)});
-    StepResult result;
-    REQUIRE(executor.Submit(plan, {}).ok());
-    const absl::Status status = executor.Wait(&result);
-    INFO(status.ToString());
-    REQUIRE(status.ok());
-    const std::vector<float> of_part = executor.last_logits();
-    logits.insert(logits.end(), of_part.begin(), of_part.end());
-    place += count;
-    plan.Clear();
-  }
+  std::vector<float> logits = test::LogitsByParts(executor, parts, tokens, kId, &plan);
   plan.ended.push_back(kId);
-  REQUIRE(executor.Submit(plan, {}).ok());
-  StepResult result;
-  REQUIRE(executor.Wait(&result).ok());
+  test::RunStep(executor, &plan);
   return logits;
 }
 
