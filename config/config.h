@@ -144,6 +144,9 @@ struct ServerConfig {
   Bytes batch_storage{uint64_t{4} << 30};
   int64_t batch_concurrency = 8;
   int64_t max_branches = 1024;
+  std::string reward_url;  // http://HOST[:PORT][/PATH]; empty: no reward model
+  std::string reward_key;
+  Seconds reward_timeout{10};
   Seconds request_timeout{0};  // 0: none
   Seconds drain_delay{0};
   Seconds drain_timeout{30};

@@ -36,6 +36,7 @@ struct Usage {
   int64_t samples = 0, finished_samples = 0, pruned_samples = 0;  // that were begun
   int64_t votes = 0;                                              // for the answer
   int64_t saved_tokens = 0;
+  std::optional<double> reward;  // of the answer, by a reward model
 };
 
 // How long a request has taken, from its arrival, for APIs that tell it.

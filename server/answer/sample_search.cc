@@ -165,6 +165,22 @@ double SampleSearch::MeanLogprob(const Sample& sample) const {
   return sample.sum_logprob / static_cast<double>(std::max<size_t>(1, sample.tokens.size()));
 }
 
+double SampleSearch::Worth(const Sample& sample) const {
+  return sample.reward.value_or(MeanLogprob(sample));
+}
+
+std::vector<size_t> SampleSearch::finished() const {
+  std::vector<size_t> all;
+  for (size_t i = 0; i < samples_.size(); ++i) {
+    if (samples_[i].is_finished) all.push_back(i);
+  }
+  return all;
+}
+
+void SampleSearch::SetRewards(std::span<const size_t> samples, std::span<const double> rewards) {
+  for (size_t i = 0; i < samples.size(); ++i) samples_[samples[i]].reward = rewards[i];
+}
+
 // A sample that was cut for another one votes as that one.
 std::map<std::string, SampleSearch::Votes> SampleSearch::Count() const {
   std::map<std::string, Votes> all;
@@ -201,8 +217,8 @@ bool SampleSearch::done() const {
   return (num_open_ == 0 && num_begun() >= options_.samples) || IsSettled();
 }
 
-// The likeliest sample, or the first one of those with most votes; of equal counts, the one that
-// came first.
+// The likeliest sample or the one with the highest reward, or the first one of those with most
+// votes; of equal counts, the one that came first.
 size_t SampleSearch::best() const {
   if (options_.kind == SearchKind::kSelfConsistency) {
     Votes leading;
@@ -216,9 +232,9 @@ size_t SampleSearch::best() const {
   size_t best = 0;
   double most = -std::numeric_limits<double>::infinity();
   for (size_t i = 0; i < samples_.size(); ++i) {
-    if (!samples_[i].is_finished || MeanLogprob(samples_[i]) <= most) continue;
+    if (!samples_[i].is_finished || Worth(samples_[i]) <= most) continue;
     best = i;
-    most = MeanLogprob(samples_[i]);
+    most = Worth(samples_[i]);
   }
   return best;
 }

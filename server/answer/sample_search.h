@@ -40,6 +40,9 @@ struct SearchOptions {
   // many, the last ones, and cuts a sample for one to which they are as similar as this.
   int32_t prune_tokens = 0;
   double similarity = 0.9;
+  // kBestOfN: by a reward model's scores of what the samples answer to `question`.
+  bool by_reward = false;
+  std::string question;
 };
 
 class SampleSearch {
@@ -59,13 +62,20 @@ class SampleSearch {
   void End(size_t sample, std::string_view text);
 
   bool done() const;
-  // The sample whose text is the answer. REQUIRES: done().
+  // The samples that have ended by themselves, in order.
+  std::vector<size_t> finished() const;
+  // kBestOfN: `rewards[i]`, of the sample `samples[i]`, is what is compared in place of
+  // likelihoods.
+  void SetRewards(std::span<const size_t> samples, std::span<const double> rewards);
+  // The sample whose text is the answer. REQUIRES: done(), and no rewards or those of all
+  // finished().
   size_t best() const;
 
   int32_t num_begun() const { return static_cast<int32_t>(samples_.size()); }
   int32_t num_finished() const { return num_finished_; }
   int32_t num_pruned() const { return num_pruned_; }
   int64_t votes_of_best() const;
+  std::optional<double> reward_of_best() const { return samples_[best()].reward; }
   // An estimate of the tokens that all samples would have taken beyond those that were drawn: as
   // many for each as those that ended had in the mean.
   int64_t saved_tokens() const;
@@ -79,6 +89,7 @@ class SampleSearch {
     bool is_open = true;
     bool is_finished = false;  // by itself
     std::string vote;
+    std::optional<double> reward;
     size_t follows = SIZE_MAX;  // the sample that it was cut for
   };
   // The votes for an answer, and its first sample.
@@ -95,6 +106,7 @@ class SampleSearch {
   void CutUnlikely(std::vector<size_t>* cut);
   void Cut(size_t sample, std::vector<size_t>* cut);
   double MeanLogprob(const Sample& sample) const;
+  double Worth(const Sample& sample) const;
 
   const SearchOptions options_;
   std::unique_ptr<Slot> slot_;

@@ -80,12 +80,12 @@ class Exchange {
 
 }  // namespace
 
-absl::StatusOr<HttpAddress> ParseHttpAddress(std::string_view url) {
+absl::StatusOr<HttpAddress> ParseHttpAddress(std::string_view url, std::string_view option) {
   constexpr std::string_view kScheme = "http://";
   constexpr int kMaxPort = 65535;
-  auto wrong = [url](std::string_view why) {
+  auto wrong = [url, option](std::string_view why) {
     return absl::InvalidArgumentError(
-        StrCat("--url is ", Quote(url), ": ", why, "; expected http://HOST[:PORT]"));
+        StrCat(option, " is ", Quote(url), ": ", why, "; expected http://HOST[:PORT]"));
   };
   if (url.starts_with("https://")) return wrong("it needs TLS, which this command does not speak");
   if (!url.starts_with(kScheme)) return wrong("it does not begin with http://");

@@ -17,8 +17,9 @@ struct HttpAddress {
   std::string prefix;  // without a trailing slash
 };
 
-// INVALID_ARGUMENT says what is wrong with the URL.
-absl::StatusOr<HttpAddress> ParseHttpAddress(std::string_view url);
+// INVALID_ARGUMENT says what is wrong with the URL, the value of `option`.
+absl::StatusOr<HttpAddress> ParseHttpAddress(std::string_view url,
+                                             std::string_view option = "--url");
 
 // Replaces bytes that are not allowed in a path's segment by %XX.
 std::string PercentEncoded(std::string_view segment);

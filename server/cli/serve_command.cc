@@ -19,6 +19,7 @@
 #include "server/cli/key_file.h"
 #include "server/cli/model_options.h"
 #include "server/cli/remote_ranks.h"
+#include "server/cli/reward_options.h"
 #include "server/cli/signals.h"
 #include "server/cli/standard_io.h"
 #include "server/cli/welcome.h"
@@ -143,6 +144,7 @@ absl::StatusOr<HttpServerOptions> ToHttpOptions(const config::Config& config, Ke
   options.policy.clamp_max_tokens = config.max_tokens_overflow == config::MaxTokensOverflow::kClamp;
   options.policy.scheduling = ToPolicy(config);
   options.policy.ignore_unknown_fields = config.unknown_fields == config::UnknownFields::kIgnore;
+  options.policy.has_reward_model = !config.reward_url.empty();
   options.policy.drops_unsupported = config.schema_unsupported == config::SchemaUnsupported::kWarn;
   if (config.metric_names == config::MetricNames::kVllm)
     options.metric_names = ServerMetrics::Names::kAlsoVllm;
@@ -454,6 +456,7 @@ absl::Status RunServe(const config::Config& config) {
   if (config.metrics_by_key) metrics.WatchKeys();
   HEDDLE_ASSIGN_OR_RETURN(const std::unique_ptr<SpanExporter> spans,
                           StartSpans(config, &log, &metrics));
+  HEDDLE_ASSIGN_OR_RETURN(const std::unique_ptr<RewardClient> rewards, StartRewards(config, &log));
   HEDDLE_ASSIGN_OR_RETURN(const std::unique_ptr<AdapterRegistry> adapters,
                           StartAdapters(config, session, model, &metrics, &log));
   const std::unique_ptr<AdapterSets> adapter_sets =
@@ -466,6 +469,7 @@ absl::Status RunServe(const config::Config& config) {
                                                            .log = &log,
                                                            .tls = tls.get(),
                                                            .spans = spans.get(),
+                                                           .rewards = rewards.get(),
                                                            .adapters = adapters.get(),
                                                            .adapter_sets = adapter_sets.get()}));
   HEDDLE_ASSIGN_OR_RETURN(const std::unique_ptr<GrpcServer> grpc,

@@ -25,6 +25,7 @@
 #include "server/log.h"
 #include "server/metrics/server_metrics.h"
 #include "server/openai/openai_request.h"
+#include "server/reward/reward_client.h"
 #include "server/text/text_codec.h"
 #include "server/tls/tls_context.h"
 #include "server/tracing/span_exporter.h"
@@ -91,6 +92,7 @@ struct HttpDependencies {
   const Logger* log = nullptr;
   const TlsContext* tls = nullptr;      // nullptr: plain HTTP
   SpanExporter* spans = nullptr;        // nullptr: no spans
+  RewardClient* rewards = nullptr;      // nullptr: RequestPolicy::has_reward_model is false
   AdapterRegistry* adapters = nullptr;  // nullptr: the base model alone
   AdapterSets* adapter_sets = nullptr;  // of `adapters`
 };

@@ -110,6 +110,7 @@ constexpr Route kRoutes[] = {
      "Set those scales, as with llama.cpp", true},
     {RouteId::kHealth, "GET", "/health", false, "Whether the engine makes progress"},
     {RouteId::kReady, "GET", "/ready", false, "Whether requests are accepted"},
+    {RouteId::kReady, "GET", "/health_generate", false, "The same, where SGLang has it"},
     {RouteId::kMetrics, "GET", "/metrics", false, "Figures for Prometheus"},
     {RouteId::kDebugRequests, "GET", "/debug/requests", true, "What happened to requests", true},
     {RouteId::kDebugRequest, "GET", "/debug/requests/{id}", true, "... to one, step by step", true},

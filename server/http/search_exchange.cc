@@ -1,10 +1,13 @@
 #include "server/http/search_exchange.h"
 
+#include <string>
 #include <utility>
+
+#include "server/reward/reward_client.h"
 
 namespace heddle::server {
 
-SearchExchange::SearchExchange(ServerContext* context, std::unique_ptr<const ApiRequest> request,
+SearchExchange::SearchExchange(ServerContext* context, std::unique_ptr<ApiRequest> request,
                                std::unique_ptr<AnswerFormat> format, ResponseWriter* writer,
                                Clock::time_point received, scheduler::AdapterUse adapter,
                                std::unique_ptr<SampleSearch> search)
@@ -88,13 +91,40 @@ void SearchExchange::Take(size_t wave, GenerationEvent event) {
 
 // The answer, or the next wave, as soon as there is room for it in the engine's queue.
 void SearchExchange::GoOn() {
-  if (search_->done()) return Finish();
+  if (asked_for_rewards_) return;  // TakeRewards goes on
+  if (search_->done()) return request_->search.by_reward ? AskForRewards() : Finish();
   if (search_->NextWave() == 0) return;
   const absl::Status status = SubmitWave();
   if (!status.ok() && !absl::IsResourceExhausted(status)) Fail(status);
 }
 
 void SearchExchange::Watch() { GoOn(); }
+
+void SearchExchange::AskForRewards() {
+  asked_for_rewards_ = true;
+  std::vector<size_t> samples = search_->finished();
+  std::vector<std::string> texts;
+  for (const size_t sample : samples) texts.push_back(answer_.Content(sample));
+  // The last reference to the exchange goes on its own thread.
+  auto take = [inbox = inbox_, weak = weak_from_this(),
+               samples = std::move(samples)](absl::StatusOr<std::vector<double>> rewards) {
+    inbox->Post([weak, samples, rewards = std::move(rewards)] {
+      if (const auto self = weak.lock(); self != nullptr) self->TakeRewards(samples, rewards);
+    });
+  };
+  context_->dependencies.rewards->Score(request_->search.question, texts, std::move(take));
+}
+
+void SearchExchange::TakeRewards(const std::vector<size_t>& samples,
+                                 const absl::StatusOr<std::vector<double>>& rewards) {
+  if (ended_) return;
+  if (rewards.ok()) {
+    search_->SetRewards(samples, *rewards);
+  } else {
+    request_->Warn("the reward model gave no scores: this is the likeliest of the samples");
+  }
+  Finish();
+}
 
 void SearchExchange::Finish() {
   CancelAll();
@@ -106,6 +136,7 @@ void SearchExchange::Finish() {
   usage.pruned_samples = search_->num_pruned();
   usage.votes = search_->votes_of_best();
   usage.saved_tokens = search_->saved_tokens();
+  usage.reward = search_->reward_of_best();
   sender_.SendAtOnce(answer_, [this] { End(); });
 }
 

@@ -19,6 +19,8 @@ inline constexpr Field kSearchPrune[] = {
 inline constexpr Field kSearch[] = {
     {"kind", kString, 0, 32, "self_consistency",
      "self_consistency: the answer on which most samples agree; best_of_n: the likeliest sample"},
+    {"rank_by", kString, 0, 32, "logprob",
+     "best_of_n: logprob, or reward, the score of the operator's reward model (--reward-url)"},
     {"samples", kInteger, 1, kMaxSamples, "16", "at most"},
     {"wave", kInteger, 1, kMaxSamples, "4", "samples that are begun at a time, while votes differ"},
     {"answer", kString, 0, kMaxMarkBytes, "(the whole text)",

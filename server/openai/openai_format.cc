@@ -48,6 +48,7 @@ void WriteUsage(const Usage& usage, JsonWriter* json) {
     json->Member("samples", usage.samples).Member("finished_samples", usage.finished_samples);
     json->Member("pruned_samples", usage.pruned_samples).Member("votes", usage.votes);
     json->Member("saved_tokens", usage.saved_tokens);
+    if (usage.reward.has_value()) json->Key("reward").Number(*usage.reward);
   }
   json->EndObject().EndObject();
 }

@@ -243,7 +243,7 @@ absl::Status AddGenerations(const AnswerFields& body, const RequestContext& cont
                             std::vector<ApiPrompt> prompts, ApiRequest* api) {
   GenerationRequest pattern;
   HEDDLE_RETURN_IF_ERROR(ReadBeams(body.generation, prompts.size(), api));
-  HEDDLE_RETURN_IF_ERROR(ReadSearch(body.generation, prompts.size(), api));
+  HEDDLE_RETURN_IF_ERROR(ReadSearch(body.generation, prompts.size(), context.policy, api));
   HEDDLE_RETURN_IF_ERROR(ReadSampling(body.generation, context, &pattern));
   HEDDLE_RETURN_IF_ERROR(ReadScheduling(body.generation, context, &pattern));
   HEDDLE_RETURN_IF_ERROR(ReadDrafting(
@@ -319,6 +319,9 @@ absl::StatusOr<ApiRequest> ReadCompletion(const Json& json, const RequestContext
                               .add_special = !fills && body.Bool<"add_special_tokens">(true)};
   HEDDLE_ASSIGN_OR_RETURN(std::vector<ApiPrompt> prompts,
                           ReadPrompts(*body.Value<"prompt">(), "prompt", options, *context.codec));
+  if (body.Has<"search">()) {
+    request.search.question = context.codec->Decode(prompts.front().tokens, /*skip_special=*/true);
+  }
   HEDDLE_RETURN_IF_ERROR(AddSuffix(body, *context.codec, &prompts));
   HEDDLE_RETURN_IF_ERROR(ReadKeep(body, prompts.size(), context, &request));
   HEDDLE_RETURN_IF_ERROR(
@@ -342,6 +345,7 @@ absl::StatusOr<ApiRequest> ReadChat(const Json& json, const RequestContext& cont
   HEDDLE_RETURN_IF_ERROR(ReadKeep(body, 1, context, &request));
   HEDDLE_ASSIGN_OR_RETURN(std::vector<TokenId> tokens, EncodeMessages(body, context));
   ReadOutputSyntax(body, context, tokens, &request);
+  if (body.Has<"search">()) request.search.question = LastQuestion(*body.Value<"messages">());
   std::vector<ApiPrompt> prompts;
   prompts.push_back({std::move(tokens), ""});
   HEDDLE_RETURN_IF_ERROR(AddGenerations({body, body, body}, context, std::move(prompts), &request));

@@ -51,6 +51,7 @@ struct RequestPolicy {
   bool clamp_max_tokens = true;       // false: beyond the context is an error
   bool ignore_unknown_fields = true;  // false: they are errors
   bool drops_unsupported = false;     // of schemas; false: it is an error
+  bool has_reward_model = false;      // beside this server (server/reward/)
   scheduler::PolicyKind scheduling = scheduler::PolicyKind::kFcfs;
   ReasoningField reasoning_field = ReasoningField::kReasoningContent;
 };

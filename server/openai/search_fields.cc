@@ -7,6 +7,7 @@
 #include "base/status.h"
 #include "nlohmann/json.hpp"
 #include "server/request/api_error.h"
+#include "server/request/json_input.h"
 
 namespace heddle::server {
 namespace {
@@ -30,10 +31,49 @@ absl::Status CheckSearch(size_t num_prompts, bool has_branches, const ApiRequest
   return absl::OkStatus();
 }
 
+absl::Status ReadRank(const std::string* rank, const RequestPolicy& policy,
+                      SearchOptions* options) {
+  if (rank == nullptr || *rank == "logprob") return absl::OkStatus();
+  if (*rank != "reward") {
+    return FieldError("search.rank_by", base::StrCat("'search.rank_by' must be logprob or reward, ",
+                                                     "found ", base::Quote(*rank)));
+  }
+  if (options->kind != SearchKind::kBestOfN) {
+    return FieldError("search.rank_by",
+                      "'search.rank_by' is for 'search.kind' best_of_n: votes need no rank");
+  }
+  if (!policy.has_reward_model) {
+    return FieldError("search.rank_by",
+                      "'search.rank_by' is reward, and this server has no reward model: its "
+                      "operator names one by --reward-url");
+  }
+  options->by_reward = true;
+  return absl::OkStatus();
+}
+
+std::string TextOfParts(const Json& content) {
+  if (const std::string* text = TextOf(&content); text != nullptr) return *text;
+  std::string all;
+  if (!content.is_array()) return all;
+  for (const Json& part : content) {
+    if (const std::string* text = TextOf(Find(part, "text")); text != nullptr) all.append(*text);
+  }
+  return all;
+}
+
 }  // namespace
 
+std::string LastQuestion(const Json& messages) {
+  for (auto message = messages.rbegin(); message != messages.rend(); ++message) {
+    if (TextOr(*message, "role", "") != "user") continue;
+    const Json* content = Find(*message, "content");
+    return content == nullptr ? "" : TextOfParts(*content);
+  }
+  return "";
+}
+
 absl::Status ReadSearch(const RequestFields<fields::kGeneration>& body, size_t num_prompts,
-                        ApiRequest* api) {
+                        const RequestPolicy& policy, ApiRequest* api) {
   const auto search = body.Object<"search", fields::kSearch>();
   if (!search.has_value()) return absl::OkStatus();
   HEDDLE_RETURN_IF_ERROR(CheckSearch(num_prompts, body.Has<"parallel">(), *api));
@@ -46,6 +86,7 @@ absl::Status ReadSearch(const RequestFields<fields::kGeneration>& body, size_t n
     }
     if (*kind == "best_of_n") options.kind = SearchKind::kBestOfN;
   }
+  HEDDLE_RETURN_IF_ERROR(ReadRank(search->Text<"rank_by">(), policy, &options));
   options.samples = static_cast<int32_t>(search->Int<"samples">(16));
   options.wave = static_cast<int32_t>(search->Int<"wave">(options.wave));
   options.confidence = search->Number<"confidence">(options.confidence);

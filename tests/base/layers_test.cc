@@ -50,6 +50,7 @@ const std::map<std::string, std::map<std::string, std::set<std::string>>> kRooms
        {"answer/", "generation.h", "json_writer.h", "openai/", "parallel/", "request/", "text/"}},
       {"ranks/", {"log.h", "retry_after.h", "tls/"}},
       {"request/", {"json_writer.h", "retry_after.h"}},
+      {"reward/", {"json_writer.h", "log.h", "request/"}},
       {"toolcalls/", {"request/"}},
       {"text/", {"generation.h", "toolcalls/"}},
       {"answer/",

@@ -117,6 +117,19 @@ TEST_CASE("The likeliest of n is found while the others are dropped half by half
   CHECK(search->best() == 3);
 }
 
+TEST_CASE("A reward of what has ended goes before likelihood", "[answer]") {
+  const auto search = Make({.kind = SearchKind::kBestOfN, .samples = 3, .by_reward = true});
+  search->Begin(3);
+  for (const size_t sample : {2, 0, 1}) End(search.get(), sample, "text");
+  REQUIRE(search->done());
+  REQUIRE(search->finished() == std::vector<size_t>{0, 1, 2});
+  CHECK(search->best() == 0);
+  CHECK_FALSE(search->reward_of_best().has_value());
+  search->SetRewards(search->finished(), std::vector<double>{-3, -0.5, -2});
+  CHECK(search->best() == 1);
+  CHECK(search->reward_of_best() == -0.5);
+}
+
 TEST_CASE("Without any vote the likeliest sample is the answer", "[answer]") {
   const auto search = Make({.samples = 2, .wave = 2, .answer = "\\d+"});
   search->Begin(2);

@@ -123,7 +123,7 @@ TEST_CASE("Limits of branches are what the client gave, and missing where it gav
               R"({"choices": [{"index": 0, "branch": "0.2", "text": "a"}],
                   "usage": {"completion_tokens_details": {
                     "critical_path_tokens": 7, "branches": 2, "samples": 4, "finished_samples": 3,
-                    "pruned_samples": 1, "votes": 2, "saved_tokens": 5000000000}}})",
+                    "pruned_samples": 1, "votes": 2, "saved_tokens": 5000000000, "reward": -1.5}}})",
               &response)
               .ok());
   CHECK(response.choices(0).branch() == "0.2");
@@ -135,6 +135,7 @@ TEST_CASE("Limits of branches are what the client gave, and missing where it gav
   CHECK(details.pruned_samples() == 1);
   CHECK(details.votes() == 2);
   CHECK(details.saved_tokens() == 5000000000);
+  CHECK(details.reward() == -1.5);
 }
 
 TEST_CASE("A seed of 64 bits stays a number", "[grpc][unit]") {
