@@ -63,8 +63,8 @@ absl::StatusOr<RankTls> TlsOf(const config::Config& config, const Logger& log) {
   return tls;
 }
 
-// A number that no other head has.
-uint64_t NewSession() {
+// A number that no other process has.
+uint64_t RandomNumber() {
   std::random_device random;
   return (uint64_t{random()} << 32 | random()) | 1;
 }
@@ -82,7 +82,7 @@ struct RankRun {
   const engine::LoadOptions& options;
   RankAddress head;
   RankTls tls;
-  RankIdentity identity;
+  RankCaller caller;
   SignalWatch& signals;
   const Logger& log;
   OwnPart part;
@@ -95,7 +95,7 @@ absl::StatusOr<std::shared_ptr<RankClient>> JoinHead(RankRun& run,
   const auto begin = std::chrono::steady_clock::now();
   for (bool is_first = true;; is_first = false) {
     absl::StatusOr<std::shared_ptr<RankClient>> client =
-        RankClient::Join(run.head.host, run.head.port, run.tls, run.identity, run.part.place);
+        RankClient::Join(run.head.host, run.head.port, run.tls, run.caller, run.part.place);
     if (!absl::IsUnavailable(client.status())) return client;
     if (is_first) {
       run.log.Info("waiting for the head",
@@ -198,7 +198,7 @@ absl::StatusOr<std::shared_ptr<RankHead>> StartRankHead(const config::Config& co
                        std::chrono::duration<double>(config.rank_timeout.value)),
                    .rejoin = std::chrono::duration_cast<milliseconds>(
                        std::chrono::duration<double>(config.rank_rejoin_timeout.value)),
-                   .session = NewSession()};
+                   .session = RandomNumber()};
   return RankHead::Start(head, log);
 }
 
@@ -207,7 +207,7 @@ absl::Status RunRank(const config::Config& config, SignalWatch& signals, const L
   HEDDLE_ASSIGN_OR_RETURN(const engine::LoadOptions options, ToLoadOptions(config));
   HEDDLE_ASSIGN_OR_RETURN(const RankTls tls, TlsOf(config, log));
   HEDDLE_ASSIGN_OR_RETURN(const RankIdentity identity, IdentityOf(config, options, log));
-  RankRun run{config, options, address, tls, identity, signals, log, {}};
+  RankRun run{config, options, address, tls, {identity, RandomNumber()}, signals, log, {}};
   std::optional<milliseconds> patience;  // for the first head: without end
   while (true) {
     absl::StatusOr<std::shared_ptr<RankClient>> client = JoinHead(run, patience);

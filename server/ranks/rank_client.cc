@@ -29,7 +29,13 @@ constexpr int kKeepaliveMs = 2000;
 constexpr milliseconds kPatienceForHead{1500};
 constexpr size_t kMaxQueued = 64;  // messages of the head that wait; it has a few steps in flight
 
-absl::Status FromGrpc(const grpc::Status& status) {
+// Why the head has ended a call before it said Welcome. It gives a reason when it refuses a rank; a
+// call that it only cancels is one of a group that was lost at that moment, or that it took too
+// long to hear of.
+absl::Status Refusal(const grpc::Status& status) {
+  if (status.ok() || status.error_code() == grpc::StatusCode::CANCELLED) {
+    return absl::UnavailableError("the head has ended the call");
+  }
   return {static_cast<absl::StatusCode>(status.error_code()),
           base::StrCat("the head: ", status.error_message())};
 }
@@ -40,7 +46,7 @@ class Client final : public RankClient {
   ~Client() override;
 
   absl::Status Connect(const std::string& host, uint16_t port, const RankTls& tls,
-                       const RankIdentity& identity, const HeldPlace& held);
+                       const RankCaller& caller, const HeldPlace& held);
   const RankSettings& settings() const override { return settings_; }
   const engine::RankOffer& offer() const override { return offer_; }
   int32_t rank() const override { return rank_; }
@@ -102,7 +108,7 @@ bool Client::Write(const v1::FromRank& message) {
 }
 
 absl::Status Client::Connect(const std::string& host, uint16_t port, const RankTls& tls,
-                             const RankIdentity& identity, const HeldPlace& held) {
+                             const RankCaller& caller, const HeldPlace& held) {
   HEDDLE_ASSIGN_OR_RETURN(const std::shared_ptr<grpc::ChannelCredentials> credentials,
                           RankCredentials(tls));
   HEDDLE_ASSIGN_OR_RETURN(mesh_, RankMesh::Create({.loopback_only = IsLoopbackHost(host)}));
@@ -117,6 +123,7 @@ absl::Status Client::Connect(const std::string& host, uint16_t port, const RankT
   stream_ = stub_->Join(&context_);
   v1::FromRank message;
   v1::Hello& hello = *message.mutable_hello();
+  const RankIdentity& identity = caller.identity;
   hello.set_token(identity.token);
   hello.set_build(identity.build);
   hello.set_model_digest(identity.model_digest);
@@ -125,12 +132,9 @@ absl::Status Client::Connect(const std::string& host, uint16_t port, const RankT
   hello.set_mesh_address(mesh_->address());
   hello.set_held_session(held.session);
   hello.set_held_rank(held.rank);
+  hello.set_process(caller.process);
   v1::FromHead answer;
-  if (!Write(message) || !stream_->Read(&answer)) {
-    const grpc::Status status = stream_->Finish();
-    if (status.ok()) return absl::UnavailableError("the head ended the call");
-    return FromGrpc(status);
-  }
+  if (!Write(message) || !stream_->Read(&answer)) return Refusal(stream_->Finish());
   if (!answer.has_welcome()) return absl::InvalidArgumentError("the head does not say Welcome");
   HEDDLE_ASSIGN_OR_RETURN(settings_, FromWelcome(answer.welcome()));
   rank_ = answer.welcome().rank();
@@ -265,10 +269,10 @@ absl::Status RankClient::Rejoin(engine::RankWorker& worker, const engine::RankOf
 
 absl::StatusOr<std::shared_ptr<RankClient>> RankClient::Join(const std::string& host, uint16_t port,
                                                              const RankTls& tls,
-                                                             const RankIdentity& identity,
+                                                             const RankCaller& caller,
                                                              const HeldPlace& held) {
   auto client = std::make_shared<Client>();
-  HEDDLE_RETURN_IF_ERROR(client->Connect(host, port, tls, identity, held));
+  HEDDLE_RETURN_IF_ERROR(client->Connect(host, port, tls, caller, held));
   return client;
 }
 

@@ -27,13 +27,19 @@ struct HeldPlace {
   int32_t rank = 0;
 };
 
+// Who calls, in each of its calls.
+struct RankCaller {
+  RankIdentity identity;
+  uint64_t process = 0;  // a random number
+};
+
 class RankClient : public engine::RankMeeting {
  public:
-  // Blocks until the head answers. UNAVAILABLE: it cannot be reached, or has no group just now; all
-  // other errors are refusals, which stay.
+  // Blocks until the head answers. UNAVAILABLE: it cannot be reached, has no group just now, or has
+  // hung up without a reason; all other errors are refusals, which stay.
   static absl::StatusOr<std::shared_ptr<RankClient>> Join(const std::string& host, uint16_t port,
                                                           const RankTls& tls,
-                                                          const RankIdentity& identity,
+                                                          const RankCaller& caller,
                                                           const HeldPlace& held);
   // The place in the group and the head's options.
   virtual const RankSettings& settings() const = 0;

@@ -110,8 +110,17 @@ absl::Status RankRoster::LetIn(CallId call, Member* member, const FromRank& mess
                                                    " bytes; it has 1 to ", kMaxAddressBytes));
   }
   if (phase_ == Phase::kLost) return absl::UnavailableError("the group of ranks has ended");
+  // A process calls again when its last call has ended, which a head that stood still, or a broken
+  // link, may be late to notice.
+  const bool has_call = std::any_of(ranks_.begin(), ranks_.end(), [&](const auto& entry) {
+    return calls_.at(entry.second).process == hello.process();
+  });
+  if (hello.process() != 0 && has_call) {
+    return absl::UnavailableError("an earlier call of the same process has not ended yet");
+  }
   HEDDLE_ASSIGN_OR_RETURN(member->rank, PlaceFor(hello, now));
   member->mesh_address = hello.mesh_address();
+  member->process = hello.process();
   ranks_[member->rank] = call;
   return absl::OkStatus();
 }

@@ -50,6 +50,7 @@ class RankRoster {
     int32_t rank = 0;  // 0: it has not said Hello
     std::string host;
     std::string mesh_address;
+    uint64_t process = 0;  // its random number
     bool has_offered = false;
     ranks::v1::Offer offer;
     bool is_ready = false;

@@ -77,6 +77,7 @@ v1::FromRank MessageOf(uint8_t what, Input* input) {
       message.mutable_hello()->set_mesh_address("a");
       message.mutable_hello()->set_held_rank(input->Byte());
       message.mutable_hello()->set_held_session(input->Byte() % 2);
+      message.mutable_hello()->set_process(input->Byte() % 4);
       break;
     case 1:
       message.mutable_offer()->set_num_pages(input->Byte());

@@ -179,6 +179,8 @@ class Relay:
     def __init__(self, port):
         self._to = port
         self.recorded = []  # what came from each caller
+        self._links = []  # both ends of each
+        self._half_open = set()  # far ends that nobody closes
         self._open = threading.Event()
         self._open.set()
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -200,6 +202,7 @@ class Relay:
         except OSError:
             return near.close()
         threading.Thread(target=self._pump, args=(far, near, bytearray()), daemon=True).start()
+        self._links.append((near, far))
         self.recorded.append(bytearray())
         self._pump(near, far, self.recorded[-1])
 
@@ -211,8 +214,14 @@ class Relay:
                 sink.sendall(data)
         except OSError:
             pass
-        for end in (source, sink):
+        for end in {source, sink} - self._half_open:
             end.close()
+
+    def cut(self):
+        """Ends all calls for the callers alone: the other side hears nothing more."""
+        for near, far in self._links:
+            self._half_open.add(far)
+            near.shutdown(socket.SHUT_RDWR)
 
     def down(self, seconds):
         self._open.clear()
@@ -222,6 +231,8 @@ class Relay:
     def close(self):
         self._open.set()
         self._listener.close()
+        for end in self._half_open:
+            end.close()
 
 
 class RankProcessesTest(unittest.TestCase):
@@ -395,6 +406,43 @@ class RankProcessesTest(unittest.TestCase):
                 self.assertEqual(streams.end(), expected, streams.errors)
                 self.assertEqual(head.metric("heddle_recoveries_total"), recoveries)
             self.assertEqual(sum("the rank is loaded" in line for line in rank.log), 1)
+
+    def test_a_rank_comes_back_before_the_head_knows_that_it_was_gone(self):
+        port = free_port()
+        relay = Relay(port)
+        self.addCleanup(relay.close)
+        rank = Rank(relay.port)
+        self.addCleanup(rank.end)
+        with Server(*LIMITS, "--tp", "2", "--rank-timeout", "1", "--ranks-listen", f"127.0.0.1:{port}") as head:
+            expected = Streams(head).end()
+            streams = Streams(head)
+            self.assertTrue(streams.run_for(5))
+            relay.cut()
+            self.assertEqual(streams.end(), expected, (streams.errors, rank.log))
+            self.assertEqual(head.metric("heddle_recoveries_total"), 1)
+            self.assertEqual(sum("the rank is loaded" in line for line in rank.log), 1)
+
+    @unittest.skipIf(grpc is None, "a head of our own needs Python's grpcio")
+    def test_a_head_that_hangs_up_without_a_reason_is_called_again(self):
+        calls = []
+
+        def join(_, context):
+            calls.append(context)
+            context.cancel()
+            yield from ()
+
+        with concurrent.futures.ThreadPoolExecutor(2) as pool:
+            server = grpc.server(pool)
+            handler = grpc.stream_stream_rpc_method_handler(join, lambda x: x, lambda x: x)
+            server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(
+                "heddle.ranks.v1.Ranks", {"Join": handler}),))
+            port = server.add_insecure_port("127.0.0.1:0")
+            server.start()
+            rank = Rank(port)
+            self.addCleanup(rank.end)
+            self.assertTrue(wait_until(lambda: len(calls) > 2), rank.log)
+            self.assertIsNone(rank.process.poll(), rank.log)
+            server.stop(None)
 
     def test_a_recorded_call_gets_no_place(self):
         port = free_port()

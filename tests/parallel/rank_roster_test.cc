@@ -37,6 +37,11 @@ FromRank HelloOf(int32_t held_rank, uint64_t session = kSession) {
   return message;
 }
 
+FromRank HelloOfProcess(uint64_t process, FromRank hello) {
+  hello.mutable_hello()->set_process(process);
+  return hello;
+}
+
 FromRank Offer(int32_t pages = 100) {
   FromRank message;
   ranks::v1::Offer& offer = *message.mutable_offer();
@@ -461,6 +466,31 @@ TEST_CASE("Who joins again must have room for what the group has", "[unit]") {
   REQUIRE(group.Say(call, Hello()).ok());
   REQUIRE(group.Say(call, Offer(1000)).ok());
   CHECK(group.roster.Start(OwnOffer())->num_pages == 80);
+}
+
+TEST_CASE("A rank whose last call the head still believes in is told to try again", "[unit]") {
+  Group group(3);
+  const std::string later = "UNAVAILABLE: an earlier call of the same process has not ended yet";
+  const CallId first = group.Call(), other = group.Call();
+  REQUIRE(group.Say(first, HelloOfProcess(11, Hello())).ok());
+  CHECK(Has(group.Refusal(HelloOfProcess(11, Hello())), later));
+  REQUIRE(group.Say(other, HelloOfProcess(12, Hello())).ok());
+  REQUIRE(group.Say(first, Offer()).ok());
+  REQUIRE(group.Say(other, Offer()).ok());
+  REQUIRE(group.roster.Start(OwnOffer()).ok());
+  CHECK(Has(group.Refusal(HelloOfProcess(11, HelloOf(1))), later));
+  for (const CallId call : {first, other}) REQUIRE(group.Say(call, Ready()).ok());
+  CHECK(Has(group.Refusal(HelloOfProcess(12, HelloOf(2))), later));
+  CHECK(group.roster.phase() == Phase::kRunning);
+  // Others are refused for good.
+  CHECK(Has(group.Refusal(HelloOfProcess(13, Hello())), "RESOURCE_EXHAUSTED"));
+  // The head notices, and the rank gets its place.
+  LoseAndGather(&group, {first, other}, 2);
+  const CallId again = group.Call();
+  REQUIRE(group.Say(again, HelloOfProcess(12, HelloOf(2))).ok());
+  CHECK(group.roster.Find(again)->rank == 2);
+  CHECK(Has(group.Refusal(HelloOfProcess(12, HelloOf(2))), later));
+  CHECK(Has(group.Refusal(HelloOfProcess(13, HelloOf(2))), "there is no place of rank 2"));
 }
 
 TEST_CASE("A link that breaks is blamed on nobody, and all places are kept", "[unit]") {

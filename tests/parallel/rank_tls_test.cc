@@ -54,7 +54,7 @@ struct Site {
 
   static absl::Status Join(const RankHead& head, const RankTls& tls,
                            const std::string& host = "127.0.0.1") {
-    return RankClient::Join(host, head.port(), tls, kIdentity, {}).status();
+    return RankClient::Join(host, head.port(), tls, {kIdentity}, {}).status();
   }
 
   TempDir folder;
@@ -70,7 +70,7 @@ TEST_CASE("A head with a certificate takes in ranks with one of the same authori
   const Site site;
   const auto head = site.Listen(site.Files("head", site.head, site.authority));
   const auto client = RankClient::Join(
-      "127.0.0.1", head->port(), site.Files("rank", site.rank, site.authority), kIdentity, {});
+      "127.0.0.1", head->port(), site.Files("rank", site.rank, site.authority), {kIdentity}, {});
   REQUIRE(client.ok());
   CHECK((*client)->rank() == 1);
   CHECK((*client)->settings().layout.tp == 2);
