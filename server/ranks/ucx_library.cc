@@ -46,8 +46,8 @@ absl::StatusOr<UcxLibrary> OpenUcx() {
   find("ucp_ep_create", &ucx.ep_create);
   find("ucp_ep_close_nbx", &ucx.ep_close);
   find("ucp_tag_send_nbx", &ucx.tag_send);
-  find("ucp_tag_probe_nb", &ucx.tag_probe);
-  find("ucp_tag_msg_recv_nbx", &ucx.tag_msg_recv);
+  find("ucp_tag_recv_nbx", &ucx.tag_recv);
+  find("ucp_tag_recv_request_test", &ucx.tag_recv_test);
   find("ucp_request_check_status", &ucx.request_check_status);
   find("ucp_request_cancel", &ucx.request_cancel);
   find("ucp_request_free", &ucx.request_free);

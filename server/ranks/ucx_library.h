@@ -22,8 +22,8 @@ struct UcxLibrary {
   decltype(&ucp_ep_create) ep_create;
   decltype(&ucp_ep_close_nbx) ep_close;
   decltype(&ucp_tag_send_nbx) tag_send;
-  decltype(&ucp_tag_probe_nb) tag_probe;
-  decltype(&ucp_tag_msg_recv_nbx) tag_msg_recv;
+  decltype(&ucp_tag_recv_nbx) tag_recv;
+  decltype(&ucp_tag_recv_request_test) tag_recv_test;
   decltype(&ucp_request_check_status) request_check_status;
   decltype(&ucp_request_cancel) request_cancel;
   decltype(&ucp_request_free) request_free;

@@ -61,14 +61,22 @@ class UcxMesh final : public RankMesh, public std::enable_shared_from_this<UcxMe
   void BeginOp() { ops_.fetch_add(1, std::memory_order_relaxed); }
   void StartSend(const void* data, int64_t bytes, int32_t to);
   bool FinishSends();
-  bool Receive(int32_t from, int64_t most_bytes, std::vector<char>* buffer, int64_t* bytes);
-  bool ReceiveInto(int32_t from, void* data, int64_t bytes);
+  // Begins to take the next message of a rank, of at most so many bytes: into `data`, or into a
+  // buffer of the mesh that stays as it is until the rank's next part. FinishReceive waits for it
+  // and tells its length; each that was begun is to be finished, in any order of ranks.
+  void StartReceive(int32_t from, void* data, int64_t most_bytes);
+  void StartPart(int32_t from, int64_t most_bytes);
+  bool FinishReceive(int32_t from, int64_t* bytes);
+  bool ReceiveAll(int32_t from, void* data, int64_t bytes);
+  const char* PartOf(int32_t from) const { return links_[static_cast<size_t>(from)].part.data(); }
 
  private:
   struct Link {
     ucp_ep_h endpoint = nullptr;
     uint32_t sent = 0;
     uint32_t received = 0;
+    std::vector<char> part;     // the last one
+    void* receiving = nullptr;  // UCX's request for the message that was asked for
     std::string name;
     UcxMesh* mesh = nullptr;
   };
@@ -88,8 +96,6 @@ class UcxMesh final : public RankMesh, public std::enable_shared_from_this<UcxMe
   bool WaitFor(void* request, const Link* peer);
   void Fail(const Link* peer, ucs_status_t status);
   void Broke(const Link& link, ucs_status_t status);
-  std::optional<ucp_tag_message_h> Probe(int32_t from, ucp_tag_recv_info_t* info);
-  bool Take(ucp_tag_message_h message, void* data, size_t bytes, const Link& link);
 
   const UcxLibrary& ucx_;
   const Options options_;
@@ -99,7 +105,7 @@ class UcxMesh final : public RankMesh, public std::enable_shared_from_this<UcxMe
   int32_t own_ = 0;
   uint64_t key_ = 0;
   std::vector<Link> links_;     // [world]
-  std::vector<void*> pending_;  // sends that are not done
+  std::vector<void*> pending_;  // requests that are not done
   std::atomic<int64_t> ops_{0};
   std::atomic<bool> is_aborted_{false};
   mutable std::mutex mutex_;
@@ -275,57 +281,62 @@ bool UcxMesh::FinishSends() {
   return WaitFor(ucx_.worker_flush(worker_, &param), nullptr);
 }
 
-std::optional<ucp_tag_message_h> UcxMesh::Probe(int32_t from, ucp_tag_recv_info_t* info) {
+void UcxMesh::StartPart(int32_t from, int64_t most_bytes) {
+  std::vector<char>& part = links_[static_cast<size_t>(from)].part;
+  if (part.size() < static_cast<size_t>(most_bytes)) part.resize(static_cast<size_t>(most_bytes));
+  StartReceive(from, part.data(), most_bytes);
+}
+
+// Asked for before they come, messages are put into place as they do. UCX gives a request even for
+// one that is there: without a request it leaves the length of the message unknown.
+void UcxMesh::StartReceive(int32_t from, void* data, int64_t most_bytes) {
   Link& link = links_[static_cast<size_t>(from)];
-  const ucp_tag_t tag = Tag(from, link.received++);
-  ucp_tag_message_h message = nullptr;
-  const auto is_there = [&] {
-    message = ucx_.tag_probe(worker_, tag, ~ucp_tag_t{0}, /*remove=*/1, info);
-    return message != nullptr;
-  };
-  if (!WaitUntil(is_there, &link)) return std::nullopt;
-  return message;
-}
-
-bool UcxMesh::Take(ucp_tag_message_h message, void* data, size_t bytes, const Link& link) {
   ucp_request_param_t param{};
-  return WaitFor(ucx_.tag_msg_recv(worker_, data, bytes, message, &param), &link);
+  param.op_attr_mask = UCP_OP_ATTR_FLAG_NO_IMM_CMPL;
+  link.receiving = ucx_.tag_recv(worker_, data, static_cast<size_t>(most_bytes),
+                                 Tag(from, link.received++), ~ucp_tag_t{0}, &param);
 }
 
-bool UcxMesh::Receive(int32_t from, int64_t most_bytes, std::vector<char>* buffer, int64_t* bytes) {
-  ucp_tag_recv_info_t info{};
-  const std::optional<ucp_tag_message_h> message = Probe(from, &info);
-  if (!message) return false;
-  const Link& link = links_[static_cast<size_t>(from)];
-  if (info.length > static_cast<size_t>(most_bytes)) {
-    Abort(absl::InvalidArgumentError(base::StrCat(link.name, " sent ", std::to_string(info.length),
-                                                  " bytes where a step has ",
-                                                  std::to_string(most_bytes), " at most")));
+bool UcxMesh::FinishReceive(int32_t from, int64_t* bytes) {
+  Link& link = links_[static_cast<size_t>(from)];
+  void* request = std::exchange(link.receiving, nullptr);
+  if (UCS_PTR_IS_ERR(request)) {
+    Fail(&link, UCS_PTR_STATUS(request));
     return false;
   }
-  if (buffer->size() < info.length) buffer->resize(info.length);
-  *bytes = static_cast<int64_t>(info.length);
-  return Take(*message, buffer->data(), info.length, link);
+  ucp_tag_recv_info_t arrived{};
+  ucs_status_t status = UCS_INPROGRESS;
+  const bool in_time = WaitUntil(
+      [&] { return (status = ucx_.tag_recv_test(request, &arrived)) != UCS_INPROGRESS; }, &link);
+  if (status == UCS_INPROGRESS) {
+    pending_.push_back(request);  // the destructor ends it
+    return false;
+  }
+  ucx_.request_free(request);
+  if (status == UCS_ERR_MESSAGE_TRUNCATED) {
+    Abort(absl::InvalidArgumentError(
+        base::StrCat(link.name, " sent more bytes than the step has in op ", ops())));
+  } else if (status != UCS_OK) {
+    Fail(&link, status);
+  }
+  *bytes = static_cast<int64_t>(arrived.length);
+  return in_time && status == UCS_OK;
 }
 
-bool UcxMesh::ReceiveInto(int32_t from, void* data, int64_t bytes) {
-  ucp_tag_recv_info_t info{};
-  const std::optional<ucp_tag_message_h> message = Probe(from, &info);
-  if (!message) return false;
-  const Link& link = links_[static_cast<size_t>(from)];
-  if (info.length != static_cast<size_t>(bytes)) {
-    Abort(absl::InvalidArgumentError(base::StrCat(link.name, " sent ", std::to_string(info.length),
-                                                  " bytes where a step has ",
-                                                  std::to_string(bytes))));
-    return false;
-  }
-  return Take(*message, data, info.length, link);
+bool UcxMesh::ReceiveAll(int32_t from, void* data, int64_t bytes) {
+  StartReceive(from, data, bytes);
+  int64_t received = 0;
+  if (!FinishReceive(from, &received)) return false;
+  if (received == bytes) return true;
+  Abort(absl::InvalidArgumentError(base::StrCat(links_[static_cast<size_t>(from)].name, " sent ",
+                                                received, " bytes where a step has ", bytes)));
+  return false;
 }
 
 class MeshCommunicator final : public Communicator {
  public:
   MeshCommunicator(std::shared_ptr<UcxMesh> mesh, std::vector<int32_t> members, int32_t own)
-      : mesh_(std::move(mesh)), members_(std::move(members)), buffers_(members_.size()) {
+      : mesh_(std::move(mesh)), members_(std::move(members)) {
     const auto at = std::find(members_.begin(), members_.end(), own);
     HEDDLE_CHECK(at != members_.end(), "a rank joins a group of others");
     rank_ = static_cast<int32_t>(at - members_.begin());
@@ -345,7 +356,8 @@ class MeshCommunicator final : public Communicator {
     if (rank_ != root) return Post(part, part == nullptr ? 0 : bytes, root);
     HEDDLE_CHECK(static_cast<int32_t>(parts.size()) >= world(), "a place for each rank's part");
     mesh_->BeginOp();
-    return ReceiveParts(part, part == nullptr ? 0 : bytes, most_bytes, parts);
+    StartParts(most_bytes);
+    return FinishParts(part, part == nullptr ? 0 : bytes, parts);
   }
   bool Barrier() override { return Meet(nullptr, 0, 0, {}); }
 
@@ -357,7 +369,7 @@ class MeshCommunicator final : public Communicator {
   }
   bool Recv(void* data, int64_t bytes, int32_t from) override {
     mesh_->BeginOp();
-    return mesh_->ReceiveInto(members_[static_cast<size_t>(from)], data, bytes);
+    return mesh_->ReceiveAll(members_[static_cast<size_t>(from)], data, bytes);
   }
 
   void Abort(const absl::Status& why) override { mesh_->Abort(why); }
@@ -366,30 +378,34 @@ class MeshCommunicator final : public Communicator {
  private:
   bool Meet(const void* part, int64_t bytes, int64_t most_bytes, std::span<const void*> parts) {
     mesh_->BeginOp();
+    StartParts(most_bytes);
     for (int32_t r = 0; r < world(); ++r) {
       if (r != rank_) mesh_->StartSend(part, bytes, members_[static_cast<size_t>(r)]);
     }
-    return ReceiveParts(part, bytes, most_bytes, parts) && mesh_->FinishSends();
+    return FinishParts(part, bytes, parts) && mesh_->FinishSends();
   }
-  bool ReceiveParts(const void* part, int64_t bytes, int64_t most_bytes,
-                    std::span<const void*> parts) {
+  void StartParts(int64_t most_bytes) {
+    for (int32_t r = 0; r < world(); ++r) {
+      if (r != rank_) mesh_->StartPart(members_[static_cast<size_t>(r)], most_bytes);
+    }
+  }
+  // Waits for the parts of all others, also behind one that did not come.
+  bool FinishParts(const void* part, int64_t bytes, std::span<const void*> parts) {
+    bool is_met = true;
     for (int32_t r = 0; r < world(); ++r) {
       const auto at = static_cast<size_t>(r);
       int64_t received = bytes;
-      if (r != rank_ && !mesh_->Receive(members_[at], most_bytes, &buffers_[at], &received)) {
-        return false;
-      }
+      if (r != rank_) is_met = mesh_->FinishReceive(members_[at], &received) && is_met;
       if (parts.empty()) continue;
       const void* own = bytes > 0 ? part : nullptr;
-      parts[at] = r == rank_ ? own : received > 0 ? buffers_[at].data() : nullptr;
+      parts[at] = r == rank_ ? own : received > 0 ? mesh_->PartOf(members_[at]) : nullptr;
     }
-    return true;
+    return is_met;
   }
 
   const std::shared_ptr<UcxMesh> mesh_;
   const std::vector<int32_t> members_;
   int32_t rank_ = 0;
-  std::vector<std::vector<char>> buffers_;  // [world] the parts of the last meeting
 };
 
 std::shared_ptr<Communicator> UcxMesh::Join(const std::vector<int32_t>& members) {
