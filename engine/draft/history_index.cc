@@ -34,7 +34,11 @@ void HistoryIndex::Append(std::span<const TokenId> tokens) {
                 tail_.end() - static_cast<ptrdiff_t>(std::min(tail_.size(), tail_tokens_)));
   }
   tail_.insert(tail_.end(), last.begin(), last.end());
+}
+
+void HistoryIndex::Find(TokenIndex::Occurrences* found) {
   Enter(kEnteredPerCall);
+  index_.Find(tail(), found);
 }
 
 void HistoryIndex::Enter(size_t count) {

@@ -1,5 +1,5 @@
-// The tokens of one sequence, indexed. A long prompt enters the index bit by bit, so that it holds
-// up no step; until then, matches are found in the part that is in it.
+// The tokens of one sequence, indexed when they are first searched. A long prompt enters the index
+// bit by bit, so that it holds up no step; until then, matches are found in the part that is in it.
 // Thread-safety: none.
 #pragma once
 
@@ -19,7 +19,7 @@ class HistoryIndex {
   void Append(std::span<const TokenId> tokens);
 
   // Overwrites *found with the earlier occurrences of the end of the sequence.
-  void Find(TokenIndex::Occurrences* found) const { index_.Find(tail(), found); }
+  void Find(TokenIndex::Occurrences* found);
 
   // The last tokens, as many as a match can have, or all.
   std::span<const TokenId> tail() const;

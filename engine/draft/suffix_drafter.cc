@@ -11,8 +11,8 @@ namespace {
 
 // The first tokens of an answer that others learn from.
 constexpr size_t kLearntTokens = 16384;
-// Tokens of finished answers that enter the index for each token that a sequence gains: answers are
-// made of gained tokens, so that more than one keeps up.
+// Tokens of finished answers that enter the index, when a proposal is asked for, for each token
+// that sequences gained since: answers are made of gained tokens, so that more than one keeps up.
 constexpr size_t kEnteredPerToken = 4;
 // Tokens that count for that at a time: many come at once behind a pause.
 constexpr size_t kMostAtOnce = 256;
@@ -70,8 +70,7 @@ void SuffixDrafter::Append(SequenceId id, std::span<const TokenId> tokens) {
   Corpus* const corpus = FindCorpus(sequence.scope);
   if (corpus == nullptr) return;
   sequence.shared.Learn(tokens, &corpus->acceptance);
-  Enter(corpus, kEnteredPerToken * std::min(tokens.size(), kMostAtOnce));
-  ForgetScopes(sequence.scope);
+  corpus->gained = std::min(corpus->gained + tokens.size(), kMostAtOnce);
 }
 
 void SuffixDrafter::Propose(SequenceId id, int32_t max_tokens, DraftTree* tree) {
@@ -83,8 +82,10 @@ void SuffixDrafter::Propose(SequenceId id, int32_t max_tokens, DraftTree* tree) 
   VoteContinuation(sequence.history.index(), found_, max_tokens, &tokens_, &shares_);
   sequence.own.Propose(tokens_, shares_, found_.length, acceptance_, tree);
 
-  const Corpus* const corpus = FindCorpus(sequence.scope);
+  Corpus* const corpus = FindCorpus(sequence.scope);
   if (corpus == nullptr) return;
+  Enter(corpus, kEnteredPerToken * std::exchange(corpus->gained, 0));
+  ForgetScopes(sequence.scope);
   corpus->index.Find(sequence.history.tail(), &found_);
   VoteContinuation(corpus->index, found_, max_tokens, &tokens_, &shares_);
   sequence.shared.Propose(tokens_, shares_, found_.length, corpus->acceptance, &shared_tree_);
@@ -105,7 +106,7 @@ void SuffixDrafter::End(SequenceId id, bool finished) {
 void SuffixDrafter::Keep(const DraftScope& scope, std::span<const TokenId> answer) {
   std::unique_ptr<Corpus>& corpus = corpora_[scope];
   if (corpus == nullptr) {
-    corpus = std::make_unique<Corpus>(Corpus{TokenIndex(corpus_options_, 0), {}, 0, 0, 0, {}});
+    corpus = std::make_unique<Corpus>(TokenIndex(corpus_options_, 0));
   }
   corpus->used = ++clock_;
   if (corpus->waiting.size() - corpus->num_entered + answer.size() < kMaxWaiting) {

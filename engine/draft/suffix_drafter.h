@@ -3,13 +3,15 @@
 //
 // Bounded: finished answers take at most max_corpus_bytes; each scope forgets its oldest tokens,
 // and the scope that was used longest ago is forgotten whole. A finished answer enters the index
-// bit by bit, a few tokens for each token that any sequence gains.
+// bit by bit, with each proposal a few tokens for each token that sequences have gained since the
+// last one: while nobody asks, appending costs next to nothing.
 // Source: Oliaro et al., "SuffixDecoding: A Model-Free Approach to Speeding Up Large Language Model
 // Inference", 2024.
 #pragma once
 
 #include <deque>
 #include <memory>
+#include <utility>
 
 #include "absl/container/flat_hash_map.h"
 #include "engine/draft/acceptance.h"
@@ -42,9 +44,12 @@ class SuffixDrafter : public Drafter {
  private:
   // Finished answers of a scope.
   struct Corpus {
+    explicit Corpus(TokenIndex empty) : index(std::move(empty)) {}
+
     TokenIndex index;
     std::vector<TokenId> waiting;  // answers that are not in the index yet, from num_entered on
     size_t num_entered = 0;
+    size_t gained = 0;  // tokens of sequences since a proposal was asked for
     uint64_t used = 0;  // the clock when a sequence used it last
     int64_t bytes = 0;  // as counted in corpus_bytes_
     Acceptance acceptance;

@@ -10,6 +10,7 @@
 #include "base/status.h"
 #include "engine/draft/combined_drafter.h"
 #include "engine/whole_context.h"
+#include "scheduler/catch_up.h"
 
 namespace heddle::server {
 namespace {
@@ -74,12 +75,13 @@ class Replay {
   void Draft() {
     offers_.clear();
     if (drafter_ == nullptr || !budget_.wants_drafts()) return;
-    for (size_t i = 0; i < sequences_.size(); ++i) {
+    const size_t first = catch_up_.Begin(sequences_.size());
+    for (size_t turn = 0; turn < sequences_.size(); ++turn) {
+      const size_t i = (first + turn) % sequences_.size();
       Sequence& sequence = sequences_[i];
       // A draft brings one token more than it has.
       const int32_t most = std::min(options_.max_tokens, LeftOf(sequence) - 1);
-      if (most < 1) continue;
-      Show(i);
+      if (most < 1 || !Show(i)) continue;
       drafter_->Propose(IdOf(i), most, &sequence.tree);
       offers_.push_back({.id = IdOf(i), .survival = sequence.tree.survival});
     }
@@ -89,13 +91,16 @@ class Replay {
     }
   }
 
-  // As on a server, drafters are shown an answer's tokens when they are asked.
-  void Show(size_t i) {
+  // As on a server, drafters are shown an answer's tokens when they are asked. Returns whether they
+  // have seen all.
+  bool Show(size_t i) {
     Sequence& sequence = sequences_[i];
     const auto begin = static_cast<size_t>(sequence.shown);
-    const auto count = static_cast<size_t>(sequence.known - sequence.shown);
+    const auto unseen = static_cast<size_t>(sequence.known - sequence.shown);
+    const size_t count = catch_up_.Take(i, unseen);
     if (count > 0) drafter_->Append(IdOf(i), shape_.text.subspan(begin, count));
-    sequence.shown = sequence.known;
+    sequence.shown += static_cast<int32_t>(count);
+    return count == unseen;
   }
 
   // The last known token of sequence `i`, and its draft's.
@@ -183,6 +188,7 @@ class Replay {
   const SpeculationOptions options_;
   std::unique_ptr<engine::Drafter> drafter_;
   scheduler::DraftBudget budget_;
+  scheduler::CatchUp catch_up_;
   std::vector<Sequence> sequences_;
   std::vector<scheduler::DraftOffer> offers_;
   int32_t open_ = 0;  // sequences that have not answered all

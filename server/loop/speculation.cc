@@ -52,16 +52,18 @@ void Speculation::Ask(scheduler::Scheduler* scheduler) {
   plans_since_asked_ = 0;
   offers_.clear();
   if (proposals_.size() < candidates_.size()) proposals_.resize(candidates_.size());
-  for (size_t i = 0; i < candidates_.size(); ++i) {
-    Proposal& proposal = proposals_[i];
-    Propose(candidates_[i], &proposal);
-    offers_.push_back({.id = candidates_[i].id,
+  const size_t first = catch_up_.Begin(candidates_.size());
+  for (size_t turn = 0; turn < candidates_.size(); ++turn) {
+    const size_t i = (first + turn) % candidates_.size();
+    const engine::SequenceId id = candidates_[i].id;
+    Proposal& proposal = proposals_[turn];
+    Propose(i, &proposal);
+    offers_.push_back({.id = id,
                        .survival = proposal.survival,
                        .rows = static_cast<int32_t>(proposal.tokens.size())});
     if (network_ != nullptr) {
-      scheduler->LimitAhead(candidates_[i].id, FollowsText(candidates_[i].id, proposal)
-                                                   ? 0
-                                                   : std::numeric_limits<int32_t>::max());
+      scheduler->LimitAhead(id,
+                            FollowsText(id, proposal) ? 0 : std::numeric_limits<int32_t>::max());
     }
   }
   if (!options_.ignores_cost) {
@@ -97,30 +99,52 @@ void Speculation::AskAhead(scheduler::Scheduler* scheduler) {
   scheduler->SetAhead(wish);
 }
 
-void Speculation::Begin(const DraftCandidate& candidate) {
-  if (!unshown_.try_emplace(candidate.id).second) return Show(candidate.id);
+// Tells the drafters of candidate `i` as far as this question goes. Returns whether they know all
+// of it then.
+bool Speculation::Begin(size_t i) {
+  const DraftCandidate& candidate = candidates_[i];
+  if (unshown_.contains(candidate.id)) return ShowSome(i, candidate.id);
   const scheduler::GenerationRequest& request = *candidate.request;
+  const size_t tokens = request.prompt.size() + candidate.generated.size();
+  if (!options_.ignores_cost && !catch_up_.TakeNew(i, tokens)) return false;
+  unshown_.try_emplace(candidate.id);
   // Requests of one cache space have one adapter, and one client's secret if they have any.
   const engine::DraftScope scope{.tenant = request.tenant, .adapters = request.cache_space};
   drafter_->Begin(candidate.id, scope, request.prompt, request.prediction);
   drafter_->Append(candidate.id, candidate.generated);
+  return true;
 }
 
-// Shows the drafters what they have not seen of a sequence that has begun.
-void Speculation::Show(engine::SequenceId id) {
+// Shows the drafters what they have not seen of candidate `i`, which has begun, as far as this
+// question goes. Returns whether that is all.
+bool Speculation::ShowSome(size_t i, engine::SequenceId id) {
+  std::vector<engine::TokenId>& tokens = unshown_[id];
+  const size_t count = options_.ignores_cost ? tokens.size() : catch_up_.Take(i, tokens.size());
+  if (count == tokens.size()) {
+    ShowAll(id);
+    return true;
+  }
+  if (count > 0) drafter_->Append(id, std::span(tokens).first(count));
+  tokens.erase(tokens.begin(), tokens.begin() + static_cast<ptrdiff_t>(count));
+  return false;
+}
+
+// Shows the drafters all that they have not seen of a sequence that has begun.
+void Speculation::ShowAll(engine::SequenceId id) {
   std::vector<engine::TokenId>& tokens = unshown_[id];
   if (!tokens.empty()) drafter_->Append(id, tokens);
   tokens.clear();
 }
 
-void Speculation::Propose(const DraftCandidate& candidate, Proposal* proposal) {
+void Speculation::Propose(size_t i, Proposal* proposal) {
+  const DraftCandidate& candidate = candidates_[i];
   proposal->tokens.clear();
   proposal->survival.clear();
   const scheduler::DraftLimits& limits = candidate.request->draft;
   int32_t max_tokens = std::min(candidate.max_tokens, options_.max_tokens);
   if (limits.max_tokens >= 0) max_tokens = std::min(max_tokens, limits.max_tokens);
   if (limits.off || max_tokens < 1) return;
-  Begin(candidate);
+  if (!Begin(i)) return;
   if (const auto guesses = guesses_.find(candidate.id); guesses != guesses_.end()) {
     network_->TakeGuesses(candidate.id, guesses->second.tokens, guesses->second.probabilities);
   }
@@ -163,10 +187,10 @@ void Speculation::TakeEvent(const SequenceEvent& event, const engine::StepResult
       std::span(result.tokens)
           .subspan(static_cast<size_t>(event.token_begin), static_cast<size_t>(event.num_tokens));
   for (const engine::SampledToken& token : tokens) unshown->second.push_back(token.token);
-  // A verdict on what the network guessed belongs to this step.
-  const bool may_wait = !options_.ignores_cost && !budget_.wants_drafts() && !event.finished &&
-                        !guesses_.contains(event.sequence);
-  if (!may_wait) Show(event.sequence);
+  // Questions take up the rest. A verdict on what the network guessed belongs to this step.
+  const bool may_wait =
+      !options_.ignores_cost && !event.finished && !guesses_.contains(event.sequence);
+  if (!may_wait) ShowAll(event.sequence);
   if (!event.finished) return;
   const bool is_whole =
       event.reason == FinishReason::kStop || event.reason == FinishReason::kLength;

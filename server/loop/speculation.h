@@ -19,6 +19,7 @@
 #include "engine/executor.h"
 #include "engine/step.h"
 #include "scheduler/ahead_budget.h"
+#include "scheduler/catch_up.h"
 #include "scheduler/draft_budget.h"
 #include "scheduler/scheduler.h"
 #include "server/loop/speculation_options.h"
@@ -69,9 +70,10 @@ class Speculation {
 
   void Ask(scheduler::Scheduler* scheduler);
   void AskAhead(scheduler::Scheduler* scheduler);
-  void Begin(const scheduler::DraftCandidate& candidate);
-  void Show(engine::SequenceId id);
-  void Propose(const scheduler::DraftCandidate& candidate, Proposal* proposal);
+  bool Begin(size_t i);
+  bool ShowSome(size_t i, engine::SequenceId id);
+  void ShowAll(engine::SequenceId id);
+  void Propose(size_t i, Proposal* proposal);
   void CountAhead(const engine::StepPlan& plan, const engine::StepResult& result,
                   const scheduler::BookedStep& booked);
   bool FollowsText(engine::SequenceId id, const Proposal& proposal) const;
@@ -80,6 +82,7 @@ class Speculation {
   const Options options_;
   std::unique_ptr<engine::Drafter> drafter_;
   scheduler::DraftBudget budget_;
+  scheduler::CatchUp catch_up_;
   engine::NetworkDrafter* const network_;  // part of drafter_; null: there is none
   scheduler::AheadBudget ahead_;
   // The network's guesses behind the last step.
