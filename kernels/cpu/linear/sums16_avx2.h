@@ -241,7 +241,7 @@ struct Sums16Panel {
 template <BlockTraits kTraits, typename Layout, int... kSizes>
 constexpr FormatKernels MakeSums16(TileSizes<kSizes...>) {
   return MakeExpandable<Layout, Sums16Panel<kTraits>, PackedCodes<kTraits>, ExpandedCodes<kTraits>,
-                        kSizes...>(TileKind::kInt8Sums16, /*expand_tiles=*/2);
+                        kSizes...>(TileKind::kInt8Sums16, /*expand_tiles=*/8);
 }
 
 }  // namespace
