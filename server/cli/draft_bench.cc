@@ -24,23 +24,44 @@ double ElapsedUs(std::chrono::steady_clock::time_point since) {
       .count();
 }
 
+// Steps of a way before the next one's turn.
+constexpr int kTurnSteps = 8;
+
+// Replays share an executor.
+struct SharedExecutor {
+  engine::Executor& executor;
+  int64_t steps = 0;          // that it has executed
+  int32_t num_sequences = 0;  // of all replays
+};
+
 class Replay {
  public:
-  Replay(engine::Executor& executor, const DraftBenchShape& shape,
+  // Its sequences are number `first` and the following of all replays'.
+  Replay(SharedExecutor* shared, int32_t first, const DraftBenchShape& shape,
          const SpeculationOptions& speculation)
-      : executor_(executor),
+      : shared_(*shared),
+        executor_(shared->executor),
+        first_(first),
         shape_(shape),
         options_(speculation),
-        budget_({.max_step_rows = executor.limits().max_batch_tokens}),
+        budget_({.max_step_rows = shared->executor.limits().max_batch_tokens}),
         sequences_(static_cast<size_t>(shape.batch)) {
     if (speculation.on) drafter_ = engine::MakeDrafter(speculation.drafters);
+    Begin();
   }
 
-  absl::StatusOr<DraftTiming> Run() {
-    Begin();
+  bool is_done() const { return open_ == 0; }
+
+  // Takes a few steps, and the last ones at most.
+  absl::Status TakeTurn() {
     const auto began = std::chrono::steady_clock::now();
-    while (open_ > 0) HEDDLE_RETURN_IF_ERROR(Step());
-    timing_.seconds = ElapsedUs(began) / 1e6;
+    for (int step = 0; step < kTurnSteps && open_ > 0; ++step) HEDDLE_RETURN_IF_ERROR(Step());
+    timing_.seconds += ElapsedUs(began) / 1e6;
+    return absl::OkStatus();
+  }
+
+  // REQUIRES: is_done().
+  absl::StatusOr<DraftTiming> End() {
     timing_.drafts = budget_.stats();
     for (size_t i = 0; i < sequences_.size(); ++i) plan_.ended.push_back(IdOf(i));
     HEDDLE_RETURN_IF_ERROR(Execute());
@@ -55,7 +76,9 @@ class Replay {
     int32_t rows = 0;  // of the tree, in this step
   };
 
-  static SequenceId IdOf(size_t i) { return static_cast<SequenceId>(i + 1); }
+  SequenceId IdOf(size_t i) const {
+    return static_cast<SequenceId>(static_cast<size_t>(first_) + i + 1);
+  }
   int32_t LeftOf(const Sequence& sequence) const {
     return static_cast<int32_t>(shape_.text.size()) - sequence.known;
   }
@@ -87,7 +110,8 @@ class Replay {
     }
     budget_.Choose({.decodes = open_}, offers_);
     for (const scheduler::DraftOffer& offer : offers_) {
-      sequences_[static_cast<size_t>(offer.id) - 1].rows = offer.rows;
+      const auto number = static_cast<int32_t>(offer.id) - 1;
+      sequences_[static_cast<size_t>(number - first_)].rows = offer.rows;
     }
   }
 
@@ -110,7 +134,7 @@ class Replay {
     const int32_t begin = sequence.known - 1;
     const int32_t end = sequence.known + sequence.rows;
     const auto page_of = [&](int32_t page) {
-      return static_cast<PageId>(page * shape_.batch + static_cast<int32_t>(i));
+      return static_cast<PageId>(page * shared_.num_sequences + first_ + static_cast<int32_t>(i));
     };
     engine::SequenceSlice slice{
         .id = IdOf(i),
@@ -175,15 +199,17 @@ class Replay {
   absl::Status Execute() {
     const engine::ExecutorLimits& limits = executor_.limits();
     const auto groups = static_cast<int32_t>(limits.windows.size());
+    plan_.step = shared_.steps++;
     engine::AddWholeGroups(groups, limits.num_pages / groups, &plan_);
     HEDDLE_RETURN_IF_ERROR(executor_.Submit(plan_, {}));
     HEDDLE_RETURN_IF_ERROR(executor_.Wait(&result_));
     plan_.Clear();
-    ++plan_.step;
     return absl::OkStatus();
   }
 
+  SharedExecutor& shared_;
   engine::Executor& executor_;
+  const int32_t first_;
   const DraftBenchShape shape_;
   const SpeculationOptions options_;
   std::unique_ptr<engine::Drafter> drafter_;
@@ -216,8 +242,9 @@ std::vector<TokenId> WordsAsTokens(std::string_view text, int32_t vocab) {
   return tokens;
 }
 
-absl::StatusOr<DraftTiming> ReplayText(engine::Executor& executor, const DraftBenchShape& shape,
-                                       const SpeculationOptions& speculation) {
+absl::StatusOr<std::vector<DraftTiming>> ReplayText(engine::Executor& executor,
+                                                    const DraftBenchShape& shape,
+                                                    std::span<const SpeculationOptions> ways) {
   const engine::ExecutorLimits& limits = executor.limits();
   const auto tokens = static_cast<int64_t>(shape.text.size());
   if (shape.prompt_tokens < 1 || shape.prompt_tokens >= tokens) {
@@ -225,17 +252,33 @@ absl::StatusOr<DraftTiming> ReplayText(engine::Executor& executor, const DraftBe
         absl::StrCat("the text has ", tokens, " tokens: too few for a prompt and --output-tokens ",
                      tokens - shape.prompt_tokens));
   }
-  const int64_t pages = (tokens + limits.page_tokens - 1) / limits.page_tokens * shape.batch;
+  const int64_t num_sequences = static_cast<int64_t>(shape.batch) * std::ssize(ways);
+  const int64_t pages = (tokens + limits.page_tokens - 1) / limits.page_tokens * num_sequences;
   const int64_t pages_of_group = limits.num_pages / static_cast<int64_t>(limits.windows.size());
   if (tokens > limits.max_context || pages > pages_of_group) {
-    return absl::InvalidArgumentError(absl::StrCat("the text's ", tokens, " tokens, ", shape.batch,
-                                                   " times, do not fit into ", "the context of ",
-                                                   limits.max_context, " and the KV cache of ",
-                                                   pages_of_group * limits.page_tokens, " tokens"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("the text's ", tokens, " tokens, ", num_sequences, " times, do not fit into ",
+                     "the context of ", limits.max_context, " and the KV cache of ",
+                     pages_of_group * limits.page_tokens, " tokens"));
   }
-  SpeculationOptions bounded = speculation;
-  bounded.max_tokens = std::min(bounded.max_tokens, limits.max_draft_tokens);
-  return Replay(executor, shape, bounded).Run();
+  SharedExecutor shared{.executor = executor, .num_sequences = static_cast<int32_t>(num_sequences)};
+  std::vector<std::unique_ptr<Replay>> replays;
+  for (const SpeculationOptions& way : ways) {
+    SpeculationOptions bounded = way;
+    bounded.max_tokens = std::min(bounded.max_tokens, limits.max_draft_tokens);
+    const int32_t first = static_cast<int32_t>(replays.size()) * shape.batch;
+    replays.push_back(std::make_unique<Replay>(&shared, first, shape, bounded));
+  }
+  const auto is_done = [](const auto& replay) { return replay->is_done(); };
+  while (!std::all_of(replays.begin(), replays.end(), is_done)) {
+    for (const auto& replay : replays) HEDDLE_RETURN_IF_ERROR(replay->TakeTurn());
+  }
+  std::vector<DraftTiming> timings;
+  for (const auto& replay : replays) {
+    HEDDLE_ASSIGN_OR_RETURN(const DraftTiming timing, replay->End());
+    timings.push_back(timing);
+  }
+  return timings;
 }
 
 }  // namespace heddle::server

@@ -33,9 +33,12 @@ struct DraftTiming {
 // there is no tokenizer. Ids are below `vocab`.
 std::vector<engine::TokenId> WordsAsTokens(std::string_view text, int32_t vocab);
 
-// Replays the answers with drafts, or step by step if `speculation` is not on. INVALID_ARGUMENT:
-// the text does not fit into the executor's context or pool.
-absl::StatusOr<DraftTiming> ReplayText(engine::Executor& executor, const DraftBenchShape& shape,
-                                       const SpeculationOptions& speculation);
+// Replays the answers once for each of `ways`: with drafts, or step by step if it is not on. The
+// ways take turns of a few steps, each with sequences of its own, so that whatever else the machine
+// does slows all of them. INVALID_ARGUMENT: the text does not fit into the executor's context, or
+// so many times into its pool.
+absl::StatusOr<std::vector<DraftTiming>> ReplayText(engine::Executor& executor,
+                                                    const DraftBenchShape& shape,
+                                                    std::span<const SpeculationOptions> ways);
 
 }  // namespace heddle::server

@@ -60,7 +60,7 @@ absl::StatusOr<engine::LocalModel> LoadFor(const config::Config& config, size_t 
                                            int32_t largest_batch) {
   HEDDLE_ASSIGN_OR_RETURN(engine::LoadOptions options, ToLoadOptions(config));
   options.capacity.max_context = static_cast<int32_t>(tokens) + 1;
-  options.capacity.max_batch_seqs = largest_batch;
+  options.capacity.max_batch_seqs = 2 * largest_batch;  // with drafts and without, by turns
   std::string left_out;
   HEDDLE_ASSIGN_OR_RETURN(options.open_draft, ToOpenDraft(config, &left_out));
   if (config.random_weights.empty()) {
@@ -72,19 +72,31 @@ absl::StatusOr<engine::LocalModel> LoadFor(const config::Config& config, size_t 
   return engine::LoadRandomModel(config.random_weights, dtype, options);
 }
 
+// Answers without drafts, then with them.
+absl::StatusOr<std::vector<DraftTiming>> MeasureBoth(engine::Executor& executor,
+                                                     const DraftBenchShape& shape,
+                                                     const SpeculationOptions& speculation) {
+  const SpeculationOptions ways[] = {{}, speculation};
+  // A drafter with weights follows what the model writes; others can follow a text.
+  if (executor.limits().max_ahead_tokens == 0) return ReplayText(executor, shape, ways);
+  std::vector<DraftTiming> timings;
+  for (const SpeculationOptions& way : ways) {
+    HEDDLE_ASSIGN_OR_RETURN(const DraftTiming timing, WriteAnswers(executor, shape, way));
+    timings.push_back(timing);
+  }
+  return timings;
+}
+
 // The middle of several runs of each kind.
 absl::StatusOr<TextRates> MeasureText(engine::Executor& executor, const DraftBenchShape& shape,
                                       const SpeculationOptions& speculation, int64_t repeat) {
-  // A drafter with weights follows what the model writes; others can follow a text.
-  const bool writes = executor.limits().max_ahead_tokens > 0;
-  const auto measure = writes ? &WriteAnswers : &ReplayText;
   std::vector<double> plain_s;
   std::vector<DraftTiming> drafted;
   for (int64_t i = 0; i < repeat; ++i) {
-    HEDDLE_ASSIGN_OR_RETURN(const DraftTiming plain, measure(executor, shape, {}));
-    plain_s.push_back(plain.seconds);
-    HEDDLE_ASSIGN_OR_RETURN(DraftTiming timing, measure(executor, shape, speculation));
-    drafted.push_back(timing);
+    HEDDLE_ASSIGN_OR_RETURN(const std::vector<DraftTiming> both,
+                            MeasureBoth(executor, shape, speculation));
+    plain_s.push_back(both[0].seconds);
+    drafted.push_back(both[1]);
   }
   std::sort(plain_s.begin(), plain_s.end());
   std::sort(drafted.begin(), drafted.end(),

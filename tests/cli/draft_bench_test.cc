@@ -57,6 +57,13 @@ class TimedExecutor final : public engine::Executor {
   size_t most_rows_ = 0;
 };
 
+absl::StatusOr<DraftTiming> ReplayOnce(engine::Executor& executor, const DraftBenchShape& shape,
+                                       const SpeculationOptions& way) {
+  const absl::StatusOr<std::vector<DraftTiming>> timings = ReplayText(executor, shape, {&way, 1});
+  if (!timings.ok()) return timings.status();
+  return timings->at(0);
+}
+
 SpeculationOptions Ngrams() {
   SpeculationOptions options;
   options.on = true;
@@ -68,7 +75,7 @@ TEST_CASE("Without drafts a replay takes one step per token", "[unit]") {
   TimedExecutor executor;
   Tokens text;
   for (int i = 0; i < 100; ++i) text.push_back(i % 10);
-  const auto timing = ReplayText(executor, {.batch = 2, .text = text, .prompt_tokens = 40}, {});
+  const auto timing = ReplayOnce(executor, {.batch = 2, .text = text, .prompt_tokens = 40}, {});
   REQUIRE(timing.ok());
   CHECK(timing->steps == 60);
   CHECK(timing->drafts.drafts == 0);
@@ -80,7 +87,7 @@ TEST_CASE("A text that repeats its prompt takes few steps with drafts", "[unit]"
   Tokens text;
   for (int i = 0; i < 240; ++i) text.push_back(i % 10);
   const auto timing =
-      ReplayText(executor, {.batch = 1, .text = text, .prompt_tokens = 40}, Ngrams());
+      ReplayOnce(executor, {.batch = 1, .text = text, .prompt_tokens = 40}, Ngrams());
   REQUIRE(timing.ok());
   // At best 9 tokens per step: 200 tokens in 23 steps. Every token is one step's own or accepted.
   CHECK(timing->steps >= 23);
@@ -93,19 +100,34 @@ TEST_CASE("A text without repetitions is replayed step by step", "[unit]") {
   Tokens text;
   for (int i = 0; i < 100; ++i) text.push_back(i);
   const auto timing =
-      ReplayText(executor, {.batch = 1, .text = text, .prompt_tokens = 40}, Ngrams());
+      ReplayOnce(executor, {.batch = 1, .text = text, .prompt_tokens = 40}, Ngrams());
   REQUIRE(timing.ok());
   CHECK(timing->steps == 60);
+}
+
+TEST_CASE("With drafts and without by turns, each takes the steps that it takes alone", "[unit]") {
+  TimedExecutor executor;
+  Tokens text;
+  for (int i = 0; i < 120; ++i) text.push_back(i % 10);
+  const SpeculationOptions ways[] = {{}, Ngrams()};
+  const auto timings = ReplayText(executor, {.batch = 2, .text = text, .prompt_tokens = 40}, ways);
+  REQUIRE(timings.ok());
+  REQUIRE(timings->size() == 2);
+  CHECK(timings->at(0).steps == 80);
+  CHECK(timings->at(0).drafts.drafts == 0);
+  CHECK(timings->at(1).steps < 80);
+  CHECK(timings->at(1).drafts.accepted_tokens > 0);
+  CHECK(timings->at(0).seconds > 80 * 200e-6);
 }
 
 TEST_CASE("Texts that do not fit are refused", "[unit]") {
   TimedExecutor executor;
   const Tokens text(257, 1);
-  CHECK_FALSE(ReplayText(executor, {.text = text, .prompt_tokens = 40}, {}).ok());
+  CHECK_FALSE(ReplayOnce(executor, {.text = text, .prompt_tokens = 40}, {}).ok());
   const Tokens fitting(200, 1);
-  CHECK_FALSE(ReplayText(executor, {.batch = 6, .text = fitting, .prompt_tokens = 40}, {}).ok());
-  CHECK_FALSE(ReplayText(executor, {.text = fitting, .prompt_tokens = 0}, {}).ok());
-  CHECK_FALSE(ReplayText(executor, {.text = fitting, .prompt_tokens = 200}, {}).ok());
+  CHECK_FALSE(ReplayOnce(executor, {.batch = 6, .text = fitting, .prompt_tokens = 40}, {}).ok());
+  CHECK_FALSE(ReplayOnce(executor, {.text = fitting, .prompt_tokens = 0}, {}).ok());
+  CHECK_FALSE(ReplayOnce(executor, {.text = fitting, .prompt_tokens = 200}, {}).ok());
 }
 
 TEST_CASE("Words with their spaces, signs and runs of spaces are tokens", "[unit]") {
