@@ -63,6 +63,19 @@ void Ops::Sharpen(const SharpenArgs&) {
 
 void Ops::Scale(Tensor, float) { HEDDLE_CHECK(false, "this device scales no activations"); }
 
+void Ops::PredictStreams(const StreamsArgs&) {
+  HEDDLE_CHECK(false, "this device has no alternating updates");
+}
+void Ops::CorrectStreams(const StreamsArgs&) {
+  HEDDLE_CHECK(false, "this device has no alternating updates");
+}
+void Ops::MatchMagnitude(Tensor, Tensor) {
+  HEDDLE_CHECK(false, "this device has no alternating updates");
+}
+void Ops::SparseGate(const SparseGateArgs&) {
+  HEDDLE_CHECK(false, "this device has no sparse gates");
+}
+
 void Ops::SendRows(Tensor, int32_t) { HEDDLE_CHECK(false, "this device is no stage"); }
 void Ops::RecvRows(Tensor, int32_t) { HEDDLE_CHECK(false, "this device is no stage"); }
 

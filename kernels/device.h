@@ -75,6 +75,8 @@ class Device {
   virtual bool has_recurrence() const { return false; }
   // Whether it has Ops::Multiply, RopeKvWriteArgs without keys and RouteArgs::expert_scale.
   virtual bool has_layer_inputs() const { return false; }
+  // Whether it has Ops::PredictStreams and the ops behind it, and Ops::Embed of shorter tables.
+  virtual bool has_streams() const { return false; }
   // Whether it has AttentionArgs::in_chunks, Ops::Sharpen and ExpertMixArgs::weighs_inputs.
   virtual bool has_attention_in_chunks() const { return false; }
   // Whether Ops::RopeKvWrite knows norms_last.

@@ -215,11 +215,32 @@ struct SharpenArgs {
   int32_t offset = 0;
 };
 
+// Alternating updates: a row has `count` streams side by side, of which layers compute one, and the
+// others follow it by what a router of the row says. Source: Baykal et al. 2023 (AltUp).
+struct StreamsArgs {
+  Tensor streams;      // [n, count * width], in place
+  int32_t count = 1;   // <= kMaxStreams
+  Tensor factors;      // F32; PredictStreams: [n, count * count], CorrectStreams: [n, count]
+  Tensor computed;     // CorrectStreams: [n, width], what layers made of the active stream
+  int32_t active = 0;  // CorrectStreams: that stream
+};
+inline constexpr int32_t kMaxStreams = 8;
+
+// With the mean m and the deviation s of the gates of a row, all of which it reads, in place:
+//   gate = activation(max(0, gate - m - deviations * s)) * up
+// Where gates are normally distributed, `deviations` says how many of them stay (Gemma 3n).
+struct SparseGateArgs {
+  Tensor gate_up;  // [n, 2 * inter]: gates, which become the result, and then ups
+  float deviations = 0.0f;
+  Activation activation = Activation::kNone;  // one with activation(0) = 0
+};
+
 class Ops {
  public:
   virtual ~Ops() = default;
 
-  // out[t] = table[token_ids[t]] * scale, for all rows of the batch.
+  // out[t] = table[token_ids[t]] * scale, for all rows of the batch. On devices with
+  // Device::has_streams(), tokens that the table lacks have its first row.
   virtual void Embed(const PackedWeight& table, float scale, Tensor out) = 0;
   // x[t] += vector_scale * gain * x[t] + scale * B A[:, token_ids[t]], for the rows of the batch
   // that have adapters, and whose tokens are those of the columns of A. One part.
@@ -242,12 +263,21 @@ class Ops {
   // x *= factor, where x may be columns of a wider tensor.
   virtual void Recurrence(const RecurrenceArgs& args);
   virtual void GateElements(Tensor gate, Tensor x);
-  // x[t] *= factor[t], where either may be columns of a wider tensor. Only on devices with
-  // Device::has_layer_inputs().
+  // x[t] *= factor[t], where either may be columns of a wider tensor, and a factor with a stride of
+  // 0 is one for all rows. Only on devices with Device::has_layer_inputs().
   virtual void Multiply(Tensor factor, Tensor x);
   // Only on devices with Device::has_attention_in_chunks().
   virtual void Sharpen(const SharpenArgs& args);
   virtual void Scale(Tensor x, float factor);
+  // Only on devices with Device::has_streams(), as the next three. For each stream p of a row:
+  // streams[p] += sum over streams q of factors[p * count + q] * streams[q], of all as they were.
+  virtual void PredictStreams(const StreamsArgs& args);
+  // streams[p] += (1 + factors[p]) * (computed - streams[active]), of that one as it was.
+  virtual void CorrectStreams(const StreamsArgs& args);
+  // x[t] *= rms(like[t]) / max(rms(x[t]), sqrt(1e-5)), where either may be columns of a wider
+  // tensor.
+  virtual void MatchMagnitude(Tensor like, Tensor x);
+  virtual void SparseGate(const SparseGateArgs& args);
   virtual void Route(const RouteArgs& args) = 0;
   virtual void ExpertMix(const ExpertMixArgs& args) = 0;
   virtual void HeadLinear(const HeadLinearArgs& args) = 0;

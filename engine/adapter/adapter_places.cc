@@ -205,6 +205,13 @@ void AdapterPlaces::AddMlp(const LayerNames& names, const LayerSpec& spec, int32
   Refuse(names.input_gate, "makes a layer's own input");
   Refuse(names.input_out, "makes a layer's own input");
   Refuse(names.input_post_norm, "is a norm of a layer's own input");
+  for (const std::string* name : {&names.altup_router_norm, &names.altup_router,
+                                  &names.altup_predict, &names.altup_correct, &names.altup_scale}) {
+    Refuse(*name, "is of alternating updates");
+  }
+  for (const std::string* name : {&names.laurel_in, &names.laurel_out, &names.laurel_norm}) {
+    Refuse(*name, "is of a learned residual beside attention");
+  }
   Refuse(names.expert_norm, "is a norm of experts alone");
   Refuse(names.expert_post_norm, "is a norm of experts alone");
   Refuse(names.mlp_own_norm, "is a norm of an MLP beside experts");

@@ -115,6 +115,9 @@ class GgufSource : public ConfigSource {
   absl::StatusOr<std::vector<int64_t>> Ints(std::string_view key) const {
     return gguf_.Ints(FullKey(key));
   }
+  absl::StatusOr<std::vector<float>> Floats(std::string_view key) const {
+    return gguf_.Floats(FullKey(key));
+  }
 
   const GgufFile& gguf() const { return gguf_; }
 

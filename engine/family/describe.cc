@@ -154,6 +154,12 @@ NameMap MakeNames(const NameMap& pattern, std::string_view prefix, const ModelSp
   clear_unless(spec.layer_input_dim > 0,
                {&names.layer_inputs, &names.layer_inputs_in, &names.layer_inputs_norm,
                 &layer.input_gate, &layer.input_out, &layer.input_post_norm});
+  const AltUpSpec& altup = spec.altup;
+  clear_unless(altup.count > 1, {&names.altup_in, &names.altup_out});
+  clear_unless(altup.count > 0, {&layer.altup_router_norm, &layer.altup_router,
+                                 &layer.altup_predict, &layer.altup_correct});
+  clear_unless(altup.scaled, {&layer.altup_scale});
+  clear_unless(first.laurel_rank > 0, {&layer.laurel_in, &layer.laurel_out, &layer.laurel_norm});
   clear_unless(spec.embedding_norm, {&names.embed_norm, &names.embed_norm_bias});
   clear_unless(spec.final_norm, {&names.final_norm, &names.final_norm_bias});
   clear_unless(first.mlp.gated, {&layer.gate, &layer.gate_bias, &layer.gate_up});
@@ -162,9 +168,10 @@ NameMap MakeNames(const NameMap& pattern, std::string_view prefix, const ModelSp
   auto add_prefix = [prefix](std::string* name) {
     if (!name->empty()) name->insert(0, prefix);
   };
-  for (std::string* name : {&names.embed, &names.positions, &names.token_types, &names.layer_inputs,
-                            &names.layer_inputs_in, &names.layer_inputs_norm, &names.embed_norm,
-                            &names.embed_norm_bias, &names.final_norm, &names.final_norm_bias}) {
+  for (std::string* name :
+       {&names.embed, &names.positions, &names.token_types, &names.layer_inputs,
+        &names.layer_inputs_in, &names.layer_inputs_norm, &names.altup_in, &names.altup_out,
+        &names.embed_norm, &names.embed_norm_bias, &names.final_norm, &names.final_norm_bias}) {
     add_prefix(name);
   }
   layer.ForEach(add_prefix);

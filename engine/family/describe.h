@@ -76,6 +76,9 @@ absl::Status CheckHeads(const ConfigSource& source, std::string_view heads_key,
 // The kernels' activation that transformers calls `name`, or none.
 std::optional<Activation> FindActivation(std::string_view name);
 
+// A list of widths of layers. REQUIRES: the key has an array.
+absl::StatusOr<std::vector<int32_t>> ReadDims(const JsonSource& config, std::string_view key);
+
 // Granite's scale factors, named by what they multiply; logits are divided by theirs.
 struct GraniteScales {
   double embedding = 1.0;

@@ -61,6 +61,11 @@ absl::StatusOr<int32_t> ReadHeadDim(const JsonSource& config, const Family& fami
 }
 
 absl::StatusOr<int32_t> ReadInter(const JsonSource& config, const Family& family, int32_t hidden) {
+  const json* list = family.inter_lists ? config.Find(family.keys.inter) : nullptr;
+  if (list != nullptr && list->is_array()) {
+    HEDDLE_ASSIGN_OR_RETURN(const std::vector<int32_t> all, ReadDims(config, family.keys.inter));
+    return *std::max_element(all.begin(), all.end());
+  }
   if (family.inter_per_hidden == 0) return config.Dim(family.keys.inter, kMaxInter);
   return config.DimOr(family.keys.inter, kMaxInter, family.inter_per_hidden * hidden);
 }
@@ -317,6 +322,20 @@ absl::Status ReadSegments(const JsonSource& config, const Family& family, ModelS
 }
 
 }  // namespace
+
+absl::StatusOr<std::vector<int32_t>> ReadDims(const JsonSource& config, std::string_view key) {
+  std::vector<int32_t> dims;
+  for (const json& value : *config.Find(key)) {
+    const int64_t dim = value.is_number_integer() ? value.get<int64_t>() : 0;
+    if (dim < 1 || dim > kMaxInter) {
+      return config.Error(key, JsonSource::Show(value),
+                          base::StrCat("integers from 1 to ", kMaxInter));
+    }
+    dims.push_back(static_cast<int32_t>(dim));
+  }
+  if (dims.empty()) return config.Error(key, "an empty list", "one integer per layer");
+  return dims;
+}
 
 std::optional<Activation> FindActivation(std::string_view name) {
   for (const auto& entry : kActivations) {

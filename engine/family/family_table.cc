@@ -5,6 +5,7 @@
 #include "engine/family/encoder_rows.h"
 #include "engine/family/family_names.h"
 #include "engine/family/family_refine.h"
+#include "engine/family/gemma3n_rows.h"
 #include "engine/family/gemma4_rows.h"
 #include "engine/family/gguf_refine.h"
 #include "engine/family/hybrid_rows.h"
@@ -476,6 +477,8 @@ std::span<const Family> FamilyTable() {
     rows.insert(rows.end(), vision.begin(), vision.end());
     const std::vector<Family> mamba = MambaRows(Llama());
     rows.insert(rows.end(), mamba.begin(), mamba.end());
+    const std::vector<Family> gemma3n = Gemma3nRows(Gemma3());
+    rows.insert(rows.end(), gemma3n.begin(), gemma3n.end());
     const std::vector<Family> gemma4 = Gemma4Rows(Gemma3());
     rows.insert(rows.end(), gemma4.begin(), gemma4.end());
     const std::vector<Family> llama4 = Llama4Rows(Llama());

@@ -87,6 +87,7 @@ struct Family {
   std::string_view absent_rope = {};  // parameters of RoPE if config.json has none; JSON
   int32_t max_context = 0;            // 0: required
   int32_t inter_per_hidden = 0;  // inter = this x hidden where config.json has none; 0: required
+  bool inter_lists = false;      // inter may be a list, one per layer, which `refine` reads
 
   NormKind norm = NormKind::kRms;
   float norm_weight_offset = 0.0f;

@@ -8,6 +8,7 @@
 #include "base/status.h"
 #include "engine/family/describe.h"
 #include "engine/family/family_names.h"
+#include "engine/family/layer_inputs.h"
 #include "nlohmann/json.hpp"
 
 namespace heddle::engine {
@@ -27,14 +28,9 @@ constexpr std::string_view kGemma4Rope =
 const NameMap& Gemma4Names() {
   static const NameMap names = [] {
     NameMap gemma = GemmaNames();
-    gemma.layer_inputs = "embed_tokens_per_layer.weight";
-    gemma.layer_inputs_in = "per_layer_model_projection.weight";
-    gemma.layer_inputs_norm = "per_layer_projection_norm.weight";
+    NameLayerInputs(&gemma);
     LayerNames& layer = gemma.layer;
     layer.stream_scale = "layers.{}.layer_scalar";
-    layer.input_gate = "layers.{}.per_layer_input_gate.weight";
-    layer.input_out = "layers.{}.per_layer_projection.weight";
-    layer.input_post_norm = "layers.{}.post_per_layer_input_norm.weight";
     layer.router = "layers.{}.router.proj.weight";
     layer.router_norm = "layers.{}.router.scale";
     layer.expert_scale = "layers.{}.router.per_expert_scale";
@@ -65,34 +61,6 @@ void ApplyExperts(MoeSpec moe, ModelSpec* spec) {
     layer.moe = moe;
     layer.moe.activation = layer.mlp.activation;
   }
-}
-
-// The last `count` layers read the keys of the last layer before them that sees as far. `key`
-// appears in messages.
-absl::Status ShareKeys(const ConfigSource& source, std::string_view key, int64_t count,
-                       ModelSpec* spec) {
-  const int32_t n_layers = spec->n_layers();
-  if (count < 0 || count >= n_layers) {
-    return source.Error(key, base::StrCat(count), base::StrCat("from 0 to ", n_layers - 1));
-  }
-  const int32_t first = n_layers - static_cast<int32_t>(count);
-  for (int32_t i = first; i < n_layers; ++i) {
-    AttentionSpec& attention = spec->layers[static_cast<size_t>(i)].attention;
-    int32_t from = first - 1;
-    while (from >= 0 &&
-           spec->layers[static_cast<size_t>(from)].attention.window != attention.window) {
-      --from;
-    }
-    if (from < 0) {
-      return source.Error(key, base::StrCat(count),
-                          base::StrCat("fewer, so that layer ", i,
-                                       " finds one before them that sees as far as it does"));
-    }
-    attention.kv_layer = from;
-    attention.n_kv_heads = 0;
-    attention.value_norm = attention.keys_are_values = false;
-  }
-  return absl::OkStatus();
 }
 
 // The last layer sees everything, whatever the list says.
@@ -134,33 +102,6 @@ absl::Status ReadGlobalHeads(const JsonSource& config, ModelSpec* spec) {
     attention.keys_are_values = keys_are_values;
   }
   return ReadOwnHeads(config, spec);
-}
-
-// Rows of a table for all layers side by side.
-absl::Status CheckLayerInputs(const ConfigSource& source, std::string_view key, int64_t dim,
-                              ModelSpec* spec) {
-  if (dim < 0 || dim * spec->n_layers() > kMaxInter) {
-    return source.Error(key, base::StrCat(dim),
-                        base::StrCat("from 0 to ", kMaxInter / spec->n_layers()));
-  }
-  spec->layer_input_dim = static_cast<int32_t>(dim);
-  return absl::OkStatus();
-}
-
-absl::Status ReadLayerInputs(const JsonSource& config, ModelSpec* spec) {
-  constexpr std::string_view kDim = "hidden_size_per_layer_input";
-  constexpr std::string_view kVocab = "vocab_size_per_layer_input";
-  int64_t dim = 256;  // Gemma4TextConfig
-  if (config.IsNull(kDim)) dim = 0;
-  if (config.Has(kDim)) {
-    HEDDLE_ASSIGN_OR_RETURN(dim, config.Int(kDim));
-  }
-  HEDDLE_ASSIGN_OR_RETURN(const int32_t vocab, config.DimOr(kVocab, kMaxVocab, spec->vocab));
-  if (dim > 0 && vocab != spec->vocab) {
-    return config.Unsupported(kVocab, base::StrCat(vocab),
-                              base::StrCat("expected \"vocab_size\" (", spec->vocab, ")"));
-  }
-  return CheckLayerInputs(config, kDim, dim, spec);
 }
 
 absl::Status ReadExpertsApart(const JsonSource& config, ModelSpec* spec) {
@@ -223,14 +164,13 @@ absl::Status RefineGemma4(const JsonSource& config, ModelSpec* spec, NameMap*) {
     HEDDLE_ASSIGN_OR_RETURN(attention.rope,
                             ReadRope(config, absent, attention.head_dim, spec->max_context));
   }
-  HEDDLE_RETURN_IF_ERROR(ReadLayerInputs(config, spec));
-  HEDDLE_RETURN_IF_ERROR(ReadExpertsApart(config, spec));
-  constexpr std::string_view kSharedLayers = "num_kv_shared_layers";
-  int64_t shared = 0;
-  if (config.Has(kSharedLayers)) {
-    HEDDLE_ASSIGN_OR_RETURN(shared, config.Int(kSharedLayers));
+  HEDDLE_RETURN_IF_ERROR(ReadLayerInputs(config, spec->vocab, spec));
+  if (spec->layer_input_dim > 0 && spec->layer_input_vocab != spec->vocab) {
+    return config.Unsupported("vocab_size_per_layer_input", base::StrCat(spec->layer_input_vocab),
+                              base::StrCat("expected \"vocab_size\" (", spec->vocab, ")"));
   }
-  HEDDLE_RETURN_IF_ERROR(ShareKeys(config, kSharedLayers, shared, spec));
+  HEDDLE_RETURN_IF_ERROR(ReadExpertsApart(config, spec));
+  HEDDLE_RETURN_IF_ERROR(ReadSharedKeys(config, /*absent=*/0, spec));
   HEDDLE_ASSIGN_OR_RETURN(const bool wide, config.BoolOr("use_double_wide_mlp", false));
   for (LayerSpec& layer : spec->layers) {
     if (wide && layer.attention.kv_layer >= 0) layer.mlp.inter *= 2;
@@ -238,29 +178,11 @@ absl::Status RefineGemma4(const JsonSource& config, ModelSpec* spec, NameMap*) {
   return absl::OkStatus();
 }
 
-// A number for each layer, where the file has one for all or a list.
-absl::StatusOr<std::vector<int64_t>> NumbersOfLayers(const GgufSource& source, std::string_view key,
-                                                     size_t n_layers) {
-  if (!source.IsArray(key)) {
-    HEDDLE_ASSIGN_OR_RETURN(const int64_t value, source.Int(key));
-    return std::vector<int64_t>(n_layers, value);
-  }
-  HEDDLE_ASSIGN_OR_RETURN(std::vector<int64_t> values, source.Ints(key));
-  if (values.size() == n_layers) return values;
-  return source.Error(key, base::StrCat("an array of ", values.size()),
-                      base::StrCat("one of ", n_layers, ", one per layer"));
-}
-
 // The names of what other architectures lack.
 void NameGguf(NameMap* names) {
-  names->layer_inputs = "per_layer_token_embd.weight";
-  names->layer_inputs_in = "per_layer_model_proj.weight";
-  names->layer_inputs_norm = "per_layer_proj_norm.weight";
+  NameGgufLayerInputs(names);
   LayerNames& layer = names->layer;
   layer.stream_scale = "blk.{}.layer_output_scale.weight";
-  layer.input_gate = "blk.{}.inp_gate.weight";
-  layer.input_out = "blk.{}.proj.weight";
-  layer.input_post_norm = "blk.{}.post_norm.weight";
   layer.router_norm = "blk.{}.ffn_gate_inp.scale";
   layer.expert_scale = "blk.{}.ffn_down_exps.scale";
   layer.expert_norm = "blk.{}.pre_ffw_norm_2.weight";
@@ -290,8 +212,6 @@ absl::Status RefineGgufGemma4(const GgufSource& source, const TensorFinder& find
                               NameMap* names) {
   constexpr std::string_view kKvHeadCounts = "attention.head_count_kv";
   constexpr std::string_view kInters = "feed_forward_length";
-  constexpr std::string_view kSharedLayers = "attention.shared_kv_layers";
-  constexpr std::string_view kInputs = "embedding_length_per_layer_input";
   NameGguf(names);
   ApplyToAll(spec);
   HEDDLE_ASSIGN_OR_RETURN(const double softcap,
@@ -317,16 +237,8 @@ absl::Status RefineGgufGemma4(const GgufSource& source, const TensorFinder& find
   }
   HEDDLE_RETURN_IF_ERROR(CheckAllHeads(source, "attention.head_count", kKvHeadCounts, *spec));
   if (spec->layers.front().moe.n_experts > 0) ApplyExperts(spec->layers.front().moe, spec);
-  int64_t inputs = 0;
-  int64_t shared = 0;
-  if (source.Has(kInputs)) {
-    HEDDLE_ASSIGN_OR_RETURN(inputs, source.Int(kInputs));
-  }
-  if (source.Has(kSharedLayers)) {
-    HEDDLE_ASSIGN_OR_RETURN(shared, source.Int(kSharedLayers));
-  }
-  HEDDLE_RETURN_IF_ERROR(CheckLayerInputs(source, kInputs, inputs, spec));
-  return ShareKeys(source, kSharedLayers, shared, spec);
+  HEDDLE_RETURN_IF_ERROR(ReadGgufLayerInputs(source, find, spec));
+  return ReadGgufSharedKeys(source, spec);
 }
 
 }  // namespace

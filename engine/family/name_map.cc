@@ -3,6 +3,7 @@
 #include <initializer_list>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "engine/model/model_spec.h"
 
@@ -23,6 +24,14 @@ std::string Replace(const std::string& pattern, std::string_view what, int32_t i
 
 std::string ExpertName(const std::string& pattern, int32_t expert) {
   return Replace(pattern, kExpert, expert);
+}
+
+std::vector<std::string> NumberedNames(const std::string& pattern, int32_t count) {
+  if (pattern.empty() || count == 0) return {};
+  if (pattern.find("{}") == std::string::npos) return {pattern};
+  std::vector<std::string> names;
+  for (int32_t i = 0; i < count; ++i) names.push_back(Replace(pattern, "{}", i));
+  return names;
 }
 
 std::string Mxfp4Blocks(const std::string& name) { return name + "_blocks"; }

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace heddle::engine {
 
@@ -101,6 +102,15 @@ struct LayerNames {
   std::string input_out;        // [hidden, layer_input_dim]
   std::string input_post_norm;  // [hidden]
 
+  std::string altup_router_norm;  // [hidden], AltUpSpec; besides it a factor of 1 / hidden
+  std::string altup_router;       // [count, hidden]
+  std::string altup_predict;      // [count * count, count]
+  std::string altup_correct;      // [count, count]
+  std::string altup_scale;        // [hidden]
+  std::string laurel_in;          // [laurel_rank, hidden], LayerSpec::laurel_rank
+  std::string laurel_out;         // [hidden, laurel_rank]
+  std::string laurel_norm;        // [hidden]
+
   // Visits the members, for code that treats all alike.
   template <typename Visitor>
   void ForEach(Visitor visit) {
@@ -175,11 +185,18 @@ struct LayerNames {
                               &expert_norm,
                               &expert_post_norm,
                               &mlp_own_norm,
-                              &expert_scale,
-                              &stream_scale,
-                              &input_gate,
-                              &input_out,
-                              &input_post_norm}) {
+                              &expert_scale}) {
+      visit(name);
+    }
+    ForEachBesideBlocks(visit);
+  }
+
+  // The same for the names of what is neither attention nor an MLP.
+  template <typename Visitor>
+  void ForEachBesideBlocks(Visitor visit) {
+    for (std::string* name : {&stream_scale, &input_gate, &input_out, &input_post_norm,
+                              &altup_router_norm, &altup_router, &altup_predict, &altup_correct,
+                              &altup_scale, &laurel_in, &laurel_out, &laurel_norm}) {
       visit(name);
     }
   }
@@ -200,9 +217,13 @@ struct NameMap {
   std::string positions;    // [position_offset + max_context, hidden], learned positions
   std::string token_types;  // [types, hidden]
   // ModelSpec::layer_input_dim, with all layers side by side:
-  std::string layer_inputs;       // [vocab, layers * dim]
+  std::string layer_inputs;       // [layer_input_vocab, layers * dim]
   std::string layer_inputs_in;    // [layers * dim, hidden]
   std::string layer_inputs_norm;  // [dim]
+  // AltUpSpec: for each stream but the first [hidden, hidden], with "{}" in place of its number
+  // from 0 on, or one tensor with all of them as its outermost dimension.
+  std::string altup_in;
+  std::string altup_out;
   std::string embed_norm;
   std::string embed_norm_bias;
   std::string final_norm;
@@ -231,6 +252,8 @@ struct NameMap {
 
 // `pattern` with the expert's index in place of "{e}".
 std::string ExpertName(const std::string& pattern, int32_t expert);
+// The tensors that hold `count` matrices: `pattern` with each of their numbers, or one with all.
+std::vector<std::string> NumberedNames(const std::string& pattern, int32_t count);
 // The names of the two tensors of a matrix in ExpertLayout::kMxfp4.
 std::string Mxfp4Blocks(const std::string& name);
 std::string Mxfp4Scales(const std::string& name);

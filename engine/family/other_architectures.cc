@@ -68,8 +68,6 @@ constexpr OtherArchitecture kOthers[] = {
      "sparse attention, whose indexer chooses the positions that are read"},
     {"deepseek_v4 DeepseekV4ForCausalLM", "deepseek_v3",
      "compressed attention and hyper-connections"},
-    {"gemma3n gemma3n_text Gemma3nForCausalLM Gemma3nForConditionalGeneration", "gemma3",
-     "embeddings of single layers, alternating updates and layers that share keys and values"},
     {"cogvlm CogVLMForCausalLM", "llama", "experts for images"},
     {"chameleon ChameleonForConditionalGeneration", "llama", "norms of single heads with biases"},
     {"paddleocr deepseek2-ocr", "", "the images that it is made for"},

@@ -31,9 +31,12 @@ class Demands {
     Add(names.positions, {spec.position_offset + spec.max_context, spec.hidden},
         "max_context, hidden");
     Add(names.token_types, {spec.token_types, spec.hidden}, "types, hidden");
-    Add(names.layer_inputs, {spec.vocab, spec.layer_inputs()}, "vocab, layers * layer inputs");
+    Add(names.layer_inputs, {spec.layer_input_vocab, spec.layer_inputs()},
+        "vocab, layers * layer inputs");
     Add(names.layer_inputs_in, {spec.layer_inputs(), spec.hidden}, "layers * layer inputs, hidden");
     AddVector(names.layer_inputs_norm, spec.layer_input_dim, "layer inputs");
+    AddStreamEnds(names.altup_in);
+    AddStreamEnds(names.altup_out);
     AddVector(names.embed_norm, spec.hidden, "hidden");
     AddVector(names.embed_norm_bias, spec.hidden, "hidden");
     for (int32_t i = 0; i < spec.n_layers(); ++i) {
@@ -43,6 +46,7 @@ class Demands {
       AddMlp(layer_names, layer.mlp);
       if (layer.moe.n_experts > 0) AddExperts(layer_names, layer.moe);
       AddLayerInput(layer_names, spec.layer_input_dim);
+      AddStreams(layer_names, layer.laurel_rank);
     }
     AddVector(names.final_norm, spec.hidden, "hidden");
     AddVector(names.final_norm_bias, spec.hidden, "hidden");
@@ -202,6 +206,32 @@ class Demands {
     Add(names.input_gate, {dim, hidden}, "layer inputs, hidden");
     Add(names.input_out, {hidden, dim}, "hidden, layer inputs");
     AddVector(names.input_post_norm, hidden, "hidden");
+  }
+
+  void AddStreamEnds(const std::string& pattern) {
+    const int64_t hidden = model_.spec.hidden;
+    const int32_t count = model_.spec.altup.count - 1;
+    const std::vector<std::string> names = NumberedNames(pattern, count);
+    for (const std::string& name : names) {
+      if (count > 1 && names.front() == pattern) {
+        Add(name, {count, hidden, hidden}, "streams - 1, hidden, hidden");
+      } else {
+        Add(name, {hidden, hidden}, "hidden, hidden");
+      }
+    }
+  }
+
+  void AddStreams(const LayerNames& names, int64_t laurel_rank) {
+    const int64_t hidden = model_.spec.hidden;
+    const int64_t count = model_.spec.altup.count;
+    AddVector(names.altup_router_norm, hidden, "hidden");
+    Add(names.altup_router, {count, hidden}, "streams, hidden");
+    Add(names.altup_predict, {count * count, count}, "streams * streams, streams");
+    Add(names.altup_correct, {count, count}, "streams, streams");
+    AddVector(names.altup_scale, hidden, "hidden");
+    Add(names.laurel_in, {laurel_rank, hidden}, "laurel rank, hidden");
+    Add(names.laurel_out, {hidden, laurel_rank}, "hidden, laurel rank");
+    AddVector(names.laurel_norm, hidden, "hidden");
   }
 
   void AddExperts(const LayerNames& names, const MoeSpec& moe) {

@@ -1,6 +1,7 @@
 #include "engine/model/decoder.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "base/check.h"
@@ -179,6 +180,8 @@ void Decoder::Attention(kernels::Ops& ops, int32_t layer, int32_t n_tokens,
   if (attention.mla.kv_rank > 0) return LatentAttention(ops, layer, n_tokens, cache);
   BlockInput in = InputOfAttention(layer, n_tokens);
   if (NextSharesInput(layer)) in = {Normed(ops, in), std::nullopt};
+  const bool has_laurel = spec_.layers[layer].laurel_rank > 0;
+  if (has_laurel) in = {AddLaurel(ops, layer, in), std::nullopt};
   if (attention.linear) {
     return AddToStream(ops, layer, AdapterSite::kOut, Normed(ops, in));
   }
@@ -213,6 +216,7 @@ void Decoder::Attention(kernels::Ops& ops, int32_t layer, int32_t n_tokens,
   if (attention.gated) ops.GateElements(Columns(product, attention.qkv_dim(), q_cols), attended);
   Scale(ops, attention.out_scale, attended);
   AddToStream(ops, layer, AdapterSite::kOut, attended);
+  if (has_laurel) Scale(ops, std::sqrt(0.5f), Stream(n_tokens));
 }
 
 Tensor Decoder::WriteHeads(kernels::Ops& ops, int32_t layer, Tensor qkv, const KvStorage& cache) {
@@ -357,6 +361,7 @@ void Decoder::RunLayers(kernels::Ops& ops, int32_t n_tokens, const KvStorage& ca
   ComputeAngles(ops);
   for (int32_t layer = 0; layer < spec_.n_layers(); ++layer) {
     KeepStream(ops, layer, Stream(n_tokens));
+    PredictStreams(ops, layer, n_tokens);
     const bool parallel = spec_.layers[layer].parallel_residual;
     if (parallel) MlpIn(ops, layer, n_tokens);
     Attention(ops, layer, n_tokens, cache);
@@ -375,6 +380,7 @@ void Decoder::BeginStream(kernels::Ops& ops, Tensor x) {
   if (weights_.token_types != nullptr) ops.AddTokenTypes(*weights_.token_types, x);
   if (spec_.embedding_norm) ops.Norm(NormOf(weights_.embedding_norm, x, x));
   if (spec_.layer_input_dim > 0) MakeLayerInputs(ops, x);
+  BeginStreams(ops, x);
 }
 
 void Decoder::RunStage(kernels::Ops& ops, int32_t n_tokens, int32_t n_logit_rows,
@@ -383,6 +389,7 @@ void Decoder::RunStage(kernels::Ops& ops, int32_t n_tokens, int32_t n_logit_rows
   const Tensor x = View(*x_, n_tokens, spec_.hidden);
   BeginStream(ops, x);
   RunLayers(ops, n_tokens, cache, {});
+  EndStreams(ops, x);
   if (spec_.stage + 1 < spec_.n_stages) {
     PostRows(ops, n_tokens, spec_.stage + 1, &x_);
   } else {

@@ -132,6 +132,24 @@ class Decoder {
   void MakeLayerInputs(kernels::Ops& ops, kernels::Tensor embedding);
   // Adds the layer's input to the stream, and scales the stream, in layers that do so.
   void EndLayer(kernels::Ops& ops, int32_t layer, int32_t n_tokens);
+  // What a layer's own input gives to the stream: norm(out(act(in(x)) * own)), in normed_.
+  kernels::Tensor OwnInput(kernels::Ops& ops, int32_t layer, kernels::Tensor x);
+  // Alternating updates (ModelSpec::altup); functions that do nothing without them. Between layers
+  // x_ has the active stream. Of these, the first makes all streams of the embedding, the second
+  // and third are what a layer begins and ends with, and the last leaves their mean in x_.
+  void BeginStreams(kernels::Ops& ops, kernels::Tensor x);
+  void PredictStreams(kernels::Ops& ops, int32_t layer, int32_t n_tokens);
+  void CorrectStreams(kernels::Ops& ops, int32_t layer, int32_t n_tokens);
+  void EndStreams(kernels::Ops& ops, kernels::Tensor x);
+  // The factors that a product makes of what the router says of x_.
+  kernels::Tensor StreamFactors(kernels::Ops& ops, const AltUpWeights& weights,
+                                const LinearWeights& product, int32_t n_tokens);
+  kernels::Tensor OneStream(int32_t index, int32_t n_tokens);
+  // Adds the block beside attention (LayerSpec::laurel_rank) to the stream. Returns what attention
+  // reads.
+  kernels::Tensor AddLaurel(kernels::Ops& ops, int32_t layer, const BlockInput& in);
+  // What the second product of an MLP reads.
+  kernels::Tensor Inner(const MlpSpec& mlp, int32_t n_tokens) const;
   // The block of an MLP and experts with norms of their own (MoeSpec::apart).
   void ExpertsApart(kernels::Ops& ops, int32_t layer, int32_t n_tokens);
   void AddToStream(kernels::Ops& ops, kernels::Tensor added);
@@ -245,7 +263,9 @@ class Decoder {
   int64_t kept_rows_ = 0;                          // max_batch_tokens
   std::unique_ptr<kernels::Buffer> inner_;         // [max_batch_tokens, widest inter]
   std::unique_ptr<kernels::Buffer> layer_inputs_;  // [max_batch_tokens, spec.layer_inputs()]
-  std::unique_ptr<kernels::Buffer> aside_;         // [max_batch_tokens, hidden], of MoeSpec::apart
+  std::unique_ptr<kernels::Buffer> streams_;       // [max_batch_tokens, altup.count * hidden]
+  std::unique_ptr<kernels::Buffer> aside_;         // [max_batch_tokens, hidden], of experts apart,
+                                                   // streams and laurel blocks
   // The following belong to mixtures of experts; they have one row per token and choice.
   std::unique_ptr<kernels::Buffer> route_logits_;   // [max_batch_tokens, most experts] F32
   std::unique_ptr<kernels::Buffer> row_gates_;      // [max_batch_tokens, 1] F32

@@ -1,5 +1,5 @@
-// The decoder's layers in Gemma 4, as far as they have more than attention, MLP and experts: inputs
-// of their own, keys of other layers, and experts with norms of their own.
+// The decoder's layers in Gemma 3n and 4, as far as they have more than attention, MLP and experts:
+// inputs of their own, norms of values, and experts with norms of their own.
 #include <cmath>
 
 #include "engine/model/decoder.h"
@@ -54,28 +54,33 @@ void Decoder::AddToStream(kernels::Ops& ops, Tensor added) {
             .out = added});
 }
 
-void Decoder::EndLayer(kernels::Ops& ops, int32_t layer, int32_t n_tokens) {
+Tensor Decoder::OwnInput(kernels::Ops& ops, int32_t layer, Tensor x) {
   const LayerWeights& weights = weights_.layers[layer];
+  const auto n_tokens = static_cast<int32_t>(x.rows);
+  const int32_t dim = spec_.layer_input_dim;
+  const Tensor gate = View(*inner_, n_tokens, dim);
+  ops.Linear({.x = x,
+              .weight = weights.input_gate.matrix.get(),
+              .activation = spec_.layers[layer].mlp.activation,
+              .out = gate});
+  const Tensor all = View(*layer_inputs_, n_tokens, static_cast<int32_t>(spec_.layer_inputs()));
+  ops.Multiply(Columns(all, int64_t{layer} * dim, dim), gate);
+  const Tensor added = View(*normed_, n_tokens, spec_.hidden);
+  ops.Linear({.x = gate, .weight = weights.input_out.matrix.get(), .out = added});
+  ops.Norm({.kind = spec_.norm,
+            .x = added,
+            .weight = weights.input_post_norm.data(),
+            .eps = spec_.norm_eps,
+            .weight_offset = spec_.norm_weight_offset,
+            .out = added});
+  return added;
+}
+
+void Decoder::EndLayer(kernels::Ops& ops, int32_t layer, int32_t n_tokens) {
+  if (spec_.altup.count > 0) return CorrectStreams(ops, layer, n_tokens);
   const Tensor x = Stream(n_tokens);
-  if (const int32_t dim = spec_.layer_input_dim; dim > 0) {
-    const Tensor gate = View(*inner_, n_tokens, dim);
-    ops.Linear({.x = x,
-                .weight = weights.input_gate.matrix.get(),
-                .activation = spec_.layers[layer].mlp.activation,
-                .out = gate});
-    const Tensor all = View(*layer_inputs_, n_tokens, static_cast<int32_t>(spec_.layer_inputs()));
-    ops.Multiply(Columns(all, int64_t{layer} * dim, dim), gate);
-    const Tensor added = View(*normed_, n_tokens, spec_.hidden);
-    ops.Linear({.x = gate, .weight = weights.input_out.matrix.get(), .out = added});
-    ops.Norm({.kind = spec_.norm,
-              .x = added,
-              .weight = weights.input_post_norm.data(),
-              .eps = spec_.norm_eps,
-              .weight_offset = spec_.norm_weight_offset,
-              .out = added});
-    AddToStream(ops, added);
-  }
-  Scale(ops, weights.stream_scale, x);
+  if (spec_.layer_input_dim > 0) AddToStream(ops, OwnInput(ops, layer, x));
+  Scale(ops, weights_.layers[layer].stream_scale, x);
 }
 
 void Decoder::ExpertsApart(kernels::Ops& ops, int32_t layer, int32_t n_tokens) {

@@ -20,6 +20,7 @@ struct Widths {
   int64_t expert_rows = 0;
   int64_t row_gates = 0;
   int64_t layer_inputs = 0;
+  int64_t streams = 0;
   int64_t aside = 0;
   int64_t parts = 0;
   int64_t all_heads = 0;
@@ -27,7 +28,7 @@ struct Widths {
   // Elements of activations per token; those of 4-byte values are counted apart.
   int64_t activations(int64_t hidden) const {
     return 2 * hidden + qkv + attended + q_latent + heads + inner + expert_inner + expert_rows +
-           2 * parts + all_heads + layer_inputs + aside;
+           2 * parts + all_heads + layer_inputs + streams + aside;
   }
   int64_t words() const { return experts + 2 * choices + row_gates; }
 };
@@ -36,6 +37,11 @@ Widths WidestLayer(const ModelSpec& spec) {
   Widths widths;
   widths.parts = spec.is_part() ? spec.hidden : 0;
   widths.layer_inputs = widths.inner = spec.layer_inputs();
+  if (const int64_t count = spec.altup.count; count > 0) {
+    widths.streams = count * spec.hidden;
+    widths.inner = std::max(widths.inner, count + count * count);
+    widths.aside = spec.hidden;
+  }
   for (const LayerSpec& layer : spec.layers) {
     const AttentionSpec& attention = layer.attention;
     const int64_t channels = attention.conv.channels;
@@ -45,7 +51,9 @@ Widths WidestLayer(const ModelSpec& spec) {
         {widths.qkv, attention.product_dim(), 3 * channels, recurs ? state.cols() : int64_t{0}});
     widths.attended = std::max({widths.attended, int64_t{attention.n_heads} * attention.head_dim,
                                 channels, recurs ? state.values() : int64_t{0}});
-    widths.inner = std::max<int64_t>(widths.inner, layer.mlp.inter);
+    const int64_t parts = layer.mlp.gate_deviations.has_value() ? 2 : 1;
+    widths.inner = std::max<int64_t>({widths.inner, parts * layer.mlp.inter, layer.laurel_rank});
+    if (layer.laurel_rank > 0) widths.aside = spec.hidden;
     if (!attention.head_borders.empty()) {
       widths.all_heads =
           std::max(widths.all_heads, int64_t{attention.head_borders.back()} * attention.head_dim);
@@ -102,6 +110,7 @@ absl::Status Decoder::AllocateBuffers(kernels::Device& device, int32_t max_batch
       {&parts_[1], widths.parts, dtype_},
       {&all_heads_, widths.all_heads, dtype_},
       {&layer_inputs_, widths.layer_inputs, dtype_},
+      {&streams_, widths.streams, dtype_},
       {&aside_, widths.aside, dtype_},
   };
   for (const Wanted& wanted : all) {

@@ -22,7 +22,18 @@ void Decoder::MlpIn(kernels::Ops& ops, int32_t layer, int32_t n_tokens) {
   Scale(ops, mlp.in_scale, in.x);
   if (spec.moe.n_experts > 0) Experts(ops, layer, in.x);
   if (mlp.inter == 0) return;
-  const Tensor inner = View(*inner_, n_tokens, mlp.inter);
+  const Tensor inner = Inner(mlp, n_tokens);
+  if (mlp.gate_deviations.has_value()) {
+    const Tensor gate_up = View(*inner_, n_tokens, 2 * mlp.inter);
+    ops.Linear({.x = in.x,
+                .weight = weights.up.matrix.get(),
+                .bias = weights.up.bias.data(),
+                .out = gate_up,
+                .adapters = Adapters(layer, AdapterSite::kUp),
+                .norm = in.norm});
+    ops.SparseGate({gate_up, *mlp.gate_deviations, mlp.activation});
+    return;
+  }
   ops.Linear({.x = in.x,
               .weight = weights.up.matrix.get(),
               .bias = weights.up.bias.data(),
@@ -41,6 +52,11 @@ void Decoder::MlpIn(kernels::Ops& ops, int32_t layer, int32_t n_tokens) {
               .out_f32 = true,
               .adapters = Adapters(layer, AdapterSite::kRowGate)});
   ops.GateRows(gates, inner);
+}
+
+Tensor Decoder::Inner(const MlpSpec& mlp, int32_t n_tokens) const {
+  if (!mlp.gate_deviations.has_value()) return View(*inner_, n_tokens, mlp.inter);
+  return Columns(View(*inner_, n_tokens, 2 * mlp.inter), 0, mlp.inter);
 }
 
 void Decoder::Route(kernels::Ops& ops, int32_t layer, Tensor in) {
@@ -96,7 +112,7 @@ void Decoder::MlpOut(kernels::Ops& ops, int32_t layer, int32_t n_tokens) {
   const LayerSpec& spec = spec_.layers[layer];
   if (spec.moe.apart) return;
   if (spec.mlp.inter > 0) {
-    AddToStream(ops, layer, AdapterSite::kDown, View(*inner_, n_tokens, spec.mlp.inter));
+    AddToStream(ops, layer, AdapterSite::kDown, Inner(spec.mlp, n_tokens));
   } else if (spec.mlp_is_part) {  // of experts alone, or without a share
     AddToStream(ops, layer, AdapterSite::kDown, {nullptr, n_tokens, 0, 0});
   }

@@ -89,6 +89,11 @@ absl::Status CheckOpsFor(const ModelSpec& spec, const kernels::Device* device) {
       spec.layer_input_dim > 0 || spec.shares_kv() ||
       std::any_of(spec.layers.begin(), spec.layers.end(),
                   [](const LayerSpec& layer) { return layer.moe.apart || layer.scales_stream; });
+  const bool streams =
+      spec.altup.count > 0 ||
+      std::any_of(spec.layers.begin(), spec.layers.end(), [](const LayerSpec& layer) {
+        return layer.laurel_rank > 0 || layer.mlp.gate_deviations.has_value();
+      });
   const bool whole_texts = spec.reads_whole_texts();
   const bool segments = spec.n_segments() > 0;
   const char* lacks = nullptr;
@@ -98,6 +103,7 @@ absl::Status CheckOpsFor(const ModelSpec& spec, const kernels::Device* device) {
   if (layer_inputs && !device->has_layer_inputs()) {
     lacks = "layers with inputs, factors or norms of their own";
   }
+  if (streams && !device->has_streams()) lacks = "alternating updates or sparse gates";
   const bool in_chunks =
       std::any_of(spec.layers.begin(), spec.layers.end(), [](const LayerSpec& layer) {
         return layer.attention.in_chunks || layer.attention.sharpen.factor != 0.0f ||

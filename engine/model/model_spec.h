@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -173,6 +174,8 @@ struct MlpSpec {
   bool row_gate = false;   // its output is multiplied by sigmoid(<w, input>)
   float in_scale = 1.0f;   // of its input
   float out_scale = 1.0f;  // of what the second product reads
+  // Gates up to so many deviations above their mean are zero (kernels::SparseGateArgs).
+  std::optional<float> gate_deviations;
 };
 
 // A mixture of experts, MLPs of the same shape; a router sends every row to top_k of them.
@@ -218,10 +221,23 @@ struct LayerSpec {
   bool parallel_residual = false;
   AttentionInput attention_input = AttentionInput::kStream;
   bool scales_stream = false;  // the stream is multiplied by a number behind the layer
+  // LAuReL (Menghani et al. 2024): what attention reads, and the norm of two products of it, the
+  // first of this rank, are added beside attention, and the sum is divided by the root of 2; 0: no.
+  int32_t laurel_rank = 0;
   // In a part of a model (ModelSpec::rank): the block's product that adds to the stream gives this
   // rank's part of a sum over all ranks. The rank may have no share of it: no heads, no features.
   bool attention_is_part = false;
   bool mlp_is_part = false;
+};
+
+// Alternating updates (kernels::StreamsArgs): before a layer its streams are predicted, it computes
+// the active one, and behind it all are corrected, and what a layer's own input gives is added to
+// all but the first. Streams begin as products of the embedding; the first and products of the
+// others end as their mean.
+struct AltUpSpec {
+  int32_t count = 0;  // of streams; 0: no alternating updates
+  int32_t active = 0;
+  bool scaled = false;  // a layer's own input meets the active stream times a vector
 };
 
 struct ModelSpec {
@@ -239,6 +255,8 @@ struct ModelSpec {
   // and 4): rows of a table for all layers side by side, and a product of the embedding, normed, in
   // equal parts. Behind its MLP a layer adds norm(out(act(in(x)) * own)) to the stream. 0: none.
   int32_t layer_input_dim = 0;
+  int32_t layer_input_vocab = 0;  // rows of that table; tokens behind them have the first
+  AltUpSpec altup;
   int32_t token_types = 0;      // rows of a table that is added by the tokens' types; 0: none
   bool embedding_norm = false;  // of what the layers read first
   bool final_norm = true;       // of what leaves the last one

@@ -2,6 +2,7 @@
 
 #include <initializer_list>
 #include <string>
+#include <vector>
 
 #include "engine/files/quantized/quantized_matrix.h"
 #include "engine/model/row_order.h"
@@ -55,9 +56,16 @@ class ShareCounter {
     Matrix(names.positions, spec.position_offset + spec.max_context, spec.hidden,
            WeightRole::kTable);
     Matrix(names.token_types, spec.token_types, spec.hidden, WeightRole::kTable);
-    Matrix(names.layer_inputs, spec.vocab, spec.layer_inputs(), WeightRole::kTable);
+    Matrix(names.layer_inputs, spec.layer_input_vocab, spec.layer_inputs(), WeightRole::kTable);
     Matrix(names.layer_inputs_in, spec.layer_inputs(), spec.hidden);
     Vectors({&names.layer_inputs_norm});
+    for (const std::string* pattern : {&names.altup_in, &names.altup_out}) {
+      const int64_t others = spec.altup.count - 1;
+      const std::vector<std::string> parts = NumberedNames(*pattern, static_cast<int32_t>(others));
+      for (const std::string& name : parts) {
+        Matrix(name, others / static_cast<int64_t>(parts.size()) * spec.hidden, spec.hidden);
+      }
+    }
     Vectors({&names.embed_norm, &names.embed_norm_bias, &names.final_norm, &names.final_norm_bias});
   }
 
@@ -67,6 +75,7 @@ class ShareCounter {
              &names.attn_post_norm_bias, &names.q_norm, &names.k_norm, &names.mlp_norm,
              &names.mlp_norm_bias, &names.mlp_post_norm, &names.mlp_post_norm_bias});
     LayerInput(names, hidden, layer_input_dim);
+    Streams(names, layer.laurel_rank, hidden);
     if (layer.attention.qk_norm_plain) Values(2 * int64_t{layer.attention.head_dim});
     Attention(names, layer.attention, hidden, share.attention);
     const int64_t inner = layer.mlp.inter > 0 ? share.inner.count : 0;
@@ -102,6 +111,18 @@ class ShareCounter {
     Matrix(names.input_gate, dim, hidden);
     Matrix(names.input_out, hidden, dim);
     Vectors({&names.input_post_norm});
+  }
+
+  void Streams(const LayerNames& names, int64_t laurel_rank, int64_t hidden) {
+    for (const std::string* name :
+         {&names.altup_router, &names.altup_predict, &names.altup_correct}) {
+      if (const CheckpointTensor* tensor = Find(*name)) {
+        Matrix(*name, tensor->shape.front(), tensor->shape.back(), WeightRole::kExact);
+      }
+    }
+    Matrix(names.laurel_in, laurel_rank, hidden);
+    Matrix(names.laurel_out, hidden, laurel_rank);
+    Vectors({&names.altup_router_norm, &names.altup_scale, &names.laurel_norm});
   }
 
   void Values(int64_t count) { bytes_ += count * int64_t{sizeof(float)}; }

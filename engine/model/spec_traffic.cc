@@ -19,6 +19,17 @@ int64_t MlpElements(const LayerSpec& layer, int64_t hidden) {
   return hidden * (matrices * layer.mlp.inter + layer.moe.n_experts);
 }
 
+// Elements of what alternating updates and residuals beside attention read.
+int64_t StreamElements(const ModelSpec& spec) {
+  const int64_t count = spec.altup.count;
+  int64_t elements = count > 1 ? 2 * (count - 1) * spec.hidden * spec.hidden : 0;
+  for (const LayerSpec& layer : spec.layers) {
+    elements += count * (spec.hidden + (count + 1) * count);
+    elements += 2 * int64_t{layer.laurel_rank} * spec.hidden;
+  }
+  return elements;
+}
+
 int64_t ExpertElements(const MoeSpec& moe, int64_t hidden) { return 3 * hidden * moe.inter; }
 
 }  // namespace
@@ -42,12 +53,15 @@ SpecTraffic TrafficOf(const ModelSpec& spec, int64_t weight_bytes) {
   const int64_t inputs = 3 * spec.layer_inputs() * spec.hidden;
   dense += inputs;
   traffic.macs_per_token += inputs;
+  const int64_t streams = StreamElements(spec);
+  dense += streams;
+  traffic.macs_per_token += streams;
   traffic.macs_per_logit_row = int64_t{spec.own_vocab()} * spec.hidden;
   dense += traffic.macs_per_logit_row;
   // Rows of these tables are looked up: no step reads them whole.
   int64_t looked_up = spec.tied_embeddings ? 0 : traffic.macs_per_logit_row;
   if (spec.learned_positions) looked_up += int64_t{spec.max_context} * spec.hidden;
-  looked_up += spec.layer_inputs() * spec.vocab;
+  looked_up += spec.layer_inputs() * spec.layer_input_vocab;
   const int64_t all = dense + experts + looked_up;
   if (all == 0) return traffic;  // a rank without a share
   const double bytes_per_element = static_cast<double>(weight_bytes) / static_cast<double>(all);

@@ -10,7 +10,8 @@ namespace {
 
 WeightRole RoleOf(const CheckpointTensor& tensor, const NameMap& names) {
   const bool is_table = tensor.name == names.embed || tensor.name == names.lm_head ||
-                        tensor.name == names.positions || tensor.name == names.token_types;
+                        tensor.name == names.positions || tensor.name == names.token_types ||
+                        tensor.name == names.layer_inputs;
   if (tensor.name.ends_with(".self_attn.seg_embeddings.weight")) return WeightRole::kExact;
   // A router has one row per expert; every hidden layer has far more rows.
   constexpr int64_t kMostExperts = 512;
@@ -18,6 +19,8 @@ WeightRole RoleOf(const CheckpointTensor& tensor, const NameMap& names) {
       tensor.shape.size() == 2 && tensor.shape[0] <= kMostExperts &&
       (tensor.name.ends_with(".gate.weight") || tensor.name.ends_with("ffn_gate_inp.weight") ||
        tensor.name.ends_with(".router.weight") ||
+       tensor.name.ends_with(".altup.modality_router.weight") ||
+       tensor.name.ends_with(".altup_router.weight") ||
        tensor.name.ends_with("shared_expert_gate.weight"));
   return is_table ? WeightRole::kTable : is_router ? WeightRole::kExact : WeightRole::kMatrix;
 }

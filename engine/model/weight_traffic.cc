@@ -29,7 +29,9 @@ WeightTraffic TrafficOf(const ModelSpec& spec, const ModelWeights& weights) {
     const LayerWeights& layer = weights.layers[i];
     for (const LinearWeights* linear :
          {&layer.qkv, &layer.out, &layer.up, &layer.down, &layer.row_gate, &layer.moe.router,
-          &layer.mla.q_a, &layer.mla.q, &layer.mla.kv_a, &layer.input_gate, &layer.input_out}) {
+          &layer.mla.q_a, &layer.mla.q, &layer.mla.kv_a, &layer.input_gate, &layer.input_out,
+          &layer.altup.router, &layer.altup.predict, &layer.altup.correct, &layer.laurel_in,
+          &layer.laurel_out}) {
       add(*linear);
     }
     add_heads(layer.mla.k_up.get());
@@ -41,10 +43,14 @@ WeightTraffic TrafficOf(const ModelSpec& spec, const ModelWeights& weights) {
         top_k * (moe.up->rows * moe.up->cols + moe.down->rows * moe.down->cols);
     traffic.experts.push_back({moe.up->bytes + moe.down->bytes, moe.up->count, top_k});
   }
-  if (const kernels::PackedWeight* in = weights.layer_inputs_in.get()) {
-    traffic.bytes += in->bytes;
-    traffic.macs_per_token += in->rows * in->cols;
-  }
+  const auto add_matrix = [&](const kernels::PackedWeight* matrix) {
+    if (matrix == nullptr) return;
+    traffic.bytes += matrix->bytes;
+    traffic.macs_per_token += matrix->rows * matrix->cols;
+  };
+  add_matrix(weights.layer_inputs_in.get());
+  add_matrix(weights.altup_in.get());
+  for (const auto& matrix : weights.altup_out) add_matrix(matrix.get());
   if (weights.head() != nullptr) {
     traffic.bytes += weights.head()->bytes;
     traffic.macs_per_logit_row = weights.head()->rows * weights.head()->cols;

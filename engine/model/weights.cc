@@ -174,7 +174,21 @@ class Loader {
       HEDDLE_ASSIGN_OR_RETURN(layer.moe, Experts(names, spec.moe, share.expert_inner));
     }
     HEDDLE_RETURN_IF_ERROR(LayerInput(names, &layer));
+    HEDDLE_RETURN_IF_ERROR(Streams(names, &layer));
     return layer;
+  }
+
+  // Loads what lies before and behind all layers' streams.
+  absl::Status StreamEnds(const NameMap& names, const ModelSpec& spec, ModelWeights* weights) {
+    const int32_t others = spec.altup.count - 1;
+    if (others < 1) return absl::OkStatus();
+    HEDDLE_ASSIGN_OR_RETURN(weights->altup_in, Stacked(NumberedNames(names.altup_in, others), {}));
+    for (int32_t i = 0; i < others; ++i) {
+      const Cut own = CutRows({{int64_t{i} * spec.hidden, spec.hidden}});
+      HEDDLE_ASSIGN_OR_RETURN(weights->altup_out.emplace_back(),
+                              Stacked(NumberedNames(names.altup_out, others), own));
+    }
+    return absl::OkStatus();
   }
 
  private:
@@ -322,6 +336,40 @@ class Loader {
     HEDDLE_ASSIGN_OR_RETURN(layer->input_gate, Linear({&names.input_gate}, {}));
     HEDDLE_ASSIGN_OR_RETURN(layer->input_out, Linear({&names.input_out}, {}));
     HEDDLE_ASSIGN_OR_RETURN(layer->input_post_norm, Vector({&names.input_post_norm}));
+    return absl::OkStatus();
+  }
+
+  // The rows of all these tensors, whatever their dimensions before the last.
+  absl::StatusOr<std::unique_ptr<kernels::PackedWeight>> Stacked(
+      const std::vector<std::string>& names, const Cut& cut) {
+    std::vector<WeightSource> sources;
+    std::vector<const CheckpointTensor*> tensors;
+    for (const std::string& name : names) {
+      HEDDLE_ASSIGN_OR_RETURN(const CheckpointTensor* tensor, Find(name));
+      tensors.push_back(tensor);
+      sources.push_back(SourceOf(*tensor));
+    }
+    return Pack(sources, tensors, cut);
+  }
+
+  absl::Status Streams(const LayerNames& names, LayerWeights* layer) {
+    if (!names.altup_router.empty()) {
+      AltUpWeights& altup = layer->altup;
+      HEDDLE_ASSIGN_OR_RETURN(std::vector<float> norm, Values({&names.altup_router_norm}));
+      for (float& weight : norm) weight /= static_cast<float>(norm.size());
+      HEDDLE_ASSIGN_OR_RETURN(altup.router_norm, Upload(norm));
+      const auto exact = [this](const std::string& name) {
+        return Linear({&name}, {}, {}, WeightRole::kExact);
+      };
+      HEDDLE_ASSIGN_OR_RETURN(altup.router, exact(names.altup_router));
+      HEDDLE_ASSIGN_OR_RETURN(altup.predict, exact(names.altup_predict));
+      HEDDLE_ASSIGN_OR_RETURN(altup.correct, exact(names.altup_correct));
+      HEDDLE_ASSIGN_OR_RETURN(altup.scale, Vector({&names.altup_scale}));
+    }
+    if (names.laurel_in.empty()) return absl::OkStatus();
+    HEDDLE_ASSIGN_OR_RETURN(layer->laurel_in, Linear({&names.laurel_in}, {}));
+    HEDDLE_ASSIGN_OR_RETURN(layer->laurel_out, Linear({&names.laurel_out}, {}));
+    HEDDLE_ASSIGN_OR_RETURN(layer->laurel_norm, Vector({&names.laurel_norm}));
     return absl::OkStatus();
   }
 
@@ -510,6 +558,7 @@ absl::StatusOr<ModelWeights> LoadWeights(kernels::Device& device, const Checkpoi
     HEDDLE_ASSIGN_OR_RETURN(weights.layer_inputs_norm, loader.Vector({&names.layer_inputs_norm}));
   }
   if (has_ends) {
+    HEDDLE_RETURN_IF_ERROR(loader.StreamEnds(names, model.spec, &weights));
     HEDDLE_ASSIGN_OR_RETURN(weights.embedding_norm,
                             loader.Norm(names.embed_norm, names.embed_norm_bias));
   }

@@ -75,6 +75,15 @@ struct RecurrenceWeights {
   DeviceVector norm;  // [norm_width], or [values]
 };
 
+// Weights of alternating updates in a layer; see AltUpSpec.
+struct AltUpWeights {
+  DeviceVector router_norm;  // [hidden]
+  LinearWeights router;      // [count, hidden]
+  LinearWeights predict;     // [count * count, count]
+  LinearWeights correct;     // [count, count]
+  DeviceVector scale;        // [hidden]
+};
+
 struct LayerWeights {
   NormWeights attention_norm;
   NormWeights attention_post_norm;
@@ -99,15 +108,21 @@ struct LayerWeights {
   LinearWeights input_gate;  // [layer_input_dim, hidden]
   LinearWeights input_out;   // [hidden, layer_input_dim]
   DeviceVector input_post_norm;
+  AltUpWeights altup;
+  LinearWeights laurel_in;   // [laurel_rank, hidden]
+  LinearWeights laurel_out;  // [hidden, laurel_rank]
+  DeviceVector laurel_norm;  // [hidden]
 };
 
 struct ModelWeights {
   std::unique_ptr<kernels::PackedWeight> embedding;     // [vocab, hidden]; null: it has none
   std::unique_ptr<kernels::PackedWeight> positions;     // [max_context, hidden], learned positions
   std::unique_ptr<kernels::PackedWeight> token_types;   // [types, hidden]
-  std::unique_ptr<kernels::PackedWeight> layer_inputs;  // [vocab, layers * layer_input_dim]
+  std::unique_ptr<kernels::PackedWeight> layer_inputs;  // [its vocab, layers * layer_input_dim]
   std::unique_ptr<kernels::PackedWeight> layer_inputs_in;  // [layers * layer_input_dim, hidden]
   DeviceVector layer_inputs_norm;                          // [layer_input_dim]
+  std::unique_ptr<kernels::PackedWeight> altup_in;         // [(count - 1) * hidden, hidden]
+  std::vector<std::unique_ptr<kernels::PackedWeight>> altup_out;  // count - 1 of [hidden, hidden]
   NormWeights embedding_norm;
   std::vector<LayerWeights> layers;  // of the model; those of other stages have nothing
   NormWeights final_norm;

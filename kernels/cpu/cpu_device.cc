@@ -20,6 +20,7 @@
 #include "kernels/cpu/sampler.h"
 #include "kernels/cpu/scratch.h"
 #include "kernels/cpu/short_conv.h"
+#include "kernels/cpu/streams.h"
 #include "kernels/cpu/thread_pool.h"
 #include "kernels/cpu/usable_cpus.h"
 #include "kernels/device.h"
@@ -118,7 +119,8 @@ class CpuOps final : public Ops {
     EachRow(batch().n_tokens(), kNsPerGatheredElement * static_cast<double>(weight.cols),
             [&](int64_t t, int32_t) {
               float* row = out.row<float>(t);
-              weight.UnpackRow(batch().token_ids[t], row);
+              const int64_t token = batch().token_ids[t];
+              weight.UnpackRow(token < weight.rows ? token : 0, row);
               if (scale != 1.0f) table_.rows->scale(row, weight.cols, scale, 0.0f);
             });
   }
@@ -263,6 +265,28 @@ class CpuOps final : public Ops {
   void Scale(Tensor x, float factor) override {
     EachRow(x.rows, kNsPerNormElement * static_cast<double>(x.cols),
             [&](int64_t t, int32_t) { table_.rows->scale(x.row<float>(t), x.cols, factor, 0.0f); });
+  }
+
+  void PredictStreams(const StreamsArgs& args) override {
+    HEDDLE_CHECK(args.count <= kMaxStreams, "too many streams");
+    EachRow(args.streams.rows, kNsPerNormElement * static_cast<double>(args.streams.cols),
+            [&](int64_t t, int32_t) { cpu::PredictStreamsRow(args, t); });
+  }
+
+  void CorrectStreams(const StreamsArgs& args) override {
+    EachRow(args.streams.rows, kNsPerNormElement * static_cast<double>(args.streams.cols),
+            [&](int64_t t, int32_t) { cpu::CorrectStreamsRow(args, t); });
+  }
+
+  void MatchMagnitude(Tensor like, Tensor x) override {
+    EachRow(x.rows, kNsPerNormElement * static_cast<double>(x.cols), [&](int64_t t, int32_t) {
+      cpu::MatchMagnitudeRow(like.row<float>(t), x.row<float>(t), x.cols);
+    });
+  }
+
+  void SparseGate(const SparseGateArgs& args) override {
+    EachRow(args.gate_up.rows, kNsPerNormElement * static_cast<double>(args.gate_up.cols),
+            [&](int64_t t, int32_t) { cpu::SparseGateRow(args, t); });
   }
 
   void Route(const RouteArgs& args) override { cpu::Route(args, pool_); }
@@ -535,6 +559,7 @@ class CpuDevice final : public Device {
   bool has_recurrence() const override { return true; }
   bool has_attention_in_chunks() const override { return true; }
   bool has_layer_inputs() const override { return true; }
+  bool has_streams() const override { return true; }
   bool has_norms_behind_rotation() const override { return true; }
   bool has_attention_both_ways() const override { return true; }
   bool has_segments() const override { return true; }

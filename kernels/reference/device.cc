@@ -56,6 +56,10 @@ class ReferenceOps final : public Ops {
   }
   void Sharpen(const SharpenArgs& args) override { reference::Sharpen(batch_, args); }
   void Multiply(Tensor factor, Tensor x) override { reference::Multiply(factor, x); }
+  void PredictStreams(const StreamsArgs& args) override { reference::PredictStreams(args); }
+  void CorrectStreams(const StreamsArgs& args) override { reference::CorrectStreams(args); }
+  void MatchMagnitude(Tensor like, Tensor x) override { reference::MatchMagnitude(like, x); }
+  void SparseGate(const SparseGateArgs& args) override { reference::SparseGate(args); }
   void GateElements(Tensor gate, Tensor x) override { reference::GateElements(gate, x); }
   void Scale(Tensor x, float factor) override { reference::ScaleLogits(x, factor, 0.0f); }
   void Route(const RouteArgs& args) override { reference::Route(args); }
@@ -109,6 +113,7 @@ class ReferenceDevice final : public Device {
   bool has_recurrence() const override { return true; }
   bool has_attention_in_chunks() const override { return true; }
   bool has_layer_inputs() const override { return true; }
+  bool has_streams() const override { return true; }
   bool has_norms_behind_rotation() const override { return true; }
   bool has_attention_both_ways() const override { return true; }
   bool has_segments() const override { return true; }

@@ -107,6 +107,25 @@ def gemma4_keys(config):
                    if config["enable_moe_block"] else [])
 
 
+def gemma3n_keys(config):
+    """As ggml-org's converter writes them; null is minus infinity."""
+    normal = torch.distributions.normal.Normal(0, 1)
+    shares = torch.tensor(config["activation_sparsity_pattern"], dtype=torch.float32)
+    rope = config["rope_parameters"]
+    return [(KEYS.Attention.SLIDING_WINDOW, config["sliding_window"]),
+            (KEYS.Attention.SLIDING_WINDOW_PATTERN,
+             [int(kind == "sliding_attention") for kind in config["layer_types"]]),
+            (KEYS.Attention.SHARED_KV_LAYERS, config["num_kv_shared_layers"]),
+            (KEYS.LLM.ALTUP_ACTIVE_IDX, config["altup_active_idx"]),
+            (KEYS.LLM.ALTUP_NUM_INPUTS, config["altup_num_inputs"]),
+            (KEYS.LLM.ACTIVATION_SPARSITY_SCALE,
+             [d if math.isfinite(d) else None for d in normal.icdf(shares).tolist()]),
+            (KEYS.LLM.EMBD_LENGTH_PER_LAYER_INP, config["hidden_size_per_layer_input"]),
+            (KEYS.LLM.FINAL_LOGIT_SOFTCAPPING, config["final_logit_softcapping"]),
+            (KEYS.Rope.FREQ_BASE, rope["full_attention"]["rope_theta"]),
+            (KEYS.Rope.FREQ_BASE_SWA, rope["sliding_attention"]["rope_theta"])]
+
+
 def gemma4_divisors(config):
     """The tensor rope_freqs.weight."""
     pairs = config["global_head_dim"] // 2
@@ -139,6 +158,7 @@ CASES = {
     "llama4": (LLAMA4, ARCH.LLAMA4, [
         (KEYS.LLM.FEED_FORWARD_LENGTH, 112), (KEYS.LLM.EXPERT_FEED_FORWARD_LENGTH, 48),
         (KEYS.LLM.INTERLEAVE_MOE_LAYER_STEP, 2)]),
+    "gemma3n": (models.GEMMA3N, ARCH.GEMMA3N, gemma3n_keys(models.GEMMA3N)),
     "gemma4": (models.GEMMA4, ARCH.GEMMA4, gemma4_keys(models.GEMMA4)),
     "gemma4_dense": (models.GEMMA4_DENSE, ARCH.GEMMA4, gemma4_keys(models.GEMMA4_DENSE)),
     "gemma4_moe": (models.GEMMA4_MOE, ARCH.GEMMA4, gemma4_keys(models.GEMMA4_MOE)),
@@ -424,7 +444,7 @@ def transform(config, name, sections=False):
         blocks = config.get("block_configs")
         return ["permute", heads // blocks[layer]["attention"]["n_heads_in_group"] if blocks
                 else config["num_key_value_heads"]]
-    if kind.startswith("gemma") and kind != "gemma4_text" and name.endswith("norm.weight"):
+    if kind.startswith("gemma") and kind not in ("gemma3n_text", "gemma4_text") and name.endswith("norm.weight"):
         return ["add_one"]
     if kind.startswith("qwen3_") and "linear_num_key_heads" in config and name.endswith(
             "norm.weight"):
@@ -456,7 +476,10 @@ def folder_tensors(config, parts):
             shape = list(part.shape)
             tensors.append([file_name, shape, *models.scale_and_offset(name, shape[-2:])])
             experts, dot, leaf = file_name.partition(".experts.")
-            if dot and "experts" in case:
+            if ".altup_" in file_name:  # the converter stacks them
+                stack, _, _ = file_name.rsplit(".", 2)
+                merged.setdefault(stack + ".weight", []).append(file_name)
+            elif dot and "experts" in case:
                 leaf = leaf.split(".", 1)[1]
                 merged.setdefault(f"{experts}.experts.{leaf}", []).append(file_name)
             else:
@@ -510,7 +533,7 @@ def make_case(name):
             made = [(source + ".bias", [])]
         elif source.endswith("_correction_bias"):
             made = [(source.replace("_correction_bias", "_correction.bias"), [])]
-        if source.endswith("layer_scalar"):
+        if source.endswith(("layer_scalar", "correct_output_scale")):
             made = [(source + ".weight", [])]
         for made_name, operation in made:
             beside = {"router.scale": "ffn_gate_inp.scale",

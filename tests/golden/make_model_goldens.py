@@ -148,6 +148,31 @@ LLAMA4 = dict(
 LLAMA4_PLAIN = dict(LLAMA4, use_qk_norm=False, num_experts_per_tok=1, moe_layers=[0, 1, 3],
                     no_rope_layers=[], no_rope_layer_interval=2, attn_temperature_tuning=False,
                     num_attention_heads=4, num_key_value_heads=4)
+# The prompt has tokens that the table of layers' inputs lacks.
+GEMMA3N = dict(
+    {k: v for k, v in GEMMA4.items() if k in SMALL or k in (
+        "head_dim", "hidden_activation", "layer_types", "num_kv_shared_layers", "sliding_window",
+        "final_logit_softcapping", "hidden_size_per_layer_input")},
+    architectures=["Gemma3nForCausalLM"], model_type="gemma3n_text",
+    layer_types=["sliding_attention", "sliding_attention", "full_attention"] * 2,
+    intermediate_size=[96, 96, 80, 80, 96, 72], vocab_size_per_layer_input=290,
+    activation_sparsity_pattern=[0.95, 0.6, 0.0, 0.0, 0.3, 0.8], laurel_rank=9,
+    altup_num_inputs=4, altup_active_idx=0, altup_correct_scale=True, altup_coef_clip=120.0,
+    rope_parameters=dict(full_attention=dict(rope_type="default", rope_theta=100000.0),
+                         sliding_attention=dict(rope_type="default", rope_theta=5000.0)))
+# The text of a model that reads images, with the keys of published models and another active stream.
+GEMMA3N_IMAGES = dict(
+    architectures=["Gemma3nForConditionalGeneration"], model_type="gemma3n", boi_token_id=255999,
+    eos_token_id=[2, 3], vision_config=dict(model_type="gemma3n_vision"),
+    audio_config=dict(model_type="gemma3n_audio"),
+    text_config={
+        **{k: v for k, v in GEMMA3N.items() if k not in (
+            "architectures", "rope_parameters", "layer_types", "activation_sparsity_pattern",
+            "tie_word_embeddings", "final_logit_softcapping", "hidden_activation")},
+        "intermediate_size": 96, "num_kv_shared_layers": 1, "altup_num_inputs": 3,
+        "altup_active_idx": 1, "altup_lr_multiplier": 1.0,
+        "query_pre_attn_scalar": 24, "rope_theta": 200000.0, "rope_local_base_freq": 3000.0,
+        "rope_scaling": None})
 # As the published models say it, which leave most of the text's sizes to the class's defaults.
 GEMMA3_IMAGES = dict(
     architectures=["Gemma3ForConditionalGeneration"], model_type="gemma3", boi_token_index=290,
@@ -492,6 +517,9 @@ CASES = {
     "gemma4_dense": dict(config=GEMMA4_DENSE),
     "gemma4_moe": dict(config=GEMMA4_MOE),
     "gemma3_layer_types": dict(config=GEMMA3_NESTED),
+    "gemma3n": dict(config=GEMMA3N),
+    "gemma3n_images": dict(config=GEMMA3N_IMAGES, text_alone=True, rename={
+        "model.": "model.language_model."}),
     "gemma3_images": dict(config=GEMMA3_IMAGES, rename={
         "model.language_model.": "language_model.model."}),
     "gemma3_images_moved": dict(config=GEMMA3_IMAGES),
@@ -593,6 +621,13 @@ def power_of_two(value: float) -> float:
 
 def scale_and_offset(name: str, shape) -> tuple[float, float]:
     """Activations stay near unit size, and no term of the forward is negligible."""
+    altup = {"modality_router.weight": (8.0, 0.0), "prediction_coefs.weight": (0.25, 0.0),
+             "correction_coefs.weight": (0.5, 0.0), "correct_output_scale": (0.25, 1.0)}
+    for ending, values in altup.items():
+        if name.endswith(ending):
+            return values
+    if "altup_" in name:
+        return power_of_two(math.sqrt(3.0 / min(shape))), 0.0
     if name.endswith(("layer_scalar", "router.scale", "per_expert_scale")):
         return 0.25, 1.0
     if "norm" in name or "ln_" in name:
@@ -704,9 +739,11 @@ def build_model(case: dict):
     if "block_configs" in case["config"]:
         return fill_model(build_deci(case["config"]), case)
     # A copy: transformers completes the dictionaries inside.
+    text_alone = case.get("text_alone", False)
+    given = copy.deepcopy(case["config"]["text_config"] if text_alone else case["config"])
     config = transformers.AutoConfig.for_model(
-        **{k: v for k, v in copy.deepcopy(case["config"]).items() if k != "quantization_config"})
-    if "text_config" in case["config"]:
+        **{k: v for k, v in given.items() if k != "quantization_config"})
+    if "text_config" in case["config"] and not text_alone:
         model = transformers.AutoModelForImageTextToText.from_config(config,
                                                                      attn_implementation="eager")
     else:

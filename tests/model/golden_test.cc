@@ -162,6 +162,7 @@ TEST_CASE("Models that ranks or stages cannot share are refused by name", "[gold
     const char* message;  // nullptr: it is served
   };
   const Refusal refusals[] = {
+      {"gemma3n", 2, 1, "--tp is 2: this model has layers with embeddings of their own"},
       {"gemma4", 2, 1, "--tp is 2: this model has layers with embeddings of their own"},
       {"gemma4", 1, 2, "--pp is 2: this model has layers with embeddings of their own"},
       {"gemma4_moe", 2, 1, "--tp is 2: this model has experts with norms of their own"},

@@ -108,20 +108,33 @@ std::vector<GenerationRequest> Requests(std::mt19937_64* random, int32_t vocab, 
 
 TEST_CASE("Output does not depend on scheduling, bit for bit", "[golden]") {
   using Case = std::tuple<std::string, int32_t, int32_t>;
-  const auto [name, tp, pp] =
-      GENERATE(values<Case>({{"llama", 1, 1},          {"mistral_window", 1, 1},
-                             {"gemma2", 1, 1},         {"gemma3", 1, 1},
-                             {"gemma4", 1, 1},         {"gemma4_moe", 1, 1},
-                             {"gemma4_dense", 2, 2},   {"gemma4_moe", 1, 2},
-                             {"llama4", 1, 1},         {"llama4", 2, 2},
-                             {"gpt_oss", 1, 1},        {"lfm2", 1, 1},
-                             {"lfm2", 2, 2},           {"qwen3_next", 1, 1},
-                             {"qwen3_5", 2, 2},        {"granitemoehybrid_groups", 1, 1},
-                             {"mamba2", 1, 1},         {"mamba2", 2, 2},
-                             {"nemotron_h_moe", 1, 1}, {"falcon_h1", 1, 1},
-                             {"falcon_h1_norm", 2, 2}, {"llama_q4_0", 1, 1},
-                             {"llama_q4_0", 2, 1},     {"mistral_window", 3, 1},
-                             {"llama_q4_0", 1, 2},     {"gemma3", 2, 2}}));
+  const auto [name, tp, pp] = GENERATE(values<Case>({{"llama", 1, 1},
+                                                     {"mistral_window", 1, 1},
+                                                     {"gemma2", 1, 1},
+                                                     {"gemma3", 1, 1},
+                                                     {"gemma3n", 1, 1},
+                                                     {"gemma4", 1, 1},
+                                                     {"gemma4_moe", 1, 1},
+                                                     {"gemma4_dense", 2, 2},
+                                                     {"gemma4_moe", 1, 2},
+                                                     {"llama4", 1, 1},
+                                                     {"llama4", 2, 2},
+                                                     {"gpt_oss", 1, 1},
+                                                     {"lfm2", 1, 1},
+                                                     {"lfm2", 2, 2},
+                                                     {"qwen3_next", 1, 1},
+                                                     {"qwen3_5", 2, 2},
+                                                     {"granitemoehybrid_groups", 1, 1},
+                                                     {"mamba2", 1, 1},
+                                                     {"mamba2", 2, 2},
+                                                     {"nemotron_h_moe", 1, 1},
+                                                     {"falcon_h1", 1, 1},
+                                                     {"falcon_h1_norm", 2, 2},
+                                                     {"llama_q4_0", 1, 1},
+                                                     {"llama_q4_0", 2, 1},
+                                                     {"mistral_window", 3, 1},
+                                                     {"llama_q4_0", 1, 2},
+                                                     {"gemma3", 2, 2}}));
   INFO(name << ", " << tp << " ranks in each of " << pp << " stages");
   test::TempDir dir;
   auto executor = Load(name, dir.path(), /*one_kv_group=*/false, tp, pp);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <limits>
 #include <numeric>
 #include <span>
 
@@ -279,6 +280,13 @@ void AddValue(const std::string& key, const json& value, GgufWriter* writer) {
   } else if (value.is_array() && value.at(0).is_string()) {
     const auto list = value.get<std::vector<std::string>>();
     writer->Strings(key, list);
+  } else if (value.is_array() && (value.at(0).is_number_float() || value.at(0).is_null())) {
+    std::vector<float> list;
+    for (const json& number : value) {
+      list.push_back(number.is_null() ? -std::numeric_limits<float>::infinity()
+                                      : number.get<float>());
+    }
+    writer->Floats(key, list);
   } else if (value.is_array()) {
     const auto list = value.get<std::vector<int32_t>>();
     writer->Ints(key, list);

@@ -125,6 +125,8 @@ std::vector<std::string> GoldenNames() {
           "gemma2",
           "gemma3",
           "gemma3_layer_types",
+          "gemma3n",
+          "gemma3n_images",
           "gemma4",
           "gemma4_dense",
           "gemma4_moe",
@@ -151,8 +153,9 @@ std::vector<std::string> GoldenNames() {
 
 std::vector<std::string> RankGoldenNames() {
   std::vector<std::string> names = GoldenNames();
-  std::erase_if(names,
-                [](const std::string& name) { return name == "gemma4" || name == "gemma4_moe"; });
+  std::erase_if(names, [](const std::string& name) {
+    return name.starts_with("gemma3n") || name == "gemma4" || name == "gemma4_moe";
+  });
   return names;
 }
 

@@ -16,7 +16,7 @@ namespace {
 constexpr float kImpossible = -std::numeric_limits<float>::infinity();
 
 // Approximate nanoseconds, to decide how many threads to wake.
-constexpr double kNsPerScore = 6;  // an exponential, and one comparison per choice
+constexpr double kNsPerExpertScore = 6;  // an exponential, and one comparison per choice
 constexpr double kNsPerMovedElement = 0.25;
 
 void Softmax(const float* logits, int64_t n, float* scores) {
@@ -173,7 +173,7 @@ absl::StatusOr<std::unique_ptr<CpuStack>> CpuStack::Pack(std::span<const WeightS
 void Route(const RouteArgs& args, ThreadPool& pool) {
   HEDDLE_CHECK(args.logits.cols <= kMaxExperts && args.rule.n_groups <= kMaxExpertGroups,
                "route: too many experts or groups");
-  const double cost = kNsPerScore * static_cast<double>(args.logits.cols);
+  const double cost = kNsPerExpertScore * static_cast<double>(args.logits.cols);
   pool.ForRange(args.logits.rows, cost, [&](int64_t begin, int64_t end, int32_t) {
     for (int64_t t = begin; t < end; ++t) RouteRow(args, t);
   });
