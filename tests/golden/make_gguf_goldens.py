@@ -235,6 +235,26 @@ CASES = {
     "hunyuan": (models.HUNYUAN, ARCH.HUNYUAN_DENSE, [
         (KEYS.Rope.FREQ_BASE, 10000.0 * 50.0 ** (24 / 22)), (KEYS.Rope.SCALING_TYPE, "none"),
         (KEYS.Rope.SCALING_FACTOR, 1.0)]),
+    "hunyuan_moe": (models.HUNYUAN_MOE, ARCH.HUNYUAN_MOE, [
+        (KEYS.Rope.FREQ_BASE, 10000.0 * 50.0 ** (24 / 22)), (KEYS.Rope.SCALING_TYPE, "none"),
+        (KEYS.Rope.SCALING_FACTOR, 1.0), (KEYS.LLM.EXPERT_USED_COUNT, 2),
+        (KEYS.LLM.EXPERT_SHARED_COUNT, 1), (KEYS.LLM.EXPERT_FEED_FORWARD_LENGTH, 96),
+        (KEYS.LLM.EXPERT_SHARED_FEED_FORWARD_LENGTH, 96)]),
+    # One head of keys, as the converter writes latent attention.
+    "glm4_moe_lite": (models.GLM4_MOE_LITE, ARCH.DEEPSEEK2, [
+        (KEYS.Attention.HEAD_COUNT_KV, 1), (KEYS.Attention.KEY_LENGTH, 56),
+        (KEYS.Attention.VALUE_LENGTH, 40), (KEYS.Attention.KEY_LENGTH_MLA, 40),
+        (KEYS.Attention.VALUE_LENGTH_MLA, 20), (KEYS.Rope.FREQ_BASE, 1000000.0),
+        (KEYS.LLM.LEADING_DENSE_BLOCK_COUNT, 1), (KEYS.LLM.EXPERT_GATING_FUNC, 2),
+        (KEYS.LLM.EXPERT_WEIGHTS_NORM, True), (KEYS.LLM.EXPERT_WEIGHTS_SCALE, 1.8)]),
+    "qwen2_5_vl": (models.QWEN2_5_VL, ARCH.QWEN2VL, [
+        (KEYS.Rope.FREQ_BASE, 1000000.0), (KEYS.Rope.DIMENSION_SECTIONS, [2, 3, 3, 0])]),
+    "qwen3_vl": (models.QWEN3_VL, ARCH.QWEN3VL, [
+        (KEYS.Rope.FREQ_BASE, 500000.0), (KEYS.Rope.DIMENSION_SECTIONS, [6, 5, 5, 0]),
+        (KEYS.LLM.NUM_DEEPSTACK_LAYERS, 1)]),
+    "qwen3_vl_moe": (models.QWEN3_VL_MOE, ARCH.QWEN3VLMOE, [
+        (KEYS.Rope.FREQ_BASE, 500000.0), (KEYS.Rope.DIMENSION_SECTIONS, [6, 5, 5, 0]),
+        (KEYS.LLM.NUM_DEEPSTACK_LAYERS, 1)]),
     # A variant that reads images, for which the converter reorders q and k for pairs of halves.
     "glm4_sections": (dict(models.GLM, architectures=["Glm4ForCausalLM"], model_type="glm4"),
                       ARCH.GLM4, [(KEYS.Rope.DIMENSION_SECTIONS, [2, 3, 3, 0])]),
@@ -283,6 +303,7 @@ def first(config, *keys):
 
 
 def metadata(config, arch, extra):
+    config = {**config, **config.get("text_config", {})}
     hidden = first(config, "hidden_size", "n_embd")
     heads = first(config, "num_attention_heads", "n_head")
     kv_heads = first(config, "num_kv_heads", "num_key_value_heads") or (
@@ -467,11 +488,15 @@ def folder_tensors(config, parts):
         if "block_configs" in config:
             model = models.build_deci(config)
         else:
-            model = transformers.AutoModelForCausalLM.from_config(
-                transformers.AutoConfig.for_model(**copy.deepcopy(config)))
+            kind = (transformers.AutoModelForImageTextToText if "text_config" in config
+                    else transformers.AutoModelForCausalLM)
+            model = kind.from_config(transformers.AutoConfig.for_model(**copy.deepcopy(config)))
     tensors, merged = [], {}
-    case = {key: parts[key] for key in ("rename", "experts", "experts_at") if key in parts}
+    case = {key: parts[key] for key in ("rename", "experts", "experts_at", "transposed")
+            if key in parts}
     for name, parameter in list(model.named_parameters()) + models.routing_biases(model):
+        if models.reads_images(name):
+            continue
         for file_name, part in models.file_tensors(name, parameter, case):
             shape = list(part.shape)
             tensors.append([file_name, shape, *models.scale_and_offset(name, shape[-2:])])
@@ -503,7 +528,7 @@ def make_case(name):
         made = [(source, transform(config, source, name == "glm4_sections"))]
         if arch == ARCH.GPT_OSS:
             made = gpt_oss_parts(source)
-        elif name == "deepseek_v3":
+        elif name in ("deepseek_v3", "glm4_moe_lite"):
             made = deepseek_parts(config, source)
         elif ".linear_attn." in source and "linear_num_key_heads" in config:
             made = delta_parts(config, source)
@@ -520,7 +545,7 @@ def make_case(name):
             made = mamba_parts(source, config["n_groups"])
         elif ".mixer.experts." in source:
             made = [(source.replace("backbone", "model").replace(".mixer.", ".mlp."), [])]
-        elif arch == ARCH.LLAMA4 and ".experts." in source:
+        elif arch in (ARCH.LLAMA4, ARCH.QWEN3VLMOE) and ".experts." in source:
             made = llama4_parts(source)
         elif source.endswith((".experts.gate_up_proj", ".experts.down_proj")):
             made = [(source + ".weight", [])]
@@ -542,6 +567,7 @@ def make_case(name):
             if own is not None:
                 file_tensors.append([f"blk.{made_name.split('.')[2]}.{own}", [], parts])
                 continue
+            made_name = made_name.replace("language_model.", "")
             target = names.get_name(made_name, try_suffixes=(".weight", ".bias"))
             if target is None:
                 raise ValueError(f"{name}: {made_name} has no name in GGUF")

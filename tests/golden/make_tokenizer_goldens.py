@@ -223,6 +223,20 @@ def unigram(prepend, byte_fallback):
     return Tokenizer.from_str(json.dumps(description))
 
 
+def metaspace_bpe():
+    """Gemma's: merges over code points with U+2581 for spaces, and bytes where nothing else fits."""
+    tokenizer = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True, byte_fallback=True))
+    tokenizer.normalizer = normalizers.Replace(" ", "\u2581")
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse()])
+    train_bpe(tokenizer, byte_level=False)
+    description = json.loads(tokenizer.to_str())
+    vocab = description["model"]["vocab"]
+    vocab.update({f"<0x{byte:02X}>": len(vocab) + byte for byte in range(256)})
+    return Tokenizer.from_str(json.dumps(description))
+
+
 def wordpiece(lowercase):
     """BERT's tokenizer, with and without lower case."""
     tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]", max_input_chars_per_word=20))
@@ -290,6 +304,7 @@ def main():
         "qwen35": lambda: pattern_bpe(QWEN35),
         "unigram": lambda: unigram("always", False),
         "unigram_bytes": lambda: unigram("first", True),
+        "metaspace_bpe": metaspace_bpe,
         "wordpiece": lambda: wordpiece(True), "wordpiece_cased": lambda: wordpiece(False),
     }
     goldens = {"tokenizers": tokenizers.__version__, "sentencepiece": sentencepiece.__version__,
