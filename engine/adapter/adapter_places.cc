@@ -101,7 +101,7 @@ void AdapterPlaces::AddLayer(const NameMap& pattern, int32_t layer) {
     return;
   }
   AddAttention(names, spec, layer);
-  AddMlp(names, spec, layer);
+  AddMlp(names, spec, layer, pattern.up_first);
   if (spec.moe.n_experts > 0) AddExperts(pattern, names, spec.moe, layer);
 }
 
@@ -187,7 +187,8 @@ void AdapterPlaces::AddRecurrence(const LayerNames& names, const RecurrenceSpec&
   }
 }
 
-void AdapterPlaces::AddMlp(const LayerNames& names, const LayerSpec& spec, int32_t layer) {
+void AdapterPlaces::AddMlp(const LayerNames& names, const LayerSpec& spec, int32_t layer,
+                           bool up_first) {
   const auto add = [&](const std::string& name, AdapterSite site, int32_t part,
                        const std::string& bias = "") {
     Add(name, {.layer = layer, .site = site, .part = part, .bias = bias});
@@ -195,7 +196,11 @@ void AdapterPlaces::AddMlp(const LayerNames& names, const LayerSpec& spec, int32
   if (spec.mlp.inter > 0) {
     add(names.gate, AdapterSite::kUp, 0, names.gate_bias);
     add(names.up, AdapterSite::kUp, spec.mlp.gated ? 1 : 0, names.up_bias);
-    add(names.gate_up, AdapterSite::kUp, kWhole);
+    if (up_first) {
+      Refuse(names.gate_up, "has the gate's rows behind the others");
+    } else {
+      add(names.gate_up, AdapterSite::kUp, kWhole);
+    }
     add(names.down, AdapterSite::kDown, 0, names.down_bias);
   }
   add(names.mlp_norm, AdapterSite::kMlpNorm, 0, names.mlp_norm_bias);

@@ -82,7 +82,8 @@ class AdapterPlaces {
   void AddLayer(const NameMap& pattern, int32_t layer);
   void AddAttention(const LayerNames& names, const LayerSpec& spec, int32_t layer);
   void AddRecurrence(const LayerNames& names, const RecurrenceSpec& recurrence, int32_t layer);
-  void AddMlp(const LayerNames& names, const LayerSpec& spec, int32_t layer);
+  // `up_first`: NameMap's.
+  void AddMlp(const LayerNames& names, const LayerSpec& spec, int32_t layer, bool up_first);
   void AddExperts(const NameMap& pattern, const LayerNames& names, const MoeSpec& moe,
                   int32_t layer);
   void AddExpertMatrix(const std::string& name, const MoeSpec& moe, const Entry& entry);

@@ -122,6 +122,21 @@ void ApplyProportional(double part, int32_t head_dim, RopeSpec* rope) {
   std::fill_n(rope->divisors.begin(), turning, 1.0f);
 }
 
+// The base grows by the factor, and all frequencies shrink by its root that moves the first pair's
+// as far as the last one's (Su 2023, "NTK-RoPE, fixed"; Alibaba-NLP's own code of GTE).
+absl::Status ReadFixedNtk(const JsonSource& parameters, RopeSpec* rope) {
+  constexpr std::string_view kMixed = "mixed_b";
+  if (const nlohmann::json* mixed = parameters.Find(kMixed); mixed != nullptr) {
+    return parameters.Unsupported(kMixed, JsonSource::Show(*mixed), "expected null");
+  }
+  HEDDLE_ASSIGN_OR_RETURN(const double factor, parameters.Positive("factor", kMaxFactor));
+  if (factor <= 1.0) return absl::OkStatus();
+  rope->theta = static_cast<float>(rope->theta * factor);
+  rope->scaling = RopeScaling::kLinear;
+  rope->factor = static_cast<float>(std::pow(factor, 2.0 / rope->rotary_dim));
+  return absl::OkStatus();
+}
+
 // Reads one divisor per pair.
 absl::StatusOr<std::vector<float>> ReadFactors(const JsonSource& parameters, std::string_view key,
                                                int32_t pairs) {
@@ -222,6 +237,11 @@ absl::StatusOr<RopeSpec> ReadRope(const JsonSource& config, const Family& family
   if (is_proportional) {
     ApplyProportional(part, head_dim, &rope);
     rope.original_max_position = max_context;
+    return rope;
+  }
+  if (family.fixed_ntk && type == "ntk") {
+    rope.original_max_position = max_context;
+    HEDDLE_RETURN_IF_ERROR(ReadFixedNtk(*inner, &rope));
     return rope;
   }
   if (inner != nullptr) HEDDLE_RETURN_IF_ERROR(ReadScaling(config, *inner, max_context, &rope));

@@ -145,6 +145,13 @@ absl::Status RefineBert(const JsonSource& config, ModelSpec* spec, NameMap*) {
 
 // Positions are numbered from one behind that of padding.
 absl::Status RefineRoberta(const JsonSource& config, ModelSpec* spec, NameMap* names) {
+  constexpr std::string_view kTasks = "lora_adaptations";
+  if (const json* tasks = config.Find(kTasks); tasks != nullptr) {
+    return config.Unsupported(
+        kTasks, JsonSource::Show(*tasks),
+        "supported is jina-embeddings-v3 as transformers has it (JinaEmbeddingsV3Model), where "
+        "each task is an adapter of its own");
+  }
   HEDDLE_RETURN_IF_ERROR(RefineBert(config, spec, names));
   int64_t padding = 1;
   if (config.Has("pad_token_id")) {
@@ -288,23 +295,6 @@ HeadLayer Matrix(int32_t in, int32_t out, const std::string& name,
           .weight = name + ".weight",
           .bias = name + ".bias",
           .activation = activation};
-}
-
-absl::Status BertClasses(const JsonSource&, std::string_view prefix, int32_t hidden,
-                         int32_t n_labels, PooledOutput* output) {
-  output->pooling = Pooling::kFirst;
-  output->layers = {
-      Matrix(hidden, hidden, base::StrCat(prefix, "pooler.dense"), HeadActivation::kTanh),
-      Matrix(hidden, n_labels, "classifier")};
-  return absl::OkStatus();
-}
-
-absl::Status RobertaClasses(const JsonSource&, std::string_view, int32_t hidden, int32_t n_labels,
-                            PooledOutput* output) {
-  output->pooling = Pooling::kFirst;
-  output->layers = {Matrix(hidden, hidden, "classifier.dense", HeadActivation::kTanh),
-                    Matrix(hidden, n_labels, "classifier.out_proj")};
-  return absl::OkStatus();
 }
 
 absl::Status DistilBertClasses(const JsonSource&, std::string_view, int32_t hidden,
@@ -486,6 +476,23 @@ Family EmbeddingGemma(const Family& gemma3) {
 }
 
 }  // namespace
+
+absl::Status BertClasses(const JsonSource&, std::string_view prefix, int32_t hidden,
+                         int32_t n_labels, PooledOutput* output) {
+  output->pooling = Pooling::kFirst;
+  output->layers = {
+      Matrix(hidden, hidden, base::StrCat(prefix, "pooler.dense"), HeadActivation::kTanh),
+      Matrix(hidden, n_labels, "classifier")};
+  return absl::OkStatus();
+}
+
+absl::Status RobertaClasses(const JsonSource&, std::string_view, int32_t hidden, int32_t n_labels,
+                            PooledOutput* output) {
+  output->pooling = Pooling::kFirst;
+  output->layers = {Matrix(hidden, hidden, "classifier.dense", HeadActivation::kTanh),
+                    Matrix(hidden, n_labels, "classifier.out_proj")};
+  return absl::OkStatus();
+}
 
 void ApplyBert(ModelSpec* spec) {
   spec->embedding_norm = true;

@@ -8,8 +8,15 @@
 
 namespace heddle::engine {
 
-// `gemma3`: the row of the decoder whose layers EmbeddingGemma has, `llama` that of EuroBERT's.
+// The first is BERT's. `gemma3`: the row of the decoder whose layers EmbeddingGemma has, `llama`
+// that of EuroBERT's.
 std::vector<Family> EncoderRows(const Family& gemma3, const Family& llama);
+
+// Family::classifier of BERT, whose pooler is the encoder's, and of RoBERTa.
+absl::Status BertClasses(const JsonSource& config, std::string_view prefix, int32_t hidden,
+                         int32_t n_labels, PooledOutput* output);
+absl::Status RobertaClasses(const JsonSource& config, std::string_view prefix, int32_t hidden,
+                            int32_t n_labels, PooledOutput* output);
 
 // Makes encoder layers of BERT's kind: rows see all of the text, and norms are behind the sums.
 void ApplyBert(ModelSpec* spec);

@@ -13,6 +13,7 @@
 #include "engine/family/mamba_rows.h"
 #include "engine/family/recent_rows.h"
 #include "engine/family/recurrent_rows.h"
+#include "engine/family/rotary_encoder_rows.h"
 #include "engine/family/vision_rows.h"
 
 namespace heddle::engine {
@@ -485,6 +486,8 @@ std::span<const Family> FamilyTable() {
     rows.insert(rows.end(), llama4.begin(), llama4.end());
     const std::vector<Family> encoders = EncoderRows(Gemma3(), Llama());
     rows.insert(rows.end(), encoders.begin(), encoders.end());
+    const std::vector<Family> rotary = RotaryEncoderRows(encoders.front());
+    rows.insert(rows.end(), rotary.begin(), rotary.end());
     return rows;
   }();
   return table;

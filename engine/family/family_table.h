@@ -84,6 +84,7 @@ struct Family {
   int32_t window_pattern = 0;  // kPattern: each n-th layer sees all; 0: none does
   double rope_theta = 10000.0;
   double rotary_part = 1.0;
+  bool fixed_ntk = false;  // RoPE of type "ntk" is stretched alike for texts of any length
   std::string_view absent_rope = {};  // parameters of RoPE if config.json has none; JSON
   int32_t max_context = 0;            // 0: required
   int32_t inter_per_hidden = 0;  // inter = this x hidden where config.json has none; 0: required

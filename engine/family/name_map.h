@@ -239,6 +239,9 @@ struct NameMap {
   // Otherwise they are all of q, all of k, all of v.
   bool qkv_by_kv_head = false;
 
+  // The rows of gate_up are up's and then gate's (GTE). Otherwise they are gate's and then up's.
+  bool up_first = false;
+
   ExpertLayout expert_layout = ExpertLayout::kPlain;
 
   // Layers of the spec that are one layer of the checkpoint, with one index (Falcon-H1: 2).

@@ -88,9 +88,10 @@ constexpr OtherArchitecture kOthers[] = {
     {"dream llada llada-moe rnd1 DreamModel LLaDAModelLM diffusion_gemma", "",
      "diffusion of text: it does not write from left to right"},
     {"t5 t5encoder T5ForConditionalGeneration t5gemma", "", "an encoder beside the decoder"},
-    {"nomic-bert-moe neo-bert jina-bert-v2 jina-bert-v3 JinaBertModel JinaBertForMaskedLM "
-     "NewModel GteModel MPNetModel AlbertModel DebertaV2Model",
-     "bert", "a row of its own among encoders"},
+    {"nomic-bert-moe neo-bert jina-bert-v3 MPNetModel AlbertModel DebertaV2Model", "bert",
+     "a row of its own among encoders"},
+    {"jina-bert-v2 JinaBertModel JinaBertForMaskedLM JinaBertForSequenceClassification", "bert",
+     "scores that fall with the distance of two tokens, in both directions (ALiBi)"},
     {"llama-embed LlamaBidirectionalModel", "eurobert",
      "a row of its own among encoders: attention in both directions"},
     {"clip wavtokenizer-dec", "", "a decoder: it is a model of images or sound"},

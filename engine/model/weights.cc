@@ -70,6 +70,7 @@ class Loader {
         share_(share),
         transposed_(names.transposed_linears),
         qkv_by_kv_head_(names.qkv_by_kv_head),
+        up_first_(names.up_first),
         expert_layout_(names.expert_layout) {}
 
   // Loads a matrix that every family stores as [rows, cols], cut along its rows (embedding, head).
@@ -432,6 +433,7 @@ class Loader {
   absl::StatusOr<LinearWeights> Up(const LayerNames& names, const MlpSpec& mlp, Range inner) {
     Cut cut = CutRows({inner});
     if (mlp.gated) cut.rows->push_back({mlp.inter + inner.first, inner.count});
+    if (mlp.gated && up_first_) std::swap(cut.rows->front(), cut.rows->back());
     return Linear({&names.gate_up, &names.gate, &names.up}, {&names.gate_bias, &names.up_bias},
                   cut);
   }
@@ -524,6 +526,7 @@ class Loader {
   const Share& share_;
   const bool transposed_;
   const bool qkv_by_kv_head_;
+  const bool up_first_;
   const ExpertLayout expert_layout_;
 };
 

@@ -74,6 +74,28 @@ EMBEDDING_GEMMA = {
     "architectures": ["Gemma3TextModel"], "use_bidirectional_attention": True, "sliding_window": 12,
     "query_pre_attn_scalar": 32}
 
+GTE = dict(
+    architectures=["GteModel"], model_type="gte", vocab_size=301, hidden_size=60,
+    intermediate_size=104, num_hidden_layers=3, num_attention_heads=5, max_position_embeddings=64,
+    type_vocab_size=1, hidden_act="gelu", layer_norm_eps=1e-12, pad_token_id=1,
+    rope_parameters=dict(rope_type="default", rope_theta=3000.0))
+# The configuration of the authors' own code, whose fixed NTK scaling by 8 is a larger base and, with
+# heads of 12, one factor of 8^(2 / 12) for all frequencies.
+NEW_GTE = {
+    **{k: v for k, v in GTE.items() if k != "rope_parameters"}, "architectures": ["NewModel"],
+    "model_type": "new", "type_vocab_size": 0, "layer_norm_type": "layer_norm",
+    "logn_attention_clip1": False, "logn_attention_scale": False, "pack_qkv": True,
+    "position_embedding_type": "rope", "rope_scaling": dict(factor=8.0, type="ntk"),
+    "rope_theta": 700, "unpad_inputs": False, "use_memory_efficient_attention": True}
+NEW_GTE_RUN = dict(GTE, type_vocab_size=0, rope_parameters=dict(
+    rope_type="linear", factor=8.0 ** (2 / 12), rope_theta=5600.0))
+JINA_V3 = dict(
+    architectures=["JinaEmbeddingsV3Model"], model_type="jina_embeddings_v3", vocab_size=301,
+    hidden_size=60, intermediate_size=112, num_hidden_layers=3, num_attention_heads=5,
+    max_position_embeddings=66, type_vocab_size=1, hidden_act="gelu", layer_norm_eps=1e-5,
+    pad_token_id=1, bos_token_id=0, eos_token_id=2,
+    rope_parameters=dict(rope_type="default", rope_theta=900.0))
+
 TRANSFORMER = dict(idx=0, name="0", path="", type="sentence_transformers.models.Transformer")
 
 
@@ -251,6 +273,16 @@ CASES = {
     "nomic_classes": dict(
         config=dict(NOMIC, architectures=["NomicBertForSequenceClassification"],
                     **labels("a", "b", "c"))),
+    "gte_mean": dict(config=GTE, pool="mean", files={}),
+    "gte_new": dict(config=NEW_GTE, run_config=NEW_GTE_RUN, pool="mean", files={}),
+    "gte_new_reranker": dict(
+        config=dict(NEW_GTE, architectures=["NewForSequenceClassification"], **labels("LABEL_0")),
+        run_config=dict(NEW_GTE_RUN, architectures=["GteForSequenceClassification"],
+                        **labels("LABEL_0"))),
+    "jina_v3_mean": dict(config=JINA_V3, pool="mean", files={}),
+    "jina_v3_classes": dict(config=dict(
+        JINA_V3, architectures=["JinaEmbeddingsV3ForSequenceClassification"],
+        **labels("a", "b", "c"))),
     "eurobert_mean": dict(
         config=EUROBERT, pool="mean", files={},
         gguf=dict(arch=ARCH.EUROBERT, keys=gguf_keys(
@@ -299,8 +331,24 @@ NOMIC_NAMES = (
 QKV = ("q_proj", "k_proj", "v_proj")
 
 
+# Those of GTE's authors, with up and gate in one tensor.
+NEW_NAMES = (
+    ("gte.", "new."), ("layers.", "encoder.layer."), ("self_attn.o_proj", "attention.o_proj"),
+    ("post_attention_layernorm", "attn_ln"), ("post_mlp_layernorm", "mlp_ln"))
+
+
 def file_name(kind, name):
     """The name in the file of a module's parameter, its part of that tensor, and their number."""
+    if kind == "new":
+        for old, new in NEW_NAMES:
+            name = name.replace(old, new)
+        for part, old in enumerate(("up_proj", "gate_proj")):
+            if old in name:
+                return name.replace(old, "up_gate_proj"), part, 2
+        for part, old in enumerate(QKV):
+            if old in name:
+                return name.replace(f"self_attn.{old}", "attention.qkv_proj"), part, 3
+        return name, 0, 1
     if kind != "nomic_bert":
         return name, 0, 1
     for old, new in NOMIC_NAMES:
@@ -424,7 +472,7 @@ def make_case(name, case):
     torch.manual_seed(0)
     run_config = case.get("run_config", case["config"])
     model = build(run_config)
-    tensors = fill(model, run_config["model_type"])
+    tensors = fill(model, case["config"]["model_type"])
     folders, folder_tensors = dense_modules(case)
     vocab = case["config"]["vocab_size"]
     prompts = [[(17 * i * i + 29 * i + 11 + n) % (vocab - 2) + 2 for i in range(n)]

@@ -118,7 +118,10 @@ TEST_CASE("The nearest family is the one of the nearest arithmetic", "[model][un
        {std::pair("KimiLinearForCausalLM",
                   "delta attention) and their state; the nearest family that runs is deepseek_v3"),
         {"MambaForCausalLM", "(Mamba 1); the nearest family that runs is mamba2"},
-        {"BloomForCausalLM", "ALiBi"}}) {
+        {"BloomForCausalLM", "ALiBi"},
+        {"JinaBertForMaskedLM",
+         "in both directions (ALiBi); the nearest family that runs is "
+         "bert"}}) {
     config["architectures"] = json::array({name});
     test::CheckError(StatusOf(config), absl::StatusCode::kUnimplemented, {nearest});
   }
