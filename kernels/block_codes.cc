@@ -13,6 +13,8 @@ static_assert(kFirstBlockFormat + static_cast<int32_t>(BlockFormat::kMXFP4) ==
               static_cast<int32_t>(DType::kMXFP4));
 static_assert(kFirstBlockFormat + static_cast<int32_t>(BlockFormat::kTQ2_0) ==
               static_cast<int32_t>(DType::kTQ2_0));
+static_assert(kFirstBlockFormat + static_cast<int32_t>(BlockFormat::kFP4) ==
+              static_cast<int32_t>(DType::kFP4));
 static_assert(kFirstBlockFormat + kNumBlockFormats == kNumDTypes);
 
 float HalfAt(const uint8_t* p) {
@@ -198,6 +200,15 @@ void ReadNF4(const uint8_t* b, BlockCodes* out) {
   ReadNibbles(b + 20, out->codes + 32);
 }
 
+// The table holds doubled values, so the scale is halved.
+void ReadNVFP4(const uint8_t* b, BlockCodes* out) {
+  std::memcpy(&out->scale, b, 4);
+  out->scale *= 0.5f;
+  std::memcpy(out->sub_scales, b + 4, 4);
+  ReadNibbles(b + 8, out->codes);
+  ReadNibbles(b + 24, out->codes + 32);
+}
+
 // The format is a sign, 4 bits of exponent with bias 7 and 3 bits of mantissa; all exponent and
 // mantissa bits set mean NaN.
 float E4m3ToF32(uint8_t code) {
@@ -209,9 +220,10 @@ float E4m3ToF32(uint8_t code) {
 
 using Reader = void (*)(const uint8_t* block, BlockCodes* out);
 constexpr Reader kReaders[kNumBlockFormats] = {
-    ReadQ4_1,     ReadQ5_0,      ReadQ5_1,   ReadQ2_K,    ReadQ3_K,     ReadQ4_K,     ReadQ5_K,
-    ReadQ6_K,     ReadIQ4_NL,    ReadIQ4_XS, ReadMXFP4,   ReadInt4<32>, ReadInt4<64>, ReadInt4<128>,
-    ReadInt8<32>, ReadInt8<128>, ReadF8<32>, ReadF8<128>, ReadNF4,      ReadTQ2_0,
+    ReadQ4_1,     ReadQ5_0,      ReadQ5_1,     ReadQ2_K,      ReadQ3_K,   ReadQ4_K,
+    ReadQ5_K,     ReadQ6_K,      ReadIQ4_NL,   ReadIQ4_XS,    ReadMXFP4,  ReadInt4<32>,
+    ReadInt4<64>, ReadInt4<128>, ReadInt8<32>, ReadInt8<128>, ReadF8<32>, ReadF8<128>,
+    ReadNF4,      ReadTQ2_0,     ReadNVFP4,    ReadNF4,
 };
 
 }  // namespace
@@ -244,7 +256,13 @@ int32_t CodeValue(const BlockTraits& traits, uint8_t code) {
 float CodeValueF32(const BlockTraits& traits, uint8_t code, int8_t zero) {
   if (traits.values == CodeValues::kE4m3) return E4m3ToF32(code);
   if (traits.values == CodeValues::kNf4) return kNf4Values[code];
+  if (traits.values == CodeValues::kFp4) return kFp4Values[code];
   return static_cast<float>(CodeValue(traits, code) - zero);
+}
+
+float SubScaleF32(const BlockTraits& traits, int8_t stored) {
+  if (traits.sub_scales == SubScales::kE4m3) return E4m3ToF32(static_cast<uint8_t>(stored));
+  return static_cast<float>(stored);
 }
 
 void DequantizeBlocks(DType dtype, const uint8_t* row, int64_t cols, float* out) {
@@ -258,7 +276,7 @@ void DequantizeBlocks(DType dtype, const uint8_t* row, int64_t cols, float* out)
     ReadBlock(*format, row, &block);
     for (int32_t k = 0; k < traits.columns; ++k) {
       int32_t s = k / traits.sub_columns;
-      float scale = subs ? block.scale * static_cast<float>(block.sub_scales[s]) : block.scale;
+      float scale = subs ? block.scale * SubScaleF32(traits, block.sub_scales[s]) : block.scale;
       float value = scale * CodeValueF32(traits, block.codes[k], block.zero);
       if (traits.has_offset) {
         value += subs ? block.offset * static_cast<float>(block.sub_offsets[s]) : block.offset;

@@ -6,7 +6,8 @@
 // where v(c) is given by CodeValues; what a format lacks counts as 1, or as 0. All products of the
 // integer formats are exact in F32, so that the sum's rounding is the only one, whatever the order.
 // Sources: GGUF's block formats; OCP Microscaling Formats 1.0 for MXFP4; OCP 8-bit Floating Point
-// 1.0 for E4M3; Dettmers et al. 2023 (QLoRA) for NF4.
+// 1.0 for E4M3; Dettmers et al. 2023 (QLoRA) for NF4; bitsandbytes for FP4; NVIDIA's TensorRT Model
+// Optimizer for NVFP4.
 #pragma once
 
 #include <cstdint>
@@ -35,8 +36,10 @@ enum class BlockFormat : uint8_t {
   kF8G128,
   kNF4,
   kTQ2_0,
+  kNVFP4,
+  kFP4,
 };
-constexpr int32_t kNumBlockFormats = 20;
+constexpr int32_t kNumBlockFormats = 22;
 constexpr int32_t kFirstBlockFormat = 5;  // as a DType
 
 enum class CodeValues : uint8_t {
@@ -46,11 +49,13 @@ enum class CodeValues : uint8_t {
   kE2m1,    // kE2m1Values[c]
   kE4m3,    // c as an 8-bit float without infinities
   kNf4,     // kNf4Values[c]
+  kFp4,     // kFp4Values[c]
 };
 enum class SubScales : uint8_t {
   kNone,
   kInt8,     // per sub-block a signed byte; with an offset also an unsigned byte of its own
   kNibbles,  // both in one byte: scale in the low nibble, offset in the high one
+  kE4m3,     // per sub-block an 8-bit float without infinities
 };
 enum class ScaleType : uint8_t { kF16, kBF16, kF32 };
 
@@ -87,6 +92,8 @@ inline constexpr BlockTraits kBlockTraits[kNumBlockFormats] = {
     {128, 32, 8, 0, CodeValues::kE4m3, SubScales::kNone, false, false, ScaleType::kF32},
     {64, 32, 4, 0, CodeValues::kNf4, SubScales::kNone, false, false, ScaleType::kF32},
     {256, 32, 2, 1, CodeValues::kLinear, SubScales::kNone, false, false, ScaleType::kF16},
+    {64, 16, 4, 0, CodeValues::kE2m1, SubScales::kE4m3, false, false, ScaleType::kF32},
+    {64, 32, 4, 0, CodeValues::kFp4, SubScales::kNone, false, false, ScaleType::kF32},
 };
 
 inline constexpr int8_t kIq4Values[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
@@ -116,5 +123,10 @@ inline constexpr float kNf4Values[16] = {-1.0f,
                                          0.5626170039176941f,
                                          0.7229568362236023f,
                                          1.0f};
+
+// Magnitudes are a sixteenth and small integers over twelve, in the order of the codes' three bits.
+inline constexpr float kFp4Values[16] = {
+    0.0f,  0.0625f / 12,  8.0f / 12,  1.0f,  4.0f / 12,  6.0f / 12,  2.0f / 12,  3.0f / 12,
+    -0.0f, -0.0625f / 12, -8.0f / 12, -1.0f, -4.0f / 12, -6.0f / 12, -2.0f / 12, -3.0f / 12};
 
 }  // namespace heddle::kernels

@@ -41,9 +41,13 @@ enum class DType : uint8_t {
   kF8G128 = 22,
   kNF4 = 23,    // blocks of 64: value = scale * (one of 16 fixed numbers), nibbles as in Q4_0
   kTQ2_0 = 24,  // GGUF again: blocks of 256, F16 d; value = d * (q - 1), two bits a code
+  // Made from checkpoints again.
+  kNVFP4 = 25,  // blocks of 64: F32 scale, four E4M3 scales of 16 columns each, 4-bit floats;
+                // value = scale * E4M3 * E2M1, nibbles per 32 columns as in Q4_0
+  kFP4 = 26,    // as NF4 with other numbers
 };
 
-constexpr int32_t kNumDTypes = 25;
+constexpr int32_t kNumDTypes = 27;
 
 struct DTypeInfo {
   std::string_view name;

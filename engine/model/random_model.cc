@@ -145,11 +145,12 @@ void FillFloats(DType dtype, Random& random, float half_width, int64_t elements,
 }
 
 // Block formats get random bytes, except for the fields that spread the values over the range.
-enum class FieldType : uint8_t { kNone, kF16, kF32, kPower, kByte };
+enum class FieldType : uint8_t { kNone, kF16, kF32, kPower, kByte, kOnes };
 struct Field {
   FieldType type = FieldType::kNone;
   int32_t offset = 0;  // within the block
-  // kF16, kF32: the field is half-width times this; kPower: 127 + log2 of that; kByte: this itself.
+  // kF16, kF32: the field is half-width times this; kPower: 127 + log2 of that; kByte: this itself;
+  // kOnes: four E4M3 of 1.
   float value = 0;
 };
 struct BlockFill {
@@ -183,6 +184,8 @@ constexpr BlockFill kBlockFills[] = {
     {"nf4", DType::kNF4, {{FieldType::kF32, 0, 1.0f}}},
     // Codes without their low bits are 0 and 2: -1 and 1.
     {"tq2_0", DType::kTQ2_0, {{FieldType::kF16, 64, 0.577f}}, 0xaa},
+    {"nvfp4", DType::kNVFP4, {{FieldType::kF32, 0, 1 / 6.0f}, {FieldType::kOnes, 4}}},
+    {"fp4", DType::kFP4, {{FieldType::kF32, 0, 1.0f}}},
 };
 
 const BlockFill* FindBlockFill(DType dtype) {
@@ -212,6 +215,9 @@ void SetField(const Field& field, float half_width, std::byte* block) {
     case FieldType::kByte:
       std::memcpy(block + field.offset, &byte, sizeof(byte));
       return;
+    case FieldType::kOnes:
+      std::memset(block + field.offset, 0x38, 4);
+      return;
   }
 }
 
@@ -226,7 +232,8 @@ void FillBlocks(const BlockFill& fill, Random& random, float half_width, int64_t
   std::byte first[256] = {};  // fields are the same in every block
   for (const Field& field : fill.fields) SetField(field, half_width, first);
   for (const Field& field : fill.fields) {
-    const size_t size = field.type == FieldType::kF32 ? 4 : field.type == FieldType::kF16 ? 2 : 1;
+    const bool is_four = field.type == FieldType::kF32 || field.type == FieldType::kOnes;
+    const size_t size = is_four ? 4 : field.type == FieldType::kF16 ? 2 : 1;
     if (field.type == FieldType::kNone) continue;
     for (int64_t i = field.offset; i < bytes; i += block_bytes) {
       std::memcpy(out + i, first + field.offset, size);
@@ -235,13 +242,14 @@ void FillBlocks(const BlockFill& fill, Random& random, float half_width, int64_t
 }
 
 // The type of embeddings and heads beside matrices of `dtype`, as ParseWeightPolicy has them: 8
-// bits beside Q4_0, and floats beside FP8 and MXFP4, whose checkpoints do not quantise them.
+// bits beside Q4_0, and floats beside FP8, MXFP4 and NVFP4, whose checkpoints do not quantise them.
 DType TableFormat(DType dtype) {
   switch (dtype) {
     case DType::kQ4_0:
       return DType::kQ8_0;
     case DType::kF8G128:
     case DType::kMXFP4:
+    case DType::kNVFP4:
       return DType::kBF16;
     default:
       return dtype;

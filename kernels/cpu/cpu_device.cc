@@ -63,6 +63,7 @@ const cpu::BlockKernels& BlocksAvx512Bf16() {
     made.formats[static_cast<size_t>(BlockFormat::kF8G32)] = cpu::kBlocksAvx512Bf16.f8_g32;
     made.formats[static_cast<size_t>(BlockFormat::kF8G128)] = cpu::kBlocksAvx512Bf16.f8_g128;
     made.formats[static_cast<size_t>(BlockFormat::kNF4)] = cpu::kBlocksAvx512Bf16.nf4;
+    made.formats[static_cast<size_t>(BlockFormat::kFP4)] = cpu::kBlocksAvx512Bf16.fp4;
     return made;
   }();
   return kernels;

@@ -112,6 +112,7 @@ struct Bf16BlockKernels {
   FormatKernels f8_g32;
   FormatKernels f8_g128;
   FormatKernels nf4;
+  FormatKernels fp4;
 };
 
 // Replaces the int8 kernels if the processor has AVX2's vectors and VNNI.

@@ -11,7 +11,8 @@ namespace heddle::kernels::test {
 namespace {
 
 bool HasFloatCodes(DType dtype) {
-  return dtype == DType::kF8G32 || dtype == DType::kF8G128 || dtype == DType::kNF4;
+  return dtype == DType::kF8G32 || dtype == DType::kF8G128 || dtype == DType::kNF4 ||
+         dtype == DType::kFP4;
 }
 
 // Whether the format's activations are rounded to int8.
@@ -39,13 +40,14 @@ double Magnitude(const Matrix& x, const TestWeight& w, int64_t t, int64_t r) {
 // sqrt(k) of them for independent roundings: 4 sqrt(k) is beyond any chance. Activations rounded
 // to int8 per block err by half a step per term, of (largest of the block) / 123.25 at most.
 // Where the level multiplies BF16 itself, activations beside weights that are such numbers are
-// rounded to 8 bits: by half a unit, 2^-8 at most; and NF4's sixteen by 2^-9.
+// rounded to 8 bits: by half a unit, 2^-8 at most; and the sixteen of NF4 and FP4 by 2^-9.
 double Tolerance(const Matrix& x, const TestWeight& w, int64_t t, int64_t r,
                  const std::string& isa) {
   double eps = std::numeric_limits<float>::epsilon();
   double tolerance = 4 * std::sqrt(static_cast<double>(w.cols)) * eps * Magnitude(x, w, t, r);
   if (isa == "avx512_bf16" && IsBf16Product(w.dtype)) {
-    tolerance += (w.dtype == DType::kNF4 ? 0x1.8p-8 : 0x1p-8) * Magnitude(x, w, t, r);
+    const bool has_table = w.dtype == DType::kNF4 || w.dtype == DType::kFP4;
+    tolerance += (has_table ? 0x1.8p-8 : 0x1p-8) * Magnitude(x, w, t, r);
   }
   if (!IsInteger(w.dtype)) return tolerance + 1e-30;
   for (int64_t b = 0; b < w.cols / 32; ++b) {
@@ -220,10 +222,11 @@ TEST_CASE("Bias, activation, residual and gate agree with the reference for stac
           "[kernels][kernel]") {
   std::unique_ptr<Device> reference = CreateReferenceDevice();
   for (auto& [name, device] : CpuDevices(2)) {
-    for (auto types : {std::pair(DType::kF32, DType::kF32), std::pair(DType::kBF16, DType::kF16),
-                       std::pair(DType::kQ8_0, DType::kF32), std::pair(DType::kF16, DType::kQ4_0),
-                       std::pair(DType::kQ4_K, DType::kQ6_K), std::pair(DType::kQ8_0, DType::kQ5_1),
-                       std::pair(DType::kNF4, DType::kInt4G32)}) {
+    for (auto types :
+         {std::pair(DType::kF32, DType::kF32), std::pair(DType::kBF16, DType::kF16),
+          std::pair(DType::kQ8_0, DType::kF32), std::pair(DType::kF16, DType::kQ4_0),
+          std::pair(DType::kQ4_K, DType::kQ6_K), std::pair(DType::kQ8_0, DType::kQ5_1),
+          std::pair(DType::kNF4, DType::kInt4G32), std::pair(DType::kNVFP4, DType::kFP4)}) {
       for (Epilogue epilogue : {Epilogue::kNone, Epilogue::kAdd, Epilogue::kGated}) {
         for (Activation activation : {Activation::kNone, Activation::kSilu, Activation::kGelu,
                                       Activation::kGeluTanh, Activation::kRelu}) {

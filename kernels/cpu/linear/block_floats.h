@@ -1,5 +1,5 @@
-// Blocked formats whose codes are floats (E4M3, NF4), and what the tables of kernels of all blocked
-// formats are made from.
+// Blocked formats whose codes are floats (E4M3, NF4, FP4), and what the tables of kernels of all
+// blocked formats are made from.
 //
 // For each block of a float format, in order of k: t = 0; codes are decoded to F32, and one Fma for
 // each adds its product with an F32 activation to t; then the F32 result += t * scale of w.
@@ -15,6 +15,12 @@
 namespace heddle::kernels::cpu {
 namespace {
 
+// The numbers of 4-bit codes.
+template <BlockTraits kTraits>
+constexpr const float* TableOf() {
+  return kTraits.values == CodeValues::kFp4 ? kFp4Values : kNf4Values;
+}
+
 // 8-bit and 4-bit floats.
 template <BlockTraits kTraits>
 struct FloatPanel {
@@ -24,7 +30,7 @@ struct FloatPanel {
   // The codes in bits kShift .. of each lane.
   template <int kShift>
   static Vec FloatValue(IntVec words, const FloatTable& table) {
-    if constexpr (kTraits.values == CodeValues::kNf4) {
+    if constexpr (kTraits.values != CodeValues::kE4m3) {
       return LookupFloat<kShift>(table, words);
     } else {
       // Moves sign, exponent and mantissa to their places in F32; 2^120 adjusts the exponent's
@@ -74,7 +80,7 @@ struct FloatPanel {
   static void Multiply(const void* panel, const void* tile, int64_t cols, float* acc) {
     const auto* p = static_cast<const uint8_t*>(panel);
     const auto* x = static_cast<const float*>(tile);
-    const FloatTable table = LoadFloatTable(kNf4Values);
+    const FloatTable table = LoadFloatTable(TableOf<kTraits>());
     for (int64_t begin = 0; begin < cols; begin += kTraits.columns, p += Block::kBytes) {
       MultiplyBlock<kRows>(p, table, x, acc);
       x += kTraits.columns * kRows;

@@ -145,8 +145,8 @@ void UnpackPart(const Layout& layout, const uint8_t* part, int32_t r, const Bloc
     if (t.sub_scales == SubScales::kNibbles) {
       own_scale *= static_cast<float>(part[h * layout.rows + r] & 15);
       own_offset *= static_cast<float>(part[h * layout.rows + r] >> 4);
-    } else if (t.sub_scales == SubScales::kInt8) {
-      own_scale *= static_cast<float>(static_cast<int8_t>(part[h * layout.rows + r]));
+    } else if (t.sub_scales != SubScales::kNone) {
+      own_scale *= SubScaleF32(t, static_cast<int8_t>(part[h * layout.rows + r]));
       if (t.has_offset) {
         own_offset *= static_cast<float>(part[(layout.subs + h) * layout.rows + r]);
       }

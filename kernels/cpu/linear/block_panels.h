@@ -6,7 +6,7 @@
 //   offset  F16 [R]                          formats with an offset
 //   zero    int8 [R]                         formats with a zero point
 // and then per 32 columns of it, with n = 32 / sub_columns:
-//   sub-scales   int8 [n][R]                 formats with sub-scales
+//   sub-scales   int8 or E4M3 [n][R]         formats with sub-scales
 //   sub-offsets  uint8 [n][R]                and an offset; kNibbles: in the same bytes
 //   low plane    the codes' low 2, 4 or 8 bits
 //   high plane   the 1 or 2 bits above them, of 3-, 5- and 6-bit codes

@@ -51,6 +51,8 @@ struct PanelShape {
   static constexpr int kSubs = kBlock / kTraits.sub_columns;
   static constexpr bool kHasSubs = kTraits.sub_scales != SubScales::kNone;
   static constexpr bool kNibbles = kTraits.sub_scales == SubScales::kNibbles;
+  static constexpr bool kFloatSubs = kTraits.sub_scales == SubScales::kE4m3;
+  static constexpr bool kIntSubs = kHasSubs && !kFloatSubs;
   // Offsets are integers times an F32 of the block, or one F32 each.
   static constexpr bool kIntOffsets = kTraits.has_offset && kHasSubs;
   static constexpr bool kFloatOffsets = kTraits.has_offset && !kHasSubs;
@@ -123,6 +125,7 @@ class PackedBlock {
   // The scale of sub-block h of a part.
   Vec Scale(int part, int h, int v) const {
     if constexpr (!Shape::kHasSubs) return scale_[v];
+    if constexpr (Shape::kFloatSubs) return scale_[v] * FloatSubScale(part, h, v);
     return scale_[v] * ToFloat(SubScale(part, h, v));
   }
   Vec Offset(int v) const { return offset_[v]; }
@@ -151,6 +154,12 @@ class PackedBlock {
   Vec scale_[2];
 
  private:
+  // E4M3's sign, exponent and mantissa at their places in F32; 2^120 adjusts the exponent's bias.
+  Vec FloatSubScale(int part, int h, int v) const {
+    const IntVec top = AsIntVec(IntsFromUint8(Part(part) + h * kPanelRows + v * kLanes)) << 24;
+    return FromBits((top & INT32_MIN) | ((top >> 4) & 0x07f00000)) * Set(0x1p120f);
+  }
+
   static Vec LoadScale(const uint8_t* p) {
     if constexpr (kTraits.scale == ScaleType::kF32) return LoadFloats(p);
     const auto* halves = reinterpret_cast<const uint16_t*>(p);

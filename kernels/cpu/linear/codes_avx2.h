@@ -44,11 +44,11 @@ class PackedCodes : public PackedBlock<kTraits> {
 };
 
 // The same with a byte for every code:
-//   scale    F32 [kPanelRows]                    formats with sub-scales
+//   scale    F32 [kPanelRows]                    formats with integer sub-scales
 //   offset   F32 [kPanelRows]                    formats with an offset
 //   offsets  int32 [kOffsetPairs][kPanelRows]    formats with integer offsets
 // and then per part
-//   scales   F32 [kPanelRows], or with sub-scales pairs [kSubs][kPanelRows]
+//   scales   F32 [kPanelRows], with sub-scales [kSubs][kPanelRows]; integers are in pairs
 //   codes    [8][kPanelRows][4 bytes], less the zero point plus 16 where the format has one
 template <BlockTraits kTraits>
 class ExpandedCodes {
@@ -58,7 +58,7 @@ class ExpandedCodes {
   static constexpr bool kHasZero = false;
   static constexpr int kBias = kTraits.has_zero ? 16 : Shape::kBias;
   static constexpr int kLargestCode = kTraits.has_zero ? 31 : Packed::kLargestCode;
-  static constexpr int kOffsetAt = Shape::kHasSubs ? kIntRowBytes : 0;
+  static constexpr int kOffsetAt = Shape::kIntSubs ? kIntRowBytes : 0;
   static constexpr int kPairsAt = kOffsetAt + (kTraits.has_offset ? kIntRowBytes : 0);
   static constexpr int kPartsAt =
       kPairsAt + (Shape::kIntOffsets ? Shape::kOffsetPairs * kIntRowBytes : 0);
@@ -73,7 +73,9 @@ class ExpandedCodes {
   ByteVec Codes(int part, ByteVec, int v) const {
     return LoadBytes(Part(part) + kCodesAt + (kGroup * kPanelRows + v * kLanes) * 4);
   }
-  Vec Scale(int part, int, int v) const { return LoadFloats(Part(part) + v * kLanes * 4); }
+  Vec Scale(int part, int h, int v) const {
+    return LoadFloats(Part(part) + (h * kPanelRows + v * kLanes) * 4);
+  }
   __m256i ScalePairs(int part, int h, int v) const {
     return LoadIntSums(Part(part) + (h * kPanelRows + v * kLanes) * 4);
   }
@@ -87,7 +89,7 @@ class ExpandedCodes {
   static void Write(const Packed& from, ByteVec table, uint8_t* out) {
     for (int v = 0; v < 2; ++v) {
       uint8_t* column = out + v * kLanes * 4;
-      if constexpr (Shape::kHasSubs) Put(from.BlockScale(v), column);
+      if constexpr (Shape::kIntSubs) Put(from.BlockScale(v), column);
       if constexpr (kTraits.has_offset) Put(from.Offset(v), column + kOffsetAt);
       if constexpr (Shape::kIntOffsets) {
         for (int i = 0; i < Shape::kOffsetPairs; ++i) {
@@ -106,12 +108,12 @@ class ExpandedCodes {
     std::memcpy(out, &value, sizeof(value));
   }
   static void WritePart(const Packed& from, int part, ByteVec table, int v, uint8_t* out) {
-    if constexpr (Shape::kHasSubs) {
-      for (int h = 0; h < Shape::kSubs; ++h) {
+    for (int h = 0; h < (Shape::kHasSubs ? Shape::kSubs : 1); ++h) {
+      if constexpr (Shape::kIntSubs) {
         Put(from.ScalePairs(part, h, v), out + h * kIntRowBytes);
+      } else {
+        Put(from.Scale(part, h, v), out + h * kIntRowBytes);
       }
-    } else {
-      Put(from.Scale(part, 0, v), out);
     }
     [&]<int... kGroups>(std::integer_sequence<int, kGroups...>) {
       (Put(CodesOf<kGroups>(from, part, table, v), out + kCodesAt + kGroups * kIntRowBytes), ...);

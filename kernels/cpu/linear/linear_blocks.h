@@ -129,7 +129,9 @@ constexpr BlockKernels MakeBlockKernels(Shared shared, Bytes bytes, Floats float
                                                   MakeFloats<BlockFormat::kF8G32>(floats),
                                                   MakeFloats<BlockFormat::kF8G128>(floats),
                                                   MakeFloats<BlockFormat::kNF4>(floats),
-                                                  MakeSharedBlocks<BlockFormat::kTQ2_0>(shared)}};
+                                                  MakeSharedBlocks<BlockFormat::kTQ2_0>(shared),
+                                                  MakeSharedBlocks<BlockFormat::kNVFP4>(shared),
+                                                  MakeFloats<BlockFormat::kFP4>(floats)}};
 }
 
 }  // namespace

@@ -45,6 +45,7 @@ const BlockKernels kBlocksAvx2 = {{4, {1, 2, 4, 8}, PrepareSums16Tile, /*size_of
                                    kSums16<BlockFormat::kInt4G64>, kSums16<BlockFormat::kInt4G128>,
                                    kInt16<BlockFormat::kInt8G32>,  kInt16<BlockFormat::kInt8G128>,
                                    kFloats<BlockFormat::kF8G32>,   kFloats<BlockFormat::kF8G128>,
-                                   kFloats<BlockFormat::kNF4>,     kSums16<BlockFormat::kTQ2_0>}};
+                                   kFloats<BlockFormat::kNF4>,     kSums16<BlockFormat::kTQ2_0>,
+                                   kSums16<BlockFormat::kNVFP4>,   kFloats<BlockFormat::kFP4>}};
 
 }  // namespace heddle::kernels::cpu

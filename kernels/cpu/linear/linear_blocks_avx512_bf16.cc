@@ -1,6 +1,7 @@
 // Blocked formats of float values by dot products of BF16 pairs. Codes of E4M3 are BF16 numbers;
-// NF4's sixteen are rounded to it (2^-9). Activations are rounded to BF16 once per tile. For each
-// block, in order of k: t = 0; an instruction adds two products to the F32 t; then the result += t
+// those of NF4 and FP4 are rounded to it (2^-9). Activations are rounded to BF16 once per tile. For
+// each block, in order of k: t = 0; an instruction adds two products to the F32 t; then the result
+// += t
 // * scale of w. The numerics of the instruction are in linear_avx512_bf16.cc.
 #include "kernels/cpu/vec/vec_avx512.h"
 
@@ -46,11 +47,13 @@ class E4m3Decoder {
   __m512i small_;
 };
 
-class Nf4Decoder {
+// Decodes 4-bit codes.
+template <BlockTraits kTraits>
+class TableDecoder {
  public:
-  Nf4Decoder() {
+  TableDecoder() {
     uint16_t table[32] = {};
-    ToBF16(table, Load(kNf4Values));
+    ToBF16(table, Load(TableOf<kTraits>()));
     table_ = _mm512_loadu_si512(table);
   }
   __m512i operator()(__m512i codes) const { return _mm512_permutexvar_epi16(codes, table_); }
@@ -60,7 +63,8 @@ class Nf4Decoder {
 };
 
 template <BlockTraits kTraits>
-using DecoderOf = std::conditional_t<kTraits.values == CodeValues::kNf4, Nf4Decoder, E4m3Decoder>;
+using DecoderOf =
+    std::conditional_t<kTraits.values == CodeValues::kE4m3, E4m3Decoder, TableDecoder<kTraits>>;
 
 // One block of a panel in memory, as pairs of columns.
 template <BlockTraits kTraits>
@@ -208,6 +212,7 @@ constexpr FormatKernels MakePairs() {
 extern const Bf16BlockKernels kBlocksAvx512Bf16;
 const Bf16BlockKernels kBlocksAvx512Bf16 = {MakePairs<BlockFormat::kF8G32, 1, 2, 4, 8, 12>(),
                                             MakePairs<BlockFormat::kF8G128, 1, 2, 4, 8, 12>(),
-                                            MakePairs<BlockFormat::kNF4, 1, 2, 4, 8, 12>()};
+                                            MakePairs<BlockFormat::kNF4, 1, 2, 4, 8, 12>(),
+                                            MakePairs<BlockFormat::kFP4, 1, 2, 4, 8, 12>()};
 
 }  // namespace heddle::kernels::cpu

@@ -8,11 +8,12 @@
 //
 // Activations are those of linear_shared.h: int8 with a scale base * 2^e for each block of 32
 // columns, where the eight blocks of 256 columns, a group, share the base. For each group, in order
-// of k: t = 0; per block one Fma adds its exact sum to t, times the weights' F32 scale or, where
-// sub-blocks have scales of their own, times 2^e; an F32 offset adds offset * (sum of x * 2^e)
-// likewise. Integer scales and offsets belong to a group, whose t is multiplied by their F32 scale
-// at its end. Then the result += t * base. PackedCodes and ExpandedCodes give the same bits.
-// REQUIRES: codes_avx2.h and sums16_tile_avx2.h included before, on AVX2.
+// of k: t = 0; per block, or sub-block with an F32 scale of its own, one Fma adds its exact sum to
+// t, times the weights' F32 scale or, where sub-blocks have integer scales, times 2^e; an F32
+// offset adds offset * (sum of x * 2^e) likewise. Integer scales and offsets belong to a group,
+// whose t is multiplied by their F32 scale at its end. Then the result += t * base. PackedCodes and
+// ExpandedCodes give the same bits. REQUIRES: codes_avx2.h and sums16_tile_avx2.h included before,
+// on AVX2.
 #pragma once
 
 #include <cstdint>
@@ -116,31 +117,30 @@ struct Sums16Panel {
 #pragma GCC unroll 2
     for (int v = 0; v < kVecs; ++v) {
       constexpr int kSub = kSegment * (Shape::kSubs - 1);
-      const __m256i own = Shape::kHasSubs ? w.ScalePairs(part, kSub, vec + v) : __m256i{};
+      const __m256i own = Shape::kIntSubs ? w.ScalePairs(part, kSub, vec + v) : __m256i{};
 #pragma GCC unroll 8
       for (int m = 0; m < kRows; ++m) {
-        const __m256i factor = Shape::kHasSubs ? own : _mm256_set1_epi32(x.powers[m]);
+        const __m256i factor = Shape::kIntSubs ? own : _mm256_set1_epi32(x.powers[m]);
         const __m256i products = _mm256_madd_epi16(sums[m][v], factor);
-        wide[m][v] = kSegment == 0 ? products : _mm256_add_epi32(wide[m][v], products);
+        wide[m][v] =
+            kSegment == 0 || Shape::kFloatSubs ? products : _mm256_add_epi32(wide[m][v], products);
       }
     }
   }
 
-  // Adds the products of a part to t [kRows][kPanelRows].
-  template <int kRows, int kVecs, typename Block>
-  [[gnu::always_inline]] static inline void AddPart(const Block& w, int part, int vec,
-                                                    ByteVec table, const Sums16Block<kRows>& x,
-                                                    float* t) {
-    __m256i wide[kRows][kVecs];
-    AddSegment<0>(w, part, vec, table, x, wide);
-    if constexpr (Plan<Block>::kSegments == 2) AddSegment<1>(w, part, vec, table, x, wide);
+  // Adds sums of a part, or of its sub-block kSub, times their scale to t [kRows][kPanelRows].
+  template <int kSub, int kRows, int kVecs, typename Block>
+  [[gnu::always_inline]] static inline void AddScaled(const Block& w, int part, int vec,
+                                                      const Sums16Block<kRows>& x,
+                                                      const __m256i (&wide)[kRows][kVecs],
+                                                      float* t) {
 #pragma GCC unroll 2
     for (int v = 0; v < kVecs; ++v) {
-      const Vec own = Shape::kHasSubs ? Zero() : w.Scale(part, 0, vec + v);
+      const Vec own = Shape::kIntSubs ? Zero() : w.Scale(part, kSub, vec + v);
 #pragma GCC unroll 8
       for (int m = 0; m < kRows; ++m) {
         float* at = t + m * kPanelRows + (vec + v) * kLanes;
-        const Vec scale = Shape::kHasSubs ? Set(x.float_powers[m]) : own;
+        const Vec scale = Shape::kIntSubs ? Set(x.float_powers[m]) : own;
         Vec total = Fma(ToFloat(wide[m][v]), scale, Load(at));
         if constexpr (Shape::kFloatOffsets) {
           total = Fma(w.Offset(vec + v), Set(x.scaled_sums[m]), total);
@@ -148,6 +148,18 @@ struct Sums16Panel {
         Store(at, total);
       }
     }
+  }
+
+  // Adds the products of a part to t.
+  template <int kRows, int kVecs, typename Block>
+  [[gnu::always_inline]] static inline void AddPart(const Block& w, int part, int vec,
+                                                    ByteVec table, const Sums16Block<kRows>& x,
+                                                    float* t) {
+    __m256i wide[kRows][kVecs];
+    AddSegment<0>(w, part, vec, table, x, wide);
+    if constexpr (Shape::kFloatSubs) AddScaled<0>(w, part, vec, x, wide, t);
+    if constexpr (Plan<Block>::kSegments == 2) AddSegment<1>(w, part, vec, table, x, wide);
+    AddScaled<Shape::kFloatSubs ? 1 : 0>(w, part, vec, x, wide, t);
   }
 
   // Ends a group whose scales are integers times one F32: it is one block.
@@ -197,7 +209,7 @@ struct Sums16Panel {
           LoadAgain();
         }
       }
-      if constexpr (Shape::kHasSubs) ScaleGroup(w, group, t);
+      if constexpr (Shape::kIntSubs) ScaleGroup(w, group, t);
     }
 #pragma GCC unroll 8
     for (int m = 0; m < kRows; ++m) {

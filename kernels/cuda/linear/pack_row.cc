@@ -18,6 +18,7 @@ struct RowCodes {
   std::vector<int16_t> codes;
   std::vector<float> scales;
   std::vector<float> offsets;
+  float common = 0;  // the scale of all blocks, where sub-blocks have 8-bit floats; 0: they differ
 };
 
 // Reads Q8_0 and Q4_0 in the form of the other blocks.
@@ -61,7 +62,7 @@ void AppendBlock(const BlockTraits& traits, const BlockCodes& block, WeightLayou
   }
   for (int32_t k = 0; k < traits.columns; k += columns) {
     const int32_t s = k / traits.sub_columns;
-    const float scale = subs ? block.scale * static_cast<float>(block.sub_scales[s]) : block.scale;
+    const float scale = subs ? block.scale * SubScaleF32(traits, block.sub_scales[s]) : block.scale;
     float offset = 0;
     if (traits.has_offset) {
       offset = subs ? block.offset * static_cast<float>(block.sub_offsets[s]) : block.offset;
@@ -86,12 +87,16 @@ RowCodes ReadRow(const WeightSource& source, const uint8_t* from, WeightLayout l
       ReadPlainBlock(source.dtype, from, &block);
     }
     AppendBlock(traits, block, layout, &row);
+    if (traits.sub_scales != SubScales::kE4m3) continue;
+    row.common = k == 0 || block.scale == row.common ? block.scale : 0;
   }
   return row;
 }
 
-// The power of two that scales and offsets are divided by: 1 if F16 can hold them.
+// The number that scales and offsets are divided by: what leaves 8-bit floats, which F16 can hold,
+// or else a power of two; 1 if F16 can hold them as they are.
 float FactorOf(const RowCodes& row) {
+  if (std::isnormal(row.common)) return row.common;
   float largest = 0;
   bool exact = true;
   for (const std::vector<float>* numbers : {&row.scales, &row.offsets}) {
@@ -206,6 +211,8 @@ WeightLayout LayoutOf(DType dtype) {
     case CodeValues::kIq4:
     case CodeValues::kE2m1:
     case CodeValues::kNf4:
+    case CodeValues::kFp4:
+      if (traits.sub_columns == 16) break;  // E2M1 doubled is an integer
       return WeightLayout::kTable4;
     case CodeValues::kLinear:
     case CodeValues::kInt8:

@@ -13,9 +13,10 @@
 // value = row_factor * (scale * v(code) + offset), scale and offset F16, one for every 16 or 32
 // columns (an offset follows its scale): [rows, scales_stride]. The factor is a power of two that
 // brings the row's scales into F16's range; files whose scales are F16 keep them bit for bit, and
-// factors of 1. kInt8Row and kF8Row have no scales: the factor is the row's scale itself. kF8Block
-// has neither, but an F32 scale for every 128 rows and columns.
-// v(code) is exact in BF16 (but for NF4, whose table is rounded to it).
+// factors of 1. NVFP4's factor is its tensor's scale, which leaves the scales of its files.
+// kInt8Row and kF8Row have no scales: the factor is the row's scale itself. kF8Block has neither,
+// but an F32 scale for every 128 rows and columns.
+// v(code) is exact in BF16 (but for NF4 and FP4, whose tables are rounded to it).
 // A library that does not know the order of columns within a group can still multiply: a product
 // does not depend on it if x has the same order (quantize.cu).
 #pragma once
@@ -30,7 +31,7 @@ enum class WeightLayout : uint8_t {
   kBF16,
   kInt8,            // code is a signed byte; Q8_0, Q5_0
   kInt8Offset,      // Q5_1, Q5_K, 8-bit groups with zero points
-  kInt8Fine,        // scales per 16 columns; Q3_K, Q6_K
+  kInt8Fine,        // scales per 16 columns; Q3_K, Q6_K, NVFP4
   kInt8FineOffset,  // Q2_K, and stacks of several integer formats
   kInt8Row,         // one scale for a row and no zero points: 8-bit integers per channel
   kF8,              // E4M3; FP8 with scales of groups
@@ -38,7 +39,7 @@ enum class WeightLayout : uint8_t {
   kF8Block,         // one scale for 128 rows and columns, as DeepSeek-V3 has them
   kInt4,            // nibble - 8; Q4_0
   kInt4Offset,      // nibble; Q4_1, Q4_K, 4-bit groups with zero points
-  kTable4,          // one of 16 numbers; IQ4_NL, IQ4_XS, MXFP4, NF4
+  kTable4,          // one of 16 numbers; IQ4_NL, IQ4_XS, MXFP4, NF4, FP4
 };
 
 // Rows, and columns, that share a scale in kF8Block: two groups of columns.
