@@ -133,7 +133,15 @@ absl::Status ReadDivisors(const GgufSource& source, const TensorFinder& find, st
 absl::Status ReadLongRope(const GgufSource& source, const TensorFinder& find,
                           Hyperparameters* values) {
   constexpr const char* kShort = "rope_factors_short.weight";
-  if (find(kShort) == nullptr) return absl::OkStatus();
+  constexpr const char* kLong = "rope_factors_long.weight";
+  if (find(kShort) == nullptr) {
+    if (values->rope.scaling != RopeScaling::kLongRope) return absl::OkStatus();
+    return source.Unsupported("rope.scaling.type", "\"longrope\"",
+                              base::StrCat("expected a tensor ", base::Quote(kShort)));
+  }
+  // Checked and not used, as are those of config.json.
+  RopeSpec beyond = values->rope;
+  HEDDLE_RETURN_IF_ERROR(ReadDivisors(source, find, kLong, &beyond));
   HEDDLE_RETURN_IF_ERROR(ReadDivisors(source, find, kShort, &values->rope));
   HEDDLE_ASSIGN_OR_RETURN(double attention,
                           source.PositiveOr("rope.scaling.attn_factor", kMaxFactor, 1.0));
@@ -178,8 +186,14 @@ absl::Status ReadScaling(const GgufSource& source, RopeSpec* rope) {
     return absl::OkStatus();
   }
   if (type == "yarn") return ReadYarn(source, factor, rope);
+  if (type == "longrope") {
+    // The tensors of divisors say the rest.
+    rope->scaling = RopeScaling::kLongRope;
+    rope->factor = 1.0f;
+    return absl::OkStatus();
+  }
   return source.Unsupported("rope.scaling.type", base::Quote(type),
-                            "supported are none, linear and yarn");
+                            "supported are none, linear, yarn and longrope");
 }
 
 absl::Status ReadRope(const GgufSource& source, const Family& family, const TensorFinder& find,

@@ -326,7 +326,8 @@ bool IsHarmless(std::string_view name) {
                            "embed_vision.", "audio_tower.", "embed_audio."}) {
     if (name.starts_with(part)) return true;
   }
-  return name == "rope_freqs.weight" || name.ends_with("lm_head.weight");
+  return name == "rope_freqs.weight" || name.starts_with("rope_factors_") ||
+         name.ends_with("lm_head.weight");
 }
 
 // Calls visit("model.layers.", 3) for "model.layers.3.mlp.up_proj.weight": once for each number

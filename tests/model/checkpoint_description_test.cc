@@ -62,6 +62,9 @@ TEST_CASE("GGUF metadata that contradicts itself is refused by key and value", "
              {"logit_scale"});
   CheckError(GgufError("phi3_longrope", "phi3.rope.dimension_count", 10),
              StatusCode::kInvalidArgument, {"\"rope_factors_short.weight\" has 24 bytes"});
+  CHECK(GgufError("phi3_longrope", "phi3.rope.scaling.type", "longrope").ok());
+  CheckError(GgufError("glm4", "glm4.rope.scaling.type", "longrope"), StatusCode::kUnimplemented,
+             {"\"glm4.rope.scaling.type\" is \"longrope\"", "rope_factors_short.weight"});
 }
 
 TEST_CASE("GGUF arrays of one value per layer are checked", "[model][unit]") {
