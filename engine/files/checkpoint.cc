@@ -184,6 +184,9 @@ absl::Status Checkpoint::Storage::IndexTensors() {
     HEDDLE_RETURN_IF_ERROR(GroupQuantizedTensors(
         config, config_file, [this](const CheckpointTensor& tensor) { return FileOf(tensor); },
         &tensors, &matrices));
+  } else {
+    HEDDLE_RETURN_IF_ERROR(GroupGgufNvfp4(
+        [this](const CheckpointTensor& tensor) { return FileOf(tensor); }, &tensors, &matrices));
   }
   for (size_t i = 0; i < tensors.size(); ++i) {
     total_bytes += tensors[i].bytes();

@@ -141,16 +141,24 @@ absl::StatusOr<json> ReadObject(const fs::path& path) {
   return value;
 }
 
-// Reads the options that older GPTQ checkpoints keep beside config.json; newer ones have them
-// inside.
+// Reads the options that older checkpoints keep beside config.json; newer ones have them inside.
 absl::Status AddQuantizeConfig(const fs::path& folder, json* config) {
-  const fs::path path = folder / "quantize_config.json";
-  if (config->contains("quantization_config")) return absl::OkStatus();
-  HEDDLE_ASSIGN_OR_RETURN(bool exists, Exists(path));
-  if (!exists) return absl::OkStatus();
-  HEDDLE_ASSIGN_OR_RETURN(json quantization, ReadObject(path));
-  if (!quantization.contains("quant_method")) quantization["quant_method"] = "gptq";
-  (*config)["quantization_config"] = std::move(quantization);
+  struct Beside {
+    const char* file;
+    const char* method;
+  };
+  // GPTQ's, those of NVIDIA's TensorRT Model Optimizer, and AWQ's.
+  constexpr Beside kFiles[] = {{"quantize_config.json", "gptq"},
+                               {"hf_quant_config.json", "modelopt"},
+                               {"quant_config.json", "awq"}};
+  for (const Beside& beside : kFiles) {
+    if (config->contains("quantization_config")) return absl::OkStatus();
+    HEDDLE_ASSIGN_OR_RETURN(bool exists, Exists(folder / beside.file));
+    if (!exists) continue;
+    HEDDLE_ASSIGN_OR_RETURN(json quantization, ReadObject(folder / beside.file));
+    if (!quantization.contains("quant_method")) quantization["quant_method"] = beside.method;
+    (*config)["quantization_config"] = std::move(quantization);
+  }
   return absl::OkStatus();
 }
 

@@ -153,6 +153,7 @@ absl::StatusOr<std::vector<float>> ExpertSources::Biases(
   auto find = [&](const std::string& name) -> absl::Status {
     if (name.empty()) return absl::OkStatus();
     HEDDLE_ASSIGN_OR_RETURN(const CheckpointTensor* tensor, FindTensor(checkpoint_, name));
+    if (tensor->quantized != nullptr) return UnsupportedType(checkpoint_, *tensor);
     tensors.push_back(tensor);
     return absl::OkStatus();
   };

@@ -120,7 +120,7 @@ class Loader {
     std::vector<float> values;
     for (const std::string* name : names) {
       if (name->empty()) continue;
-      HEDDLE_ASSIGN_OR_RETURN(const CheckpointTensor* tensor, Find(*name));
+      HEDDLE_ASSIGN_OR_RETURN(const CheckpointTensor* tensor, FindPlain(*name));
       const auto begin = static_cast<int64_t>(values.size());
       const int64_t count = std::accumulate(tensor->shape.begin(), tensor->shape.end(), int64_t{1},
                                             std::multiplies<>());
@@ -239,7 +239,7 @@ class Loader {
     std::vector<Range> bcx(3, channels);
     for (size_t i = 1; i < bcx.size(); ++i) bcx[i].first = bcx[i - 1].first + conv.channels;
     HEDDLE_ASSIGN_OR_RETURN(layer->qkv, Linear({&names.qkv}, {&names.qkv_bias}, CutRows(bcx)));
-    HEDDLE_ASSIGN_OR_RETURN(const CheckpointTensor* taps, Find(names.conv));
+    HEDDLE_ASSIGN_OR_RETURN(const CheckpointTensor* taps, FindPlain(names.conv));
     HEDDLE_ASSIGN_OR_RETURN(layer->conv, Upload(TapsOf(*taps, conv.taps, {&channels, 1})));
     HEDDLE_ASSIGN_OR_RETURN(layer->conv_bias, Part(names.conv_bias, CutRows({channels})));
     return absl::OkStatus();
@@ -257,7 +257,7 @@ class Loader {
                                     &names.recur_beta, &names.recur_step},
                                    {&names.qkv_bias}, RecurrenceRowsOf(spec, key_heads)));
     const std::vector<Range> channels = RecurrenceChannels(spec, key_heads);
-    HEDDLE_ASSIGN_OR_RETURN(const CheckpointTensor* taps, Find(names.conv));
+    HEDDLE_ASSIGN_OR_RETURN(const CheckpointTensor* taps, FindPlain(names.conv));
     HEDDLE_ASSIGN_OR_RETURN(layer->conv, Upload(TapsOf(*taps, spec.shape.taps, channels)));
     HEDDLE_ASSIGN_OR_RETURN(layer->conv_bias, Part(names.conv_bias, CutRows(channels)));
     const Cut own = CutRows({heads});
@@ -471,6 +471,13 @@ class Loader {
 
   absl::StatusOr<const CheckpointTensor*> Find(const std::string& name) const {
     return FindTensor(checkpoint_, name);
+  }
+
+  // The tensor, of which `data` holds rows of its type.
+  absl::StatusOr<const CheckpointTensor*> FindPlain(const std::string& name) const {
+    HEDDLE_ASSIGN_OR_RETURN(const CheckpointTensor* tensor, Find(name));
+    if (tensor->quantized != nullptr) return UnsupportedType(checkpoint_, *tensor);
+    return tensor;
   }
 
   static WeightSource Source(const CheckpointTensor& tensor) {

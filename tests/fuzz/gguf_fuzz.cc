@@ -1,12 +1,16 @@
 // Any bytes as a GGUF file: parse it, read every key as every type, touch every tensor's ends, and
 // describe the model that it claims to hold.
+#include <algorithm>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <string>
+#include <vector>
 
 #include "engine/family/describe.h"
 #include "engine/files/checkpoint.h"
 #include "engine/files/gguf.h"
+#include "engine/files/quantized/quantized_tensors.h"
 
 namespace {
 
@@ -29,12 +33,36 @@ void ReadKeys(const GgufFile& file) {
   sink = total;
 }
 
+// Groups tensors with their scales, and reads a few rows of each matrix.
+void ReadNvfp4(const GgufFile& file) {
+  std::vector<CheckpointTensor> tensors;
+  for (const auto& tensor : file.tensors()) {
+    tensors.push_back({tensor.name, tensor.type->name, heddle::engine::FindDType(tensor.type->name),
+                       tensor.shape, tensor.data});
+  }
+  std::sort(tensors.begin(), tensors.end(),
+            [](const auto& a, const auto& b) { return a.name < b.name; });
+  std::vector<std::unique_ptr<heddle::engine::QuantizedMatrix>> matrices;
+  const auto status = heddle::engine::GroupGgufNvfp4(
+      [](const CheckpointTensor&) { return std::string("fuzz"); }, &tensors, &matrices);
+  if (!status.ok()) return;
+  constexpr int64_t kMaxColumns = int64_t{1} << 20;
+  for (const auto& matrix : matrices) {
+    if (matrix->cols > kMaxColumns) continue;
+    std::vector<uint8_t> row(
+        static_cast<size_t>(heddle::kernels::RowBytes(matrix->dtype, matrix->cols)));
+    for (const int64_t r : {int64_t{0}, matrix->rows - 1}) matrix->ReadRows(r, 1, row.data());
+    sink = row.back();
+  }
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   auto file = GgufFile::Parse(std::as_bytes(std::span(data, size)), "fuzz.gguf");
   if (!file.ok()) return 0;
   ReadKeys(*file);
+  ReadNvfp4(*file);
   std::map<std::string_view, CheckpointTensor> tensors;
   for (const auto& tensor : file->tensors()) {
     if (!tensor.data.empty()) {

@@ -1,7 +1,9 @@
 // Any bytes as the config and tensors of a quantised folder: grouped, and every row read. The input
-// is a safetensors file, before it one byte that chooses a method and one that chooses a group.
+// is a safetensors file, before it one byte that chooses the method and its layout and one that
+// chooses bits and a group.
 #include <algorithm>
 #include <cstdint>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <vector>
@@ -31,13 +33,27 @@ void ReadAll(const QuantizedMatrix& matrix) {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  static constexpr const char* kMethods[] = {"gptq", "awq", "compressed-tensors", "fp8",
-                                             "bitsandbytes"};
+  static constexpr const char* kConfigs[][3] = {
+      {"gptq", "desc_act", ""},
+      {"awq", "version", "gemm"},
+      {"compressed-tensors", "format", "dense"},
+      {"fp8", "scale_fmt", "ue8m0"},
+      {"bitsandbytes", "bnb_4bit_quant_type", "nf4"},
+      {"gptq", "checkpoint_format", "marlin"},
+      {"gptq", "dynamic", "all"},
+      {"awq", "version", "gemv"},
+      {"awq", "version", "gemv_fast"},
+      {"awq", "version", "marlin"},
+      {"auto-round", "packing_format", "auto_round"},
+      {"auto-round", "packing_format", "auto_round:auto_awq"},
+      {"modelopt", "quant_algo", "MIXED_PRECISION"}};
   static constexpr int kGroups[] = {-1, 32, 64, 128, 7, 0};
   if (size < 2) return 0;
+  const auto& [method, key, value] = kConfigs[data[0] % std::size(kConfigs)];
   const nlohmann::json config = {{"quantization_config",
-                                  {{"quant_method", kMethods[data[0] % 5]},
-                                   {"bits", data[0] / 5 % 12},
+                                  {{"quant_method", method},
+                                   {key, value},
+                                   {"bits", data[1] / 6 % 12},
                                    {"group_size", kGroups[data[1] % 6]}}}};
   auto file =
       heddle::engine::SafetensorsFile::Parse(std::as_bytes(std::span(data + 2, size - 2)), "fuzz");

@@ -496,6 +496,10 @@ CASES = {
             group_0=dict(targets=["Linear"], weights=dict(
                 num_bits=4, type="int", symmetric=True, strategy="group", group_size=32))))),
         rename=MIXTRAL_RENAME, experts=MIXTRAL_EXPERTS),
+    "qwen3_moe_nvfp4": dict(config=dict(
+        QWEN3_MOE, num_hidden_layers=2, num_experts=2, num_experts_per_tok=2,
+        quantization_config=dict(quant_method="modelopt", quant_algo="NVFP4", group_size=16)),
+        experts=SEPARATE_EXPERTS),
     "qwen3_moe_fp8": dict(config=dict(QWEN3_MOE, num_hidden_layers=2, quantization_config=FP8),
                           experts=SEPARATE_EXPERTS),
     "deepseek_v3_fp8": dict(config=dict(

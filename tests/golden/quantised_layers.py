@@ -3,8 +3,8 @@ stand for a weight, as random codes of synthetic_weights.py, and the weight that
 
 A tensor is [name, shape, scale, offset, type, bits] or, where its values are given, the same with a
 list of them at the end. "I32" is made of random bytes, four to a word; "F8_E4M3" of random bytes
-without their second highest bit (so no NaN, and magnitudes below 2). Layouts after AutoGPTQ, AutoAWQ, the
-compressed-tensors package, and transformers' fine-grained FP8.
+without their second highest bit (so no NaN, and magnitudes below 2); "U8" of random bytes. Layouts after AutoGPTQ,
+AutoAWQ, the compressed-tensors package, transformers' fine-grained FP8, and NVIDIA's TensorRT Model Optimizer.
 """
 
 import numpy as np
@@ -15,6 +15,8 @@ GROUP = 32
 AWQ_ORDER = [0, 2, 4, 6, 1, 3, 5, 7]  # output that nibble i of a word holds
 SCALE = (2.0**-7, 2.0**-6)  # of int4 codes: scale and offset, exact in F16 with 6 bits
 F8_SCALE = (2.0**-4, 2.0**-3)
+FP4_SCALE = (2.0**-7, 2.0**-6)
+E2M1 = np.array([0, .5, 1, 1.5, 2, 3, 4, 6])
 
 
 def random_bytes(tensor: list) -> np.ndarray:
@@ -93,7 +95,19 @@ def block_fp8(name: str, rows: int, cols: int, block=(32, 32)) -> tuple[list, np
     return [weight, scale], decode_f8(codes) * factors
 
 
-METHODS = {"gptq": gptq, "awq": awq, "compressed-tensors": pack_quantized, "fp8": block_fp8}
+def nvfp4(name: str, rows: int, cols: int) -> tuple[list, np.ndarray]:
+    weight = [name + "weight", [rows, cols // 2], 128.0, 128.0, "U8", 8]
+    pairs = random_bytes(weight).reshape(rows, cols // 2)
+    codes = np.stack([pairs & 15, pairs >> 4], axis=-1).reshape(rows, cols)
+    group = [name + "weight_scale", [rows, cols // 16], 128.0, 128.0, "F8_E4M3", 8]
+    groups = decode_f8(random_bytes(group).reshape(rows, cols // 16) & 0xbf)
+    scale, factor = scales(name + "weight_scale_2", [1], "F32", FP4_SCALE)
+    values = np.where(codes & 8, -1, 1) * E2M1[codes & 7] * groups.repeat(16, axis=1)
+    return [weight, group, scale], values * factor
+
+
+METHODS = {"gptq": gptq, "awq": awq, "compressed-tensors": pack_quantized, "fp8": block_fp8,
+           "modelopt": nvfp4}
 
 
 def layer(method: str, weight_name: str, rows: int, cols: int) -> tuple[list, np.ndarray]:

@@ -111,6 +111,7 @@ std::vector<std::string> GoldenNames() {
           "mixtral_gptq",
           "mixtral_awq",
           "mixtral_w4a16",
+          "qwen3_moe_nvfp4",
           "qwen3_moe_fp8",
           "deepseek_v3_fp8",
           "deepseek_v2",

@@ -19,13 +19,33 @@ std::string ModuleOf(const CheckpointTensor& tensor, std::string_view suffix) {
   return std::string(tensor.name.substr(0, tensor.name.size() - suffix.size()));
 }
 
+// What the shapes of scales [n_groups, rows] and of zero points, a row of which has as many bits as
+// codes of all outputs, tell where layers have bits and groups of their own; `options` where they
+// do not fit, which is reported later.
+PackedOptions OptionsOf(const CheckpointTensor& tensor, const std::string& module,
+                        PackedOptions options, bool is_gptq, TensorSet* set) {
+  const CheckpointTensor* scales = set->Find(module + "scales");
+  const CheckpointTensor* zeros = set->Find(module + "qzeros");
+  if (!options.differs || scales == nullptr || zeros == nullptr) return options;
+  for (const CheckpointTensor* part : {&tensor, scales, zeros}) {
+    if (part->shape.size() != 2 || NumElements(*part) < 1) return options;
+  }
+  const int64_t bits = zeros->shape[1] * 32 / scales->shape[1];
+  if (bits < 1 || bits > 8) return options;
+  options.bits = static_cast<int32_t>(bits);
+  const int64_t cols = is_gptq ? tensor.shape[0] * 32 / options.bits : tensor.shape[0];
+  if (cols % scales->shape[0] == 0) options.group_size = cols / scales->shape[0];
+  return options;
+}
+
 // qweight [cols * bits / 32, rows], qzeros [n_groups, rows * bits / 32], scales [n_groups, rows].
 class GptqMatrix final : public IntegerMatrix {
  public:
-  absl::Status Init(const CheckpointTensor& tensor, const PackedOptions& options, TensorSet* set) {
+  absl::Status Init(const CheckpointTensor& tensor, const PackedOptions& given, TensorSet* set) {
     const std::string module = ModuleOf(tensor, "qweight");
     HEDDLE_RETURN_IF_ERROR(set->ExpectType(tensor, {"I32", "U32"}));
     name = module + "weight";
+    const PackedOptions options = OptionsOf(tensor, module, given, /*is_gptq=*/true, set);
     bits_ = options.bits;
     if (tensor.shape.size() != 2 || bits_ < 2 || bits_ > 8) {
       return set->Error(tensor, base::StrCat("has ", tensor.shape.size(), " dimensions and ", bits_,
@@ -90,10 +110,11 @@ class GptqMatrix final : public IntegerMatrix {
 // qweight [cols, rows / 8], qzeros [n_groups, rows / 8], scales [n_groups, rows].
 class AwqMatrix final : public IntegerMatrix {
  public:
-  absl::Status Init(const CheckpointTensor& tensor, const PackedOptions& options, TensorSet* set) {
+  absl::Status Init(const CheckpointTensor& tensor, const PackedOptions& given, TensorSet* set) {
     const std::string module = ModuleOf(tensor, "qweight");
     HEDDLE_RETURN_IF_ERROR(set->ExpectType(tensor, {"I32", "U32"}));
     name = module + "weight";
+    const PackedOptions options = OptionsOf(tensor, module, given, /*is_gptq=*/false, set);
     if (tensor.shape.size() != 2 || options.bits != 4) {
       return set->Error(tensor, base::StrCat("has ", tensor.shape.size(), " dimensions and ",
                                              options.bits, " bits; AWQ has 2 and 4"));

@@ -1,13 +1,10 @@
 #include "engine/files/quantized/quantized_tensors.h"
 
 #include <algorithm>
-#include <array>
 #include <utility>
 
-#include "absl/strings/match.h"
-#include "absl/strings/str_join.h"
-#include "base/message.h"
 #include "base/status.h"
+#include "engine/files/quantized/quantization_config.h"
 #include "nlohmann/json.hpp"
 
 namespace heddle::engine {
@@ -15,124 +12,72 @@ namespace {
 
 using nlohmann::json;
 
-// Values of quantization_config.quant_method. The family's reader reads mxfp4's tensors, this file
-// the others.
-constexpr std::array<std::string_view, 7> kMethods = {
-    "gptq", "awq", "compressed-tensors", "fp8", "fbgemm_fp8", "bitsandbytes", "mxfp4"};
-
-std::string TextOr(const json& object, const char* key, const char* absent) {
-  auto it = object.find(key);
-  return it != object.end() && it->is_string() ? it->get<std::string>() : absent;
-}
-
-int64_t IntegerOr(const json& object, const char* key, int64_t absent) {
-  auto it = object.find(key);
-  return it != object.end() && it->is_number_integer() ? it->get<int64_t>() : absent;
-}
-
 class Grouper {
  public:
-  Grouper(const json& quantization, std::string_view config_file, TensorSet* set)
-      : config_(quantization), config_file_(config_file), set_(set) {}
-
-  absl::Status ReadConfig() {
-    method_ = TextOr(config_, "quant_method", "");
-    if (!method_.empty() &&
-        std::find(kMethods.begin(), kMethods.end(), method_) == kMethods.end()) {
-      return Unsupported("quant_method", method_,
-                         absl::StrJoin(kMethods.begin(), kMethods.end(), ", ", Append));
-    }
-    if (method_ == "gptq" || method_ == "awq") HEDDLE_RETURN_IF_ERROR(ReadPackedOptions());
-    int8_activations_ = HasInt8Activations();
-    auto block = config_.find("weight_block_size");
-    if (block != config_.end() && block->is_array() && block->size() == 2 &&
-        (*block)[0].is_number_integer() && (*block)[1].is_number_integer()) {
-      block_ = {(*block)[0].get<int64_t>(), (*block)[1].get<int64_t>()};
-    }
-    if (block_.rows < 1 || block_.columns < 1) {
-      return absl::InvalidArgumentError(
-          base::StrCat(config_file_, ": \"weight_block_size\" must hold two positive sizes"));
-    }
-    return absl::OkStatus();
-  }
+  Grouper(const QuantizationConfig& config, TensorSet* set) : config_(config), set_(set) {}
 
   // nullptr if the tensor is no quantised matrix.
   MatrixOr Read(const CheckpointTensor& tensor) {
-    const absl::string_view name = base::AbslView(tensor.name);
-    if (absl::EndsWith(name, ".qweight")) {
-      return method_ == "awq" ? ReadAwq(tensor, packed_, set_) : ReadGptq(tensor, packed_, set_);
+    const std::string_view name = tensor.name;
+    if (config_.layout == PackedLayout::kMarlin && name.ends_with(".B")) {
+      return ReadMarlin(tensor, set_);
     }
-    if (absl::EndsWith(name, ".weight_packed")) return ReadPackedIntegers(tensor, set_);
-    if (!absl::EndsWith(name, ".weight")) return nullptr;
-    if (tensor.type_name == "I8" || tensor.type_name == "F8_E4M3") {
-      for (const char* unused : {"input_scale", "output_scale", "input_zero_point"}) {
-        set_->Find(std::string(tensor.name.substr(0, tensor.name.size() - 6)) + unused);
-      }
-      MatrixOr matrix = ReadScaledMatrix(tensor, block_, set_);
-      if (matrix.ok()) (*matrix)->takes_int8_x = int8_activations_ && tensor.type_name == "I8";
-      return matrix;
+    if (name.ends_with(".qweight")) return ReadPacked(tensor);
+    if (name.ends_with(".weight_packed")) {
+      UseCompanions(name.substr(0, name.size() - 13));
+      return tensor.type_name == "U8" ? ReadFp4(tensor, set_) : ReadPackedIntegers(tensor, set_);
     }
-    if (tensor.type_name == "U8" && method_ == "bitsandbytes") return ReadNf4(tensor, set_);
-    return nullptr;
+    if (!name.ends_with(".weight")) return nullptr;
+    return ReadPlain(tensor, std::string(name.substr(0, name.size() - 6)));
   }
 
  private:
-  static void Append(std::string* out, std::string_view text) { out->append(text); }
-
-  absl::Status Unsupported(std::string_view key, std::string_view value,
-                           std::string_view supported) const {
-    return absl::UnimplementedError(base::StrCat(config_file_, ": \"", key, "\" is ",
-                                                 base::Quote(value), ", which is not supported; ",
-                                                 "supported are ", supported));
-  }
-
-  // Whether some group of compressed-tensors' layers has 8-bit integer inputs.
-  bool HasInt8Activations() const {
-    auto groups = config_.find("config_groups");
-    if (groups == config_.end() || !groups->is_object()) return false;
-    return std::any_of(groups->begin(), groups->end(), [](const json& group) {
-      if (!group.is_object() || !group.contains("input_activations")) return false;
-      const json& inputs = group["input_activations"];
-      return inputs.is_object() && TextOr(inputs, "type", "") == "int" &&
-             IntegerOr(inputs, "num_bits", 0) == 8;
-    });
-  }
-
-  // Refuses other kinds of values, which would otherwise be taken for missing ones.
-  absl::Status CheckIntegers(std::initializer_list<const char*> keys) const {
-    for (const char* key : keys) {
-      auto it = config_.find(key);
-      if (it == config_.end() || it->is_null() || it->is_number_integer()) continue;
-      return absl::InvalidArgumentError(base::StrCat(
-          config_file_, ": \"", key, "\" is ", it->dump().substr(0, 96), ", expected an integer"));
+  MatrixOr ReadPacked(const CheckpointTensor& tensor) {
+    switch (config_.layout) {
+      case PackedLayout::kGptq:
+        return ReadGptq(tensor, config_.packed, set_);
+      case PackedLayout::kAwq:
+        return ReadAwq(tensor, config_.packed, set_);
+      case PackedLayout::kAwqGemv:
+        return ReadAwqGemv(tensor, config_.packed, set_);
+      case PackedLayout::kAwqGemvFast:
+        return ReadAwqGemvFast(tensor, config_.packed, set_);
+      case PackedLayout::kMarlin:
+        break;
     }
-    return absl::OkStatus();
+    return ReadMarlin(tensor, set_);
   }
 
-  absl::Status ReadPackedOptions() {
-    HEDDLE_RETURN_IF_ERROR(CheckIntegers({"bits", "w_bit", "group_size", "q_group_size"}));
-    packed_.bits = static_cast<int32_t>(
-        std::clamp<int64_t>(IntegerOr(config_, "bits", IntegerOr(config_, "w_bit", 4)), 0, 64));
-    packed_.group_size = IntegerOr(config_, "group_size", IntegerOr(config_, "q_group_size", 128));
-    const std::string layout = method_ == "awq" ? TextOr(config_, "version", "gemm")
-                                                : TextOr(config_, "checkpoint_format", "gptq");
-    packed_.zeros_are_one_less = layout != "gptq_v2";
-    if (method_ == "awq" && layout != "gemm" && layout != "GEMM") {
-      return Unsupported("version", layout, "gemm");
+  // Codes that have the name of a plain weight. `module` ends in a dot.
+  MatrixOr ReadPlain(const CheckpointTensor& tensor, const std::string& module) {
+    const bool is_int8 = tensor.type_name == "I8";
+    if (is_int8 && config_.is_bitsandbytes) return ReadLlmInt8(tensor, set_);
+    if (tensor.type_name == "U8" && config_.is_bitsandbytes) return ReadFourBits(tensor, set_);
+    const bool is_fp4 = tensor.type_name == "U8" && set_->Find(module + "weight_scale") != nullptr;
+    if (!is_fp4 && !is_int8 && tensor.type_name != "F8_E4M3") return nullptr;
+    UseCompanions(module);
+    // Optimizer's AWQ divides the weights' columns by these numbers.
+    if (const CheckpointTensor* scales = set_->Find(module + "pre_quant_scale")) {
+      return set_->Error(*scales,
+                         "multiplies activations, which is not supported: expected weights without "
+                         "scales for columns");
     }
-    if (method_ == "gptq" && layout != "gptq" && layout != "gptq_v2") {
-      return Unsupported("checkpoint_format", layout, "gptq, gptq_v2");
-    }
-    return absl::OkStatus();
+    if (is_fp4) return ReadFp4(tensor, set_);
+    MatrixOr matrix = ReadScaledMatrix(tensor, config_.block, set_);
+    if (matrix.ok()) (*matrix)->takes_int8_x = config_.has_int8_activations && is_int8;
+    return matrix;
   }
 
-  const json& config_;
-  std::string_view config_file_;
+  // Static scales of activations and of caches are not used.
+  void UseCompanions(std::string_view module) {
+    for (const char* unused : {"input_scale", "output_scale", "input_zero_point",
+                               "input_global_scale", "k_scale", "v_scale"}) {
+      set_->Find(std::string(module) + unused);
+    }
+  }
+
+  const QuantizationConfig& config_;
   TensorSet* set_;
-  std::string method_;
-  PackedOptions packed_;
-  BlockShape block_;
-  bool int8_activations_ = false;
 };
 
 }  // namespace
@@ -144,9 +89,10 @@ absl::Status GroupQuantizedTensors(const json& config, std::string_view config_f
   auto quantization = config.find("quantization_config");
   if (quantization == config.end()) quantization = config.find("compression_config");
   if (quantization == config.end() || !quantization->is_object()) return absl::OkStatus();
+  HEDDLE_ASSIGN_OR_RETURN(const QuantizationConfig read,
+                          ReadQuantizationConfig(*quantization, config_file));
   TensorSet set(*tensors, file_of);
-  Grouper grouper(*quantization, config_file, &set);
-  HEDDLE_RETURN_IF_ERROR(grouper.ReadConfig());
+  Grouper grouper(read, &set);
   std::vector<CheckpointTensor> grouped;
   std::vector<std::string_view> kept;
   for (const CheckpointTensor& tensor : *tensors) {

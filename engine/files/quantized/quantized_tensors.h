@@ -1,10 +1,11 @@
 // Finds the quantised matrices of a Hugging Face checkpoint and replaces the parts of each by one
 // tensor.
 //
-// The formats are GPTQ (also with act-order), AWQ, compressed-tensors (packed and plain integers,
-// FP8), FP8 with scales per tensor, channel, group or block, and NF4 of bitsandbytes. A matrix is
-// recognised by its parts' names and types; config.json's `quantization_config` supplies the rest.
-// Everything is checked here: types, shapes, counts of scales, orders of columns.
+// The formats are GPTQ (also with act-order, and Marlin's), AWQ, compressed-tensors (packed and
+// plain integers, FP8), FP8 with scales per tensor, channel, group or block, NVFP4, MXFP4, MXFP8,
+// and bitsandbytes' NF4, FP4 and int8. A matrix is recognised by its parts' names and types;
+// config.json's `quantization_config` supplies the rest. Everything is checked here: types, shapes,
+// counts of scales, orders of columns. GGUF's NVFP4 has a companion, too.
 #pragma once
 
 #include <memory>
@@ -14,6 +15,7 @@
 
 #include "absl/status/status.h"
 #include "engine/files/checkpoint.h"
+#include "engine/files/quantized/quantization_config.h"
 #include "engine/files/quantized/quantized_matrix.h"
 #include "engine/files/quantized/tensor_set.h"
 #include "nlohmann/json_fwd.hpp"
@@ -28,27 +30,27 @@ absl::Status GroupQuantizedTensors(const nlohmann::json& config, std::string_vie
                                    std::vector<CheckpointTensor>* tensors,
                                    std::vector<std::unique_ptr<QuantizedMatrix>>* matrices);
 
+// The same for GGUF: its NVFP4 tensors, also stacked ones, and their scales.
+absl::Status GroupGgufNvfp4(const TensorSet::FileOf& file_of,
+                            std::vector<CheckpointTensor>* tensors,
+                            std::vector<std::unique_ptr<QuantizedMatrix>>* matrices);
+
 using MatrixOr = absl::StatusOr<std::unique_ptr<QuantizedMatrix>>;
-
-// The options of GPTQ and AWQ in config.json.
-struct PackedOptions {
-  int32_t bits = 4;
-  int64_t group_size = 128;        // -1: the whole row
-  bool zeros_are_one_less = true;  // GPTQ's first layout stores zero points minus one
-};
-
-// A block of elements that share a scale, where scales belong neither to rows nor to groups.
-struct BlockShape {
-  int64_t rows = 128;
-  int64_t columns = 128;
-};
 
 // The readers, one per layout; `tensor` is the tensor of codes.
 MatrixOr ReadGptq(const CheckpointTensor& tensor, const PackedOptions& options, TensorSet* set);
 MatrixOr ReadAwq(const CheckpointTensor& tensor, const PackedOptions& options, TensorSet* set);
+MatrixOr ReadAwqGemv(const CheckpointTensor& tensor, const PackedOptions& options, TensorSet* set);
+MatrixOr ReadAwqGemvFast(const CheckpointTensor& tensor, const PackedOptions& options,
+                         TensorSet* set);
+MatrixOr ReadMarlin(const CheckpointTensor& tensor, TensorSet* set);
 MatrixOr ReadPackedIntegers(const CheckpointTensor& tensor, TensorSet* set);
 // For codes of type I8 or F8_E4M3.
 MatrixOr ReadScaledMatrix(const CheckpointTensor& tensor, BlockShape block, TensorSet* set);
-MatrixOr ReadNf4(const CheckpointTensor& tensor, TensorSet* set);
+// bitsandbytes: codes of type I8, or of four bits in U8 (NF4, FP4).
+MatrixOr ReadLlmInt8(const CheckpointTensor& tensor, TensorSet* set);
+MatrixOr ReadFourBits(const CheckpointTensor& tensor, TensorSet* set);
+// NVFP4 and MXFP4.
+MatrixOr ReadFp4(const CheckpointTensor& tensor, TensorSet* set);
 
 }  // namespace heddle::engine

@@ -1,7 +1,9 @@
 // Matrices of plain 8-bit integers or 8-bit floats (E4M3) with scales for the whole tensor, each
 // row, groups of columns, or rectangular blocks.
-// Sources: compressed-tensors ("int-quantized", "float-quantized"); transformers' fine-grained FP8
-// ("weight_scale_inv", as DeepSeek-V3 brought it) and FBGEMM FP8.
+// Sources: compressed-tensors ("int-quantized", "float-quantized", "mxfp8-quantized");
+// transformers' fine-grained FP8 ("weight_scale_inv", as DeepSeek-V3 brought it) and FBGEMM FP8;
+// NVIDIA's TensorRT Model Optimizer (FP8, MXFP8); Dettmers et al. 2022 (LLM.int8) and bitsandbytes
+// ("SCB").
 #include <algorithm>
 #include <span>
 #include <utility>
@@ -20,28 +22,49 @@ using kernels::DType;
 // Maps elements to their scales.
 struct ScaleGrid {
   FloatView scales;
-  int64_t row_block = 1;     // rows that share a scale
-  int64_t column_block = 1;  // columns that share a scale
-  int64_t stride = 1;        // scales per row of blocks
-  std::string words;         // "scales per row"
+  std::span<const std::byte> powers;  // the scales, where they are powers of two
+  int64_t row_block = 1;              // rows that share a scale
+  int64_t column_block = 1;           // columns that share a scale
+  int64_t stride = 1;                 // scales per row of blocks
+  float factor = 1;                   // of all scales
+  std::string words;                  // "scales per row"
 
   float At(int64_t row, int64_t column_block_index) const {
-    return scales[row / row_block * stride + column_block_index];
+    return scales[row / row_block * stride + column_block_index] * factor;
   }
 };
 
 int64_t Blocks(int64_t n, int64_t block) { return (n + block - 1) / block; }
 
+// The scales that belong to a matrix of codes: floats, or for E4M3 also powers of two.
+absl::StatusOr<const CheckpointTensor*> FindScales(const CheckpointTensor& tensor, TensorSet* set) {
+  const std::string weight(tensor.name);
+  const bool is_inverse = set->Find(weight + "_scale_inv") != nullptr;
+  const std::string name = weight + (is_inverse ? "_scale_inv" : "_scale");
+  if (tensor.type_name == "I8") return set->NeedFloats(tensor, name);
+  HEDDLE_ASSIGN_OR_RETURN(const CheckpointTensor* scales,
+                          set->Need(tensor, name, {"F32", "F16", "BF16", "F8_E8M0", "U8"}));
+  // Bytes stand for powers of two in MXFP8 alone.
+  if (scales->type_name != "U8") return scales;
+  HEDDLE_RETURN_IF_ERROR(
+      set->ExpectShape(*scales, {tensor.shape[0], tensor.shape[1] / 32}, "rows, groups of 32"));
+  return scales;
+}
+
+// Without the dimensions of 1 that stand for a block's inside: [rows, 1, columns, 1].
+std::vector<int64_t> PlainShape(const std::vector<int64_t>& shape) {
+  if (shape.size() != 4 || shape[1] != 1 || shape[3] != 1) return shape;
+  return {shape[0], shape[2]};
+}
+
 absl::StatusOr<ScaleGrid> ReadGrid(const CheckpointTensor& tensor, BlockShape block,
                                    TensorSet* set) {
-  const std::string weight(tensor.name);
-  const CheckpointTensor* found = set->Find(weight + "_scale_inv");
-  const std::string name = weight + (found != nullptr ? "_scale_inv" : "_scale");
-  HEDDLE_ASSIGN_OR_RETURN(found, set->NeedFloats(tensor, name));
+  HEDDLE_ASSIGN_OR_RETURN(const CheckpointTensor* found, FindScales(tensor, set));
   const int64_t rows = tensor.shape[0];
   const int64_t cols = tensor.shape[1];
-  const std::vector<int64_t>& shape = found->shape;
+  const std::vector<int64_t> shape = PlainShape(found->shape);
   ScaleGrid grid{.scales = FloatView(*found)};
+  if (found->type_name == "F8_E8M0" || found->type_name == "U8") grid.powers = found->data;
   if (NumElements(*found) == 1) {
     grid.row_block = rows;
     grid.column_block = cols;
@@ -70,7 +93,13 @@ absl::StatusOr<ScaleGrid> ReadGrid(const CheckpointTensor& tensor, BlockShape bl
 class ScaledInt8 final : public IntegerMatrix {
  public:
   absl::Status Init(const CheckpointTensor& tensor, BlockShape block, TensorSet* set) {
-    HEDDLE_ASSIGN_OR_RETURN(grid_, ReadGrid(tensor, block, set));
+    HEDDLE_ASSIGN_OR_RETURN(ScaleGrid grid, ReadGrid(tensor, block, set));
+    return InitWith(std::move(grid), "compressed-tensors", tensor, set);
+  }
+
+  absl::Status InitWith(ScaleGrid grid, std::string_view method, const CheckpointTensor& tensor,
+                        TensorSet* set) {
+    grid_ = std::move(grid);
     name = tensor.name;
     code_bytes = tensor.data;
     rows = tensor.shape[0];
@@ -87,7 +116,7 @@ class ScaledInt8 final : public IntegerMatrix {
       }
       zeros_ = zeros->data;
     }
-    return Finish(tensor, "compressed-tensors", *set);
+    return Finish(tensor, method, *set);
   }
 
  private:
@@ -119,7 +148,8 @@ class ScaledF8 final : public QuantizedMatrix {
                                              "; supported are whole 32 columns"));
     }
     dtype = cols % 128 == 0 && grid_.column_block % 128 == 0 ? DType::kF8G128 : DType::kF8G32;
-    type_name = base::StrCat("FP8 E4M3, ", grid_.words);
+    const bool is_mxfp8 = !grid_.powers.empty() && grid_.column_block == 32;
+    type_name = is_mxfp8 ? "MXFP8" : base::StrCat("FP8 E4M3, ", grid_.words);
     where_ = set->Error(tensor, "");
     return absl::OkStatus();
   }
@@ -139,7 +169,9 @@ class ScaledF8 final : public QuantizedMatrix {
     const bool has_nan = std::any_of(code_bytes.begin(), code_bytes.end(), [](std::byte code) {
       return (std::to_integer<int>(code) & 0x7f) == 0x7f;
     });
-    if (!has_nan) return absl::OkStatus();
+    const bool has_nan_scale =
+        std::find(grid_.powers.begin(), grid_.powers.end(), std::byte{0xff}) != grid_.powers.end();
+    if (!has_nan && !has_nan_scale) return absl::OkStatus();
     return absl::InvalidArgumentError(absl::StrCat(where_.message(), "holds NaN"));
   }
 
@@ -147,6 +179,32 @@ class ScaledF8 final : public QuantizedMatrix {
   ScaleGrid grid_;
   absl::Status where_;  // file and tensor, for messages
 };
+
+absl::Status CheckIsMatrix(const CheckpointTensor& tensor, const TensorSet& set) {
+  if (tensor.shape.size() == 2 && NumElements(tensor) >= 1) return absl::OkStatus();
+  return set.Error(tensor, "is quantised, but no matrix");
+}
+
+// The grid of LLM.int8: "SCB" holds the largest magnitude of each row, which 127 stands for.
+absl::StatusOr<ScaleGrid> ReadLargestOfRows(const CheckpointTensor& tensor, TensorSet* set) {
+  const std::string module(tensor.name.substr(0, tensor.name.size() - 6));
+  HEDDLE_ASSIGN_OR_RETURN(const CheckpointTensor* largest,
+                          set->Need(tensor, module + "SCB", {"F32"}));
+  HEDDLE_RETURN_IF_ERROR(set->ExpectShape(*largest, {tensor.shape[0]}, "rows"));
+  // Layouts of tensor cores were saved by versions before 0.41, with other numbers.
+  const CheckpointTensor* format = set->Find(module + "weight_format");
+  if (format != nullptr) {
+    HEDDLE_RETURN_IF_ERROR(set->ExpectType(*format, {"U8"}));
+    const int value = format->data.empty() ? -1 : std::to_integer<int>(format->data[0]);
+    if (value != 0) {
+      return set->Error(*format, base::StrCat("is ", value, "; supported is 0, codes by rows"));
+    }
+  }
+  return ScaleGrid{.scales = FloatView(*largest),
+                   .column_block = tensor.shape[1],
+                   .factor = 1.0f / 127,
+                   .words = "scales per row"};
+}
 
 template <typename Matrix>
 MatrixOr Make(const CheckpointTensor& tensor, BlockShape block, TensorSet* set) {
@@ -158,11 +216,17 @@ MatrixOr Make(const CheckpointTensor& tensor, BlockShape block, TensorSet* set) 
 }  // namespace
 
 MatrixOr ReadScaledMatrix(const CheckpointTensor& tensor, BlockShape block, TensorSet* set) {
-  if (tensor.shape.size() != 2 || NumElements(tensor) < 1) {
-    return set->Error(tensor, "is quantised, but no matrix");
-  }
+  HEDDLE_RETURN_IF_ERROR(CheckIsMatrix(tensor, *set));
   if (tensor.type_name == "I8") return Make<ScaledInt8>(tensor, block, set);
   return Make<ScaledF8>(tensor, block, set);
+}
+
+MatrixOr ReadLlmInt8(const CheckpointTensor& tensor, TensorSet* set) {
+  HEDDLE_RETURN_IF_ERROR(CheckIsMatrix(tensor, *set));
+  HEDDLE_ASSIGN_OR_RETURN(const ScaleGrid grid, ReadLargestOfRows(tensor, set));
+  auto matrix = std::make_unique<ScaledInt8>();
+  HEDDLE_RETURN_IF_ERROR(matrix->InitWith(grid, "bitsandbytes", tensor, set));
+  return std::unique_ptr<QuantizedMatrix>(std::move(matrix));
 }
 
 }  // namespace heddle::engine

@@ -1,6 +1,7 @@
 #include "engine/files/quantized/tensor_set.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "absl/strings/str_join.h"
 #include "base/message.h"
@@ -51,9 +52,15 @@ absl::Status TensorSet::Error(const CheckpointTensor& tensor, std::string_view w
 }
 
 FloatView::FloatView(const CheckpointTensor& tensor)
-    : data_(tensor.data.data()), dtype_(tensor.dtype.value_or(kernels::DType::kF32)) {}
+    : data_(tensor.data.data()),
+      dtype_(tensor.dtype.value_or(kernels::DType::kF32)),
+      are_powers_(tensor.type_name == "F8_E8M0" || tensor.type_name == "U8") {}
 
 float FloatView::operator[](int64_t index) const {
+  if (are_powers_) {  // 2^(e - 127), which is subnormal for 0, and infinite for NaN's 255
+    const auto exponent = std::to_integer<uint32_t>(data_[index]);
+    return std::bit_cast<float>(exponent == 0 ? 0x00400000u : exponent << 23);
+  }
   float value;
   kernels::DequantizeRow(dtype_, data_ + index * kernels::Info(dtype_).block_bytes, 1, &value);
   return value;

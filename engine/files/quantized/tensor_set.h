@@ -56,7 +56,7 @@ class TensorSet {
   std::set<std::string_view> used_;
 };
 
-// Elements of an F32, F16 or BF16 tensor.
+// Elements of a tensor of F32, F16 or BF16, or of powers of two (F8_E8M0, also as U8).
 class FloatView {
  public:
   FloatView() = default;
@@ -66,6 +66,7 @@ class FloatView {
  private:
   const std::byte* data_ = nullptr;
   kernels::DType dtype_ = kernels::DType::kF32;
+  bool are_powers_ = false;
 };
 
 int64_t NumElements(const CheckpointTensor& tensor);

@@ -1,8 +1,7 @@
-// NF4 of bitsandbytes: two codes per byte, the first in the high nibble, over the matrix as one row
-// of numbers. Each block has its largest magnitude, which may itself be quantised to 8 bits with a
-// table, a scale per 256 and an offset ("double quantisation").
-// Source: Dettmers et al. 2023 (QLoRA), section 3; the state that bitsandbytes saves beside a
-// weight.
+// NF4 and FP4 of bitsandbytes: two codes per byte, the first in the high nibble, over the matrix as
+// one row of numbers. Each block has its largest magnitude, which may itself be quantised to 8 bits
+// with a table, a scale per 256 and an offset ("double quantisation"). Source: Dettmers et al. 2023
+// (QLoRA), section 3; the state that bitsandbytes saves beside a weight.
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -21,18 +20,32 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int64_t kBlock = 64;  // of kNF4
+constexpr int64_t kBlock = 64;  // of kNF4 and kFP4
 
-class Nf4Matrix final : public QuantizedMatrix {
+// A table of sixteen numbers, and how bitsandbytes calls it in the name of a matrix' state.
+struct Kind {
+  std::string_view name;
+  std::string_view suffix;
+  kernels::DType dtype;
+  std::span<const float, 16> values;
+};
+constexpr Kind kKinds[] = {
+    {"NF4", ".quant_state.bitsandbytes__nf4", kernels::DType::kNF4, kernels::kNf4Values},
+    {"FP4", ".quant_state.bitsandbytes__fp4", kernels::DType::kFP4, kernels::kFp4Values}};
+
+class FourBitMatrix final : public QuantizedMatrix {
  public:
   absl::Status Init(const CheckpointTensor& tensor, TensorSet* set) {
     name = tensor.name;
+    for (const Kind& kind : kKinds) {
+      if (set->Find(name + std::string(kind.suffix)) != nullptr) kind_ = &kind;
+    }
     HEDDLE_RETURN_IF_ERROR(ReadState(tensor, set));
     HEDDLE_RETURN_IF_ERROR(CheckTable(tensor, set));
     HEDDLE_RETURN_IF_ERROR(ReadLargest(tensor, set));
     code_bytes = tensor.data;
-    dtype = kernels::DType::kNF4;
-    type_name = base::StrCat("NF4, blocks of ", block_size_, nested_ ? ", nested" : "");
+    dtype = kind_->dtype;
+    type_name = base::StrCat(kind_->name, ", blocks of ", block_size_, nested_ ? ", nested" : "");
     return absl::OkStatus();
   }
 
@@ -63,7 +76,7 @@ class Nf4Matrix final : public QuantizedMatrix {
 
   absl::Status ReadState(const CheckpointTensor& tensor, TensorSet* set) {
     HEDDLE_ASSIGN_OR_RETURN(const CheckpointTensor* state,
-                            set->Need(tensor, name + ".quant_state.bitsandbytes__nf4", {"U8"}));
+                            set->Need(tensor, name + std::string(kind_->suffix), {"U8"}));
     const std::string_view text(reinterpret_cast<const char*>(state->data.data()),
                                 state->data.size());
     HEDDLE_ASSIGN_OR_RETURN(const json fields, ParseJson(text, state->name));
@@ -101,9 +114,10 @@ class Nf4Matrix final : public QuantizedMatrix {
     HEDDLE_ASSIGN_OR_RETURN(const CheckpointTensor* map,
                             set->Need(tensor, name + ".quant_map", {"F32"}));
     HEDDLE_RETURN_IF_ERROR(set->ExpectShape(*map, {16}, "one value per code"));
-    const auto table = std::as_bytes(std::span(kernels::kNf4Values));
-    if (!std::equal(table.begin(), table.end(), map->data.begin())) {
-      return set->Error(*map, "is not the table of NF4");
+    const FloatView found(*map);
+    for (int64_t code = 0; code < 16; ++code) {  // zeros may have either sign
+      if (found[code] == kind_->values[static_cast<size_t>(code)]) continue;
+      return set->Error(*map, base::StrCat("is not the table of ", kind_->name));
     }
     return absl::OkStatus();
   }
@@ -131,6 +145,7 @@ class Nf4Matrix final : public QuantizedMatrix {
     return absl::OkStatus();
   }
 
+  const Kind* kind_ = &kKinds[0];
   int64_t block_size_ = kBlock;
   bool nested_ = false;
   FloatView largest_;  // per block, or per nested block
@@ -142,8 +157,8 @@ class Nf4Matrix final : public QuantizedMatrix {
 
 }  // namespace
 
-MatrixOr ReadNf4(const CheckpointTensor& tensor, TensorSet* set) {
-  auto matrix = std::make_unique<Nf4Matrix>();
+MatrixOr ReadFourBits(const CheckpointTensor& tensor, TensorSet* set) {
+  auto matrix = std::make_unique<FourBitMatrix>();
   HEDDLE_RETURN_IF_ERROR(matrix->Init(tensor, set));
   return std::unique_ptr<QuantizedMatrix>(std::move(matrix));
 }
