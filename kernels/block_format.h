@@ -126,7 +126,7 @@ inline constexpr float kNf4Values[16] = {-1.0f,
 
 // Magnitudes are a sixteenth and small integers over twelve, in the order of the codes' three bits.
 inline constexpr float kFp4Values[16] = {
-    0.0f,  0.0625f / 12,  8.0f / 12,  1.0f,  4.0f / 12,  6.0f / 12,  2.0f / 12,  3.0f / 12,
-    -0.0f, -0.0625f / 12, -8.0f / 12, -1.0f, -4.0f / 12, -6.0f / 12, -2.0f / 12, -3.0f / 12};
+    0.0f, 0.0625f / 12,  8.0f / 12,  1.0f,  4.0f / 12,  6.0f / 12,  2.0f / 12,  3.0f / 12,
+    0.0f, -0.0625f / 12, -8.0f / 12, -1.0f, -4.0f / 12, -6.0f / 12, -2.0f / 12, -3.0f / 12};
 
 }  // namespace heddle::kernels

@@ -205,7 +205,6 @@ TEST_CASE("Scales and zero points of the wrong count are refused by name", "[fil
                                                        {"awq_gemv", "m.qzeros"},
                                                        {"awq_gemv", "m.scales"},
                                                        {"awq_gemv_fast", "m.qzeros"},
-                                                       {"gptq_marlin_channel", "m.s"},
                                                        {"auto_round", "m.qzeros"},
                                                        {"fp8_block", "m.weight_scale_inv"},
                                                        {"nf4", "m.weight.absmax"},
@@ -326,6 +325,11 @@ TEST_CASE("Parts of newer layouts that mean nothing are refused by name", "[file
                        tensors->at("m.B").shape = {64, 32};
                      }),
              invalid, {"\"m.B\" has lines of 32 words"});
+  CheckError(ErrorOf("gptq_marlin",
+                     [](json*, auto* tensors) {
+                       tensors->at("m.s").shape = {4, 32};
+                     }),
+             invalid, {"\"m.s\" has shape [4, 32], expected [2, 64]"});
   CheckError(ErrorOf("awq_gemv_fast",
                      [](json* quantization, auto*) { (*quantization)["group_size"] = 48; }),
              invalid, {"\"m.qweight\" has 256 columns and groups of 48"});
