@@ -124,19 +124,34 @@ bool IsGenerationRoute(RouteId id) {
     case RouteId::kResponses:
     case RouteId::kCompactResponse:
     case RouteId::kMessages:
-    case RouteId::kEmbeddings:
-    case RouteId::kScore:
-    case RouteId::kRerank:
-    case RouteId::kClassify:
     case RouteId::kOllamaChat:
     case RouteId::kOllamaGenerate:
-    case RouteId::kOllamaEmbed:
-    case RouteId::kOllamaEmbeddings:
     case RouteId::kLlamaCompletion:
     case RouteId::kLlamaInfill:
     case RouteId::kKserveInfer:
     case RouteId::kContinueBranch:
     case RouteId::kScoreBranch:
+      return true;
+    default:
+      return IsEmbeddingRoute(id);
+  }
+}
+
+bool IsEmbeddingRoute(RouteId id) {
+  switch (id) {
+    case RouteId::kEmbeddings:
+    case RouteId::kScore:
+    case RouteId::kRerank:
+    case RouteId::kClassify:
+    case RouteId::kAnyRerank:
+    case RouteId::kTeiEmbed:
+    case RouteId::kTeiPredict:
+    case RouteId::kTeiSimilarity:
+    case RouteId::kTeiRoot:
+    case RouteId::kCohereEmbed:
+    case RouteId::kCohereEmbed2:
+    case RouteId::kOllamaEmbed:
+    case RouteId::kOllamaEmbeddings:
       return true;
     default:
       return false;

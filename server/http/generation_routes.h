@@ -18,6 +18,8 @@ namespace heddle::server {
 
 // Whether requests of a route run on the engine.
 bool IsGenerationRoute(RouteId id);
+// Those of them whose answer is made of pooled hidden states.
+bool IsEmbeddingRoute(RouteId id);
 
 struct Generation {
   std::unique_ptr<ApiRequest> request;

@@ -10,12 +10,14 @@
 #include "server/anthropic/messages_fields.h"
 #include "server/batch/batch_fields.h"
 #include "server/branches/branch_fields.h"
+#include "server/cohere/cohere_fields.h"
 #include "server/http/router.h"
 #include "server/json_writer.h"
 #include "server/kserve/infer_fields.h"
 #include "server/llamacpp/llama_fields.h"
 #include "server/ollama/ollama_fields.h"
 #include "server/openai/api_fields.h"
+#include "server/tei/tei_fields.h"
 
 namespace heddle::server {
 namespace {
@@ -31,6 +33,7 @@ struct RouteDoc {
   std::string_view stream_type = "text/event-stream";
   std::span<const Field> items;  // of an array that is the body, or a GET's answer
   std::string_view body_type = "application/json";
+  bool is_list = false;  // the answer is an array
 };
 
 // Routes in the form of other servers.
@@ -66,6 +69,14 @@ std::vector<RouteDoc> DocsOfOthers() {
        .stream_type = "application/x-ndjson"},
       {RouteId::kOllamaEmbed, fields::kOllamaEmbed, {"model", "embeddings"}},
       {RouteId::kOllamaEmbeddings, fields::kOllamaEmbeddings, {"embedding"}},
+      {RouteId::kAnyRerank, fields::kRerank, {}},
+      {.id = RouteId::kTeiEmbed, .body = fields::kTeiEmbed, .is_list = true},
+      {.id = RouteId::kTeiPredict, .body = fields::kTeiPredict, .is_list = true},
+      {.id = RouteId::kTeiSimilarity, .body = fields::kTeiSimilarity, .is_list = true},
+      {.id = RouteId::kTeiRoot, .body = fields::kTeiEmbed, .is_list = true},
+      {RouteId::kTeiInfo, {}, {"model_id", "model_type", "max_input_length"}},
+      {RouteId::kCohereEmbed, fields::kCohereEmbed, {"id", "embeddings", "texts", "meta"}},
+      {RouteId::kCohereEmbed2, fields::kCohereEmbed, {"id", "embeddings", "texts", "meta"}},
       {RouteId::kOllamaTags, {}, {"models"}},
       {RouteId::kOllamaRunning, {}, {"models"}},
       {RouteId::kOllamaShow, fields::kOllamaShow, {"details", "model_info", "capabilities"}},
@@ -342,6 +353,8 @@ void WriteContent(const RouteDoc& doc, JsonWriter* json) {
     json->Key("application/json").BeginObject().Key("schema").BeginObject();
     if (doc.members.empty() && !doc.items.empty()) {
       WriteItems(doc.items, json);
+    } else if (doc.is_list) {
+      json->Member("type", "array");
     } else {
       json->Member("type", "object").Key("required").BeginArray();
       for (std::string_view member : doc.members) json->String(member);

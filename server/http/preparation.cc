@@ -8,6 +8,7 @@
 #include "server/anthropic/messages_models.h"
 #include "server/anthropic/messages_request.h"
 #include "server/branches/branch_turns.h"
+#include "server/cohere/cohere_embed.h"
 #include "server/http/adapter_update.h"
 #include "server/http/background_exchange.h"
 #include "server/http/beam_exchange.h"
@@ -29,6 +30,7 @@
 #include "server/openai/embeddings.h"
 #include "server/openai/responses_request.h"
 #include "server/openai/tokenize.h"
+#include "server/tei/tei_routes.h"
 
 namespace heddle::server {
 namespace {
@@ -136,6 +138,20 @@ absl::StatusOr<EmbeddingRequest> ParseEmbedding(RouteId route, std::string_view 
       return ParseEmbeddingRequest(EmbeddingTask::kRerank, body, context);
     case RouteId::kClassify:
       return ParseEmbeddingRequest(EmbeddingTask::kClassify, body, context);
+    case RouteId::kAnyRerank:
+      return ParseAnyRerank(body, context);
+    case RouteId::kTeiEmbed:
+      return ParseTeiEmbed(body, context);
+    case RouteId::kTeiPredict:
+      return ParseTeiPredict(body, context);
+    case RouteId::kTeiSimilarity:
+      return ParseTeiSimilarity(body, context);
+    case RouteId::kTeiRoot:
+      return ParseTeiRoot(body, context);
+    case RouteId::kCohereEmbed:
+      return ParseCohereEmbed(/*version=*/1, body, context);
+    case RouteId::kCohereEmbed2:
+      return ParseCohereEmbed(/*version=*/2, body, context);
     case RouteId::kOllamaEmbed:
       return ParseOllamaEmbed(body, context);
     case RouteId::kOllamaEmbeddings:
@@ -218,6 +234,8 @@ MakeBody BodyMaker(RouteId id) {
       return without_body(LlamaProps);
     case RouteId::kTokenizerInfo:
       return without_body(TokenizerInfo);
+    case RouteId::kTeiInfo:
+      return without_body(TeiInfo);
     case RouteId::kBaseAdapters:
       return [](std::string_view, const RequestContext& context) {
         return absl::StatusOr<std::string>(BaseAdapterList(context));
@@ -294,12 +312,6 @@ class UnpackingPreparation final : public Preparation {
   const ContentCoding coding_;
   std::unique_ptr<Preparation> inner_;  // null until the body is unpacked
 };
-
-bool IsEmbeddingRoute(RouteId id) {
-  return id == RouteId::kEmbeddings || id == RouteId::kScore || id == RouteId::kRerank ||
-         id == RouteId::kClassify || id == RouteId::kOllamaEmbed ||
-         id == RouteId::kOllamaEmbeddings;
-}
 
 std::unique_ptr<Preparation> MakeOf(PreparationParts parts) {
   if (IsAdapterUpdate(parts.route)) return MakeAdapterUpdate(std::move(parts));

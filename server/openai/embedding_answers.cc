@@ -29,21 +29,6 @@ float Cosine(const std::vector<float>& a, const std::vector<float>& b) {
   return static_cast<float>(sum);
 }
 
-// How well each pair of texts fits.
-std::vector<float> Scores(const EmbeddingRequest& request,
-                          const std::vector<std::vector<float>>& values) {
-  std::vector<float> scores;
-  if (request.reads_pairs) {
-    for (const std::vector<float>& classes : values) scores.push_back(classes.front());
-    return scores;
-  }
-  for (size_t i = request.num_queries; i < values.size(); ++i) {
-    const auto& query = values[request.num_queries == 1 ? 0 : i - request.num_queries];
-    scores.push_back(Cosine(query, values[i]));
-  }
-  return scores;
-}
-
 void WriteUsage(const EmbeddingRequest& request, JsonWriter* json) {
   size_t tokens = 0;
   for (const GenerationRequest& generation : request.generations) {
@@ -51,18 +36,6 @@ void WriteUsage(const EmbeddingRequest& request, JsonWriter* json) {
   }
   json->Key("usage").BeginObject().Member("prompt_tokens", tokens);
   json->Member("total_tokens", tokens).EndObject();
-}
-
-void WriteEmbedding(const std::vector<float>& values, bool base64, JsonWriter* json) {
-  if (base64) {
-    std::string_view bytes(reinterpret_cast<const char*>(values.data()),
-                           values.size() * sizeof(float));
-    json->String(absl::Base64Escape(base::AbslView(bytes)));
-    return;
-  }
-  json->BeginArray();
-  for (float value : values) json->Number(value);
-  json->EndArray();
 }
 
 void WriteEmbeddings(const EmbeddingRequest& request,
@@ -79,7 +52,7 @@ void WriteEmbeddings(const EmbeddingRequest& request,
 void WriteScores(const EmbeddingRequest& request, const std::vector<std::vector<float>>& embeddings,
                  JsonWriter* json) {
   json->Member("object", "list").Member("model", request.model.shown).Key("data").BeginArray();
-  const std::vector<float> scores = Scores(request, embeddings);
+  const std::vector<float> scores = PairScores(request, embeddings);
   for (size_t i = 0; i < scores.size(); ++i) {
     json->BeginObject().Member("index", i).Member("object", "score");
     json->Key("score").Number(scores[i]).EndObject();
@@ -89,11 +62,8 @@ void WriteScores(const EmbeddingRequest& request, const std::vector<std::vector<
 
 void WriteRanking(const EmbeddingRequest& request,
                   const std::vector<std::vector<float>>& embeddings, JsonWriter* json) {
-  const std::vector<float> scores = Scores(request, embeddings);
-  std::vector<size_t> order(scores.size());
-  std::iota(order.begin(), order.end(), size_t{0});
-  std::stable_sort(order.begin(), order.end(),
-                   [&scores](size_t a, size_t b) { return scores[a] > scores[b]; });
+  const std::vector<float> scores = PairScores(request, embeddings);
+  std::vector<size_t> order = BestFirst(scores);
   if (request.top_n > 0 && request.top_n < order.size()) order.resize(request.top_n);
   json->Member("model", request.model.shown).Key("results").BeginArray();
   for (size_t index : order) {
@@ -122,6 +92,40 @@ void WriteClasses(const EmbeddingRequest& request, const std::vector<std::vector
 
 }  // namespace
 
+std::vector<float> PairScores(const EmbeddingRequest& request,
+                              const std::vector<std::vector<float>>& values) {
+  std::vector<float> scores;
+  if (request.reads_pairs) {
+    for (const std::vector<float>& classes : values) scores.push_back(classes.front());
+    return scores;
+  }
+  for (size_t i = request.num_queries; i < values.size(); ++i) {
+    const auto& query = values[request.num_queries == 1 ? 0 : i - request.num_queries];
+    scores.push_back(Cosine(query, values[i]));
+  }
+  return scores;
+}
+
+std::vector<size_t> BestFirst(const std::vector<float>& scores) {
+  std::vector<size_t> order(scores.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(order.begin(), order.end(),
+                   [&scores](size_t a, size_t b) { return scores[a] > scores[b]; });
+  return order;
+}
+
+void WriteEmbedding(const std::vector<float>& values, bool base64, JsonWriter* json) {
+  if (base64) {
+    std::string_view bytes(reinterpret_cast<const char*>(values.data()),
+                           values.size() * sizeof(float));
+    json->String(absl::Base64Escape(base::AbslView(bytes)));
+    return;
+  }
+  json->BeginArray();
+  for (float value : values) json->Number(value);
+  json->EndArray();
+}
+
 void FinishPooled(const EmbeddingRequest& request, std::vector<float>* values) {
   if (request.head != nullptr) *values = request.head->Apply(std::move(*values));
   if (request.reads_pairs || request.task == EmbeddingTask::kClassify) {
@@ -131,9 +135,9 @@ void FinishPooled(const EmbeddingRequest& request, std::vector<float>* values) {
   const auto size = static_cast<size_t>(request.dimensions);
   const bool is_cut = values->size() > size;
   if (is_cut) values->resize(size);
-  const bool scales = request.head == nullptr || request.head->output().normalize || is_cut ||
-                      request.task != EmbeddingTask::kEmbed;
-  if (scales) Normalize(values);
+  const bool usual = request.head == nullptr || request.head->output().normalize || is_cut;
+  const bool is_embedding = request.task == EmbeddingTask::kEmbed;
+  if (!is_embedding || request.normalize.value_or(usual)) Normalize(values);
 }
 
 std::string WriteOpenAiEmbeddings(const EmbeddingRequest& request,

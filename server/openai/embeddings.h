@@ -10,12 +10,14 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "engine/model/pooled_head.h"
+#include "server/json_writer.h"
 #include "server/openai/request_context.h"
 #include "server/request/json_input.h"
 
@@ -56,9 +58,18 @@ struct EmbeddingRequest {
   // `documents`.
   size_t num_queries = 1;
   std::vector<std::string> documents;  // empty: they are not returned
-  size_t top_n = 0;                    // 0: all
+  // kEmbed: whether vectors are scaled to length 1; none: as the model's folder says.
+  std::optional<bool> normalize;
+  size_t top_n = 0;  // 0: all
   EmbeddingWriter write = WriteOpenAiEmbeddings;
 };
+
+// Parts of answers, for writers of other APIs: how well each pair of texts fits; the indices of
+// scores, the best first; one vector, as numbers or as base64 of little-endian floats.
+std::vector<float> PairScores(const EmbeddingRequest& request,
+                              const std::vector<std::vector<float>>& values);
+std::vector<size_t> BestFirst(const std::vector<float>& scores);
+void WriteEmbedding(const std::vector<float>& values, bool base64, JsonWriter* json);
 
 // INVALID_ARGUMENT or NOT_FOUND, with param and code.
 absl::StatusOr<EmbeddingRequest> ParseEmbeddingRequest(EmbeddingTask task, std::string_view body,

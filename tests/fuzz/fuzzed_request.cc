@@ -10,10 +10,12 @@
 #include "base/message.h"
 #include "nlohmann/json.hpp"
 #include "server/anthropic/messages_fields.h"
+#include "server/cohere/cohere_fields.h"
 #include "server/kserve/infer_fields.h"
 #include "server/llamacpp/llama_fields.h"
 #include "server/ollama/ollama_fields.h"
 #include "server/openai/api_fields.h"
+#include "server/tei/tei_fields.h"
 
 namespace heddle::test {
 namespace {
@@ -52,6 +54,13 @@ const FuzzedRoute kRoutes[] = {
     {"GET", "/tokenizer_info", {}},
     {"POST", "/api/chat", fields::kOllamaChat},
     {"POST", "/api/generate", fields::kOllamaGenerate},
+    {"POST", "/embed", fields::kTeiEmbed},
+    {"POST", "/predict", fields::kTeiPredict},
+    {"POST", "/similarity", fields::kTeiSimilarity},
+    {"POST", "/rerank", fields::kTeiRerank},
+    {"POST", "/", fields::kTeiEmbed},
+    {"POST", "/v1/embed", fields::kCohereEmbed},
+    {"GET", "/info", {}},
     {"POST", "/api/embed", fields::kOllamaEmbed},
     {"POST", "/api/embeddings", fields::kOllamaEmbeddings},
     {"POST", "/api/show", fields::kOllamaShow},

@@ -17,6 +17,8 @@
 #include "server/anthropic/messages_request.h"
 #include "server/branches/branch_fields.h"
 #include "server/branches/branch_requests.h"
+#include "server/cohere/cohere_embed.h"
+#include "server/cohere/cohere_fields.h"
 #include "server/kserve/infer_fields.h"
 #include "server/kserve/infer_request.h"
 #include "server/llamacpp/llama_fields.h"
@@ -31,6 +33,8 @@
 #include "server/openai/request_parts.h"
 #include "server/openai/responses_request.h"
 #include "server/openai/tokenize.h"
+#include "server/tei/tei_fields.h"
+#include "server/tei/tei_routes.h"
 #include "tests/server/fake_generation.h"
 #include "tests/server/openai/api_parser.h"
 #include "tests/support/paths.h"
@@ -123,9 +127,10 @@ auto OnBranches(Call call) {
   };
 }
 
-// The same for a model with these classes.
-absl::Status ParseForClasses(EmbeddingTask task, std::vector<std::string> labels,
-                             const std::string& body, const RequestContext& context) {
+// Calls `parse` with the context of a model with these classes.
+template <typename Parse>
+absl::Status WithClasses(std::vector<std::string> labels, const RequestContext& context,
+                         const Parse& parse) {
   server::ServedModel model = *context.model;
   engine::PooledOutput output;
   output.labels = std::move(labels);
@@ -133,7 +138,20 @@ absl::Status ParseForClasses(EmbeddingTask task, std::vector<std::string> labels
       output, std::vector<engine::PooledHead::Layer>(), /*hidden=*/2);
   RequestContext of_classes = context;
   of_classes.model = &model;
-  return server::ParseEmbeddingRequest(task, body, of_classes).status();
+  return parse(of_classes);
+}
+
+absl::Status ParseForClasses(EmbeddingTask task, std::vector<std::string> labels,
+                             const std::string& body, const RequestContext& context) {
+  return WithClasses(std::move(labels), context, [&](const RequestContext& of_classes) {
+    return server::ParseEmbeddingRequest(task, body, of_classes).status();
+  });
+}
+
+absl::Status ParsePrediction(const std::string& body, const RequestContext& context) {
+  return WithClasses({"no", "yes"}, context, [&](const RequestContext& of_classes) {
+    return server::ParseTeiPredict(body, of_classes).status();
+  });
 }
 
 absl::Status ParseClassify(const std::string& body, const RequestContext& context) {
@@ -207,6 +225,17 @@ std::vector<RouteUnderTest> Routes() {
        StatusOf(server::ParseOllamaChat)},
       {"ollama generate", fields::kOllamaGenerate, R"({"prompt":"x"})",
        StatusOf(server::ParseOllamaGenerate)},
+      {"tei embed", fields::kTeiEmbed, R"({"inputs":"x"})", StatusOf(server::ParseTeiEmbed)},
+      {"tei predict", fields::kTeiPredict, R"({"inputs":"x"})", ParsePrediction},
+      {"tei rerank", fields::kTeiRerank, R"({"query":"x","texts":["y"]})",
+       StatusOf(server::ParseAnyRerank)},
+      {"tei similarity", fields::kTeiSimilarity,
+       R"({"inputs":{"source_sentence":"x","sentences":["y"]}})",
+       StatusOf(server::ParseTeiSimilarity)},
+      {"cohere embed", fields::kCohereEmbed, R"({"texts":["x"]})",
+       [](const std::string& body, const RequestContext& context) {
+         return server::ParseCohereEmbed(2, body, context).status();
+       }},
       {"ollama embed", fields::kOllamaEmbed, R"({"input":"x"})",
        StatusOf(server::ParseOllamaEmbed)},
       {"ollama embeddings", fields::kOllamaEmbeddings, R"({"prompt":"x"})",
