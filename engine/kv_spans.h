@@ -15,6 +15,15 @@ struct KvSpan {
   int32_t num_tokens;
 };
 
+// `num_tokens` positions of a context, one behind the other in its list of spans, whose keys are
+// those of positions from `position` on: where positions are not places in the list. Rows see them
+// as if their own positions were larger by `turn` (kernels::ContextPiece).
+struct ContextPiece {
+  int32_t num_tokens = 0;
+  Position position = 0;
+  int32_t turn = 0;
+};
+
 // The place of one new token's key and value.
 struct KvSlot {
   PageId page;

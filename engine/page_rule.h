@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <span>
 
 namespace heddle::engine {
@@ -30,27 +31,36 @@ struct PageRule {
     return std::min(tokens, int64_t{window} + grain + step_tokens + 3 * int64_t{page_tokens});
   }
 
+  // `passable` that windows pass all of a sequence.
+  static constexpr int64_t kAll = std::numeric_limits<int64_t>::max();
+
   // The most pages that a sequence of `tokens` holds in one group, and over all of them; `windows`
-  // has one entry for each group (0: no window).
-  int64_t MostPagesOf(int64_t tokens, std::span<const int32_t> windows, size_t group) const {
+  // has one entry for each group (0: no window). Windows pass the first `passable` tokens alone:
+  // nothing behind them is given back.
+  int64_t MostPagesOf(int64_t tokens, std::span<const int32_t> windows, size_t group,
+                      int64_t passable = kAll) const {
     const int32_t grain =
         GrainOf(static_cast<int64_t>(group), static_cast<int64_t>(windows.size()));
-    return (MostHeld(tokens, windows[group], grain) + page_tokens - 1) / page_tokens;
+    const int64_t held = MostHeld(std::min(tokens, passable), windows[group], grain) +
+                         std::max<int64_t>(0, tokens - passable);
+    return (held + page_tokens - 1) / page_tokens;
   }
-  int64_t MostPages(int64_t tokens, std::span<const int32_t> windows) const {
+  int64_t MostPages(int64_t tokens, std::span<const int32_t> windows,
+                    int64_t passable = kAll) const {
     int64_t pages = 0;
     for (size_t group = 0; group < windows.size(); ++group) {
-      pages += MostPagesOf(tokens, windows, group);
+      pages += MostPagesOf(tokens, windows, group, passable);
     }
     return pages;
   }
 
   // The longest sequence, up to `limit`, that holds at most `num_pages`.
-  int32_t LongestWithin(int64_t num_pages, std::span<const int32_t> windows, int32_t limit) const {
+  int32_t LongestWithin(int64_t num_pages, std::span<const int32_t> windows, int32_t limit,
+                        int64_t passable = kAll) const {
     int32_t fits = 0;
     for (int32_t beyond = limit; fits < beyond;) {  // bisection: MostPages never decreases
       const int32_t middle = beyond - (beyond - fits) / 2;
-      if (MostPages(middle, windows) <= num_pages) {
+      if (MostPages(middle, windows, passable) <= num_pages) {
         fits = middle;
       } else {
         beyond = middle - 1;

@@ -67,6 +67,12 @@ struct SequenceSlice {
   int32_t second_begin = -1;      // the first of its rows whose token has the type 1; -1: none
   // The row that models with segment embeddings add to keys and values of its rows.
   int32_t segment = 0;
+  // Pieces [piece_begin, piece_begin + num_pieces) of the plan: all positions of the spans, those
+  // included that are missing at the front of a group, and in the last piece its rows. 0 pieces:
+  // the positions are 0, 1, 2 and so on, or no layer needs to know them
+  // (ExecutorLimits::reads_pieces).
+  int32_t piece_begin = 0;
+  int32_t num_pieces = 0;
   // While a sequence's list of spans has the same version in two plans, their spans are the same up
   // to the last one of the shorter list, so that nobody has to compare them. 0: unknown.
   uint64_t list_version = 0;
@@ -163,6 +169,7 @@ struct StepPlan {
   std::vector<KvSlot> kv_slots;          // [n_tokens]
   std::vector<KvSpan> spans;             // [sum of num_spans]
   std::vector<uint64_t> ancestor_masks;  // [sum of num_masks]
+  std::vector<ContextPiece> pieces;      // [sum of num_pieces]
   std::vector<SequenceSlice> sequences;  // [n_seqs], in row order
   std::vector<SampleRow> samples;        // [n_samples]
   std::vector<ScoreRow> scores;          // [n_scores]
@@ -197,6 +204,7 @@ struct StepPlan {
     visit(plan.kv_slots);
     visit(plan.spans);
     visit(plan.ancestor_masks);
+    visit(plan.pieces);
     visit(plan.sequences);
     visit(plan.samples);
     visit(plan.scores);

@@ -24,6 +24,17 @@ struct BatchSpans {
 
 inline constexpr int32_t kMaxTreeRows = 64;
 
+// Consecutive positions of a sequence's span list whose keys were computed as those of positions
+// `position`, `position` + 1 and so on. A row sees them as if its own position were larger by
+// `turn`: so far its query is rotated further (AttentionArgs::rotation), and from there a window
+// counts back. Sources: Yang et al., "Multiverse", 2025 (branches side by side begin at one
+// position); Rodionov et al., "Hogwild! Inference", 2025 (blocks of other workers).
+struct ContextPiece {
+  int32_t num_tokens = 0;
+  int32_t position = 0;
+  int32_t turn = 0;
+};
+
 struct HostBatch {
   std::span<const int32_t> token_ids;    // [n_tokens]
   std::span<const int32_t> positions;    // [n_tokens], for RoPE and learned positions
@@ -51,12 +62,23 @@ struct HostBatch {
   std::span<const int32_t> token_types = {};
   // [n_tokens] the segment of each row, Ops::AddSegments; empty: all are 0.
   std::span<const int32_t> segments = {};
+  // [n_seqs + 1] into pieces, or empty: no sequence has any. A sequence with pieces is made of
+  // them, in order, and its rows are in the last one. Where the window of a group has passed its
+  // front, context_len is less than the sum: the first positions of the pieces are missing.
+  // Sequences with pieces are no trees. Only on devices with Device::has_pieces().
+  std::span<const int32_t> piece_begin = {};
+  std::span<const ContextPiece> pieces = {};
   // Groups 1, 2, ...; the spans above are those of group 0.
   std::span<const BatchSpans> more_groups = {};
 
   int32_t n_tokens() const { return static_cast<int32_t>(token_ids.size()); }
   int32_t n_seqs() const { return static_cast<int32_t>(context_len.size()); }
   int32_t n_groups() const { return static_cast<int32_t>(more_groups.size()) + 1; }
+  std::span<const ContextPiece> PiecesOf(int32_t seq) const {
+    if (piece_begin.empty()) return {};
+    return pieces.subspan(static_cast<size_t>(piece_begin[seq]),
+                          static_cast<size_t>(piece_begin[seq + 1] - piece_begin[seq]));
+  }
   bool IsTree(int32_t seq) const { return !tree_mask.empty() && tree_mask[q_begin[seq]] != 0; }
 
   // The batch as the layers of a group see it: that group's spans replace those of group 0.

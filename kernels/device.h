@@ -85,6 +85,8 @@ class Device {
   virtual bool has_attention_both_ways() const { return false; }
   // Whether it has Ops::AddSegments.
   virtual bool has_segments() const { return false; }
+  // Whether its attention knows HostBatch::pieces.
+  virtual bool has_pieces() const { return false; }
   // Memory that Pack takes for one row of a matrix of `dtype`. REQUIRES: cols in whole blocks.
   virtual int64_t PackedRowBytes(DType dtype, int64_t cols) const { return RowBytes(dtype, cols); }
   // Measures its peak rates now, in memory that it already has; blocks for some 30 ms.

@@ -124,6 +124,13 @@ struct RopeKvWriteArgs {
   KvCacheView cache;
 };
 
+// How a layer rotates its queries, for those that are rotated further for a piece of the context:
+// the angles grow in proportion to the position.
+struct QueryRotation {
+  std::span<const float> inv_freq;  // [rotary_dim / 2]
+  RopeLayout layout = RopeLayout::kHalf;
+};
+
 // Softmax(q k^T * scale) v over the spans of each sequence, causal within the step's own rows (see
 // batch.h). Query head h reads KV head h / (n_heads / n_kv_heads).
 // Sources: Dao et al. 2022 (FlashAttention), Kwon et al. 2023 (paged), Ainslie et al. 2023 (GQA).
@@ -147,6 +154,8 @@ struct AttentionArgs {
   float* lse = nullptr;          // [n, n_heads] log-sum-exp of the scores and the sink, or nullptr:
                                  // out * exp(lse) is the sum of exp(score) * v, so that parts of
                                  // a context merge exactly (the sink belongs to one of the parts)
+  // For batches with pieces that have a turn; nullptr: the layer rotates nothing.
+  const QueryRotation* rotation = nullptr;
 };
 
 // A gated short convolution, over positions and for each channel alone:

@@ -110,6 +110,34 @@ absl::Status CheckSegments(const HostBatch& batch) {
   return absl::OkStatus();
 }
 
+// Checks that pieces have each sequence's positions, and those of its rows in the last one.
+absl::Status CheckPieces(const HostBatch& batch) {
+  if (batch.piece_begin.empty()) return absl::OkStatus();
+  HEDDLE_RETURN_IF_ERROR(
+      CheckSize("piece_begin", batch.piece_begin.size(), batch.context_len.size() + 1));
+  HEDDLE_RETURN_IF_ERROR(CheckOffsets("piece_begin", batch.piece_begin, batch.pieces.size()));
+  for (int32_t s = 0; s < batch.n_seqs(); ++s) {
+    const std::span<const ContextPiece> pieces = batch.PiecesOf(s);
+    if (pieces.empty()) continue;
+    const int32_t rows = batch.q_begin[s + 1] - batch.q_begin[s];
+    int64_t tokens = 0;
+    bool good = (rows == 0 || !batch.IsTree(s)) && pieces.back().num_tokens >= rows;
+    for (const ContextPiece& piece : pieces) {
+      good = good && piece.num_tokens > 0 && piece.position >= 0;
+      tokens += piece.num_tokens;
+    }
+    for (int32_t group = 0; group < batch.n_groups(); ++group) {
+      const int64_t passed = tokens - batch.OfGroup(group).context_len[s];
+      good = good && passed >= 0 && passed + rows <= tokens;
+    }
+    if (good) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("batch: the pieces of sequence ", s, " have ", tokens,
+                     " positions, which are not those of its spans and its ", rows, " rows"));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckDraws(const HostBatch& batch) {
   if (batch.draw_of_row.empty()) return absl::OkStatus();
   HEDDLE_RETURN_IF_ERROR(
@@ -134,6 +162,7 @@ absl::Status Check(const HostBatch& batch) {
   HEDDLE_RETURN_IF_ERROR(CheckAdapters(batch));
   HEDDLE_RETURN_IF_ERROR(CheckTypes(batch));
   HEDDLE_RETURN_IF_ERROR(CheckSegments(batch));
+  HEDDLE_RETURN_IF_ERROR(CheckPieces(batch));
   HEDDLE_RETURN_IF_ERROR(CheckDraws(batch));
   for (int32_t row : batch.logit_rows) {
     if (row < 0 || row >= batch.n_tokens()) {
@@ -177,6 +206,8 @@ absl::Status OwnedBatch::Assign(const HostBatch& batch) {
   adapter_slot_.assign(batch.adapter_slot.begin(), batch.adapter_slot.end());
   token_types_.assign(batch.token_types.begin(), batch.token_types.end());
   segments_.assign(batch.segments.begin(), batch.segments.end());
+  pieces_.assign(batch.pieces.begin(), batch.pieces.end());
+  piece_begin_.assign(batch.piece_begin.begin(), batch.piece_begin.end());
   // Reserves first, because the spans below must not move.
   int32s_.reserve(batch.token_ids.size() + batch.positions.size() + batch.q_begin.size() +
                   batch.logit_rows.size() + NumSpanNumbers(batch));
@@ -194,7 +225,9 @@ absl::Status OwnedBatch::Assign(const HostBatch& batch) {
            .draw_of_row = draw_of_row_,
            .adapter_slot = adapter_slot_,
            .token_types = token_types_,
-           .segments = segments_};
+           .segments = segments_,
+           .piece_begin = piece_begin_,
+           .pieces = pieces_};
   for (const BatchSpans& group : batch.more_groups) {
     more_groups_.push_back({.kv_slot = KeepSlots(group.kv_slot),
                             .span_begin = Keep(group.span_begin),

@@ -32,6 +32,8 @@ class OwnedBatch {
   std::vector<int32_t> adapter_slot_;
   std::vector<int32_t> token_types_;
   std::vector<int32_t> segments_;
+  std::vector<ContextPiece> pieces_;
+  std::vector<int32_t> piece_begin_;
   std::vector<BatchSpans> more_groups_;
   HostBatch view_;
 };

@@ -45,7 +45,8 @@ void ReserveAnswer(RequestState* request, const SchedulerLimits& limits) {
     branch.generated.reserve(static_cast<size_t>(growth));
     for (int32_t group = 0; group < branch.tables.num_groups(); ++group) {
       const int64_t pages =
-          rule.MostPagesOf(prompt + growth, options.windows, static_cast<size_t>(group));
+          rule.MostPagesOf(prompt + growth, options.windows, static_cast<size_t>(group),
+                           request->layout.first_end());
       branch.tables[group].Reserve(static_cast<int32_t>(pages) * options.page_tokens,
                                    options.page_tokens);
     }

@@ -202,16 +202,34 @@ ContextLayout ContextLayout::First(int32_t num_places) const {
   return first;
 }
 
+void ContextLayout::AddPieces(int32_t place, int32_t end,
+                              std::vector<engine::ContextPiece>* pieces) const {
+  const size_t first = pieces->size();
+  const size_t last = PartAt(place);
+  engine::Position next = 0;  // behind the piece before
+  for (size_t i = 0; i <= last; ++i) {
+    if (IsHidden(parts_[last].hidden, static_cast<int32_t>(i))) continue;
+    const int32_t count = (i == last ? end : ends_[i]) - parts_[i].begin;
+    if (pieces->size() > first && parts_[i].position == next) {
+      pieces->back().num_tokens += count;
+    } else {
+      pieces->push_back({.num_tokens = count, .position = parts_[i].position});
+    }
+    next = parts_[i].position + count;
+  }
+  if (pieces->size() == first + 1) pieces->pop_back();
+}
+
 int32_t ContextLayout::AddSeen(std::span<const engine::KvSpan> spans, int32_t place, int32_t end,
-                               std::vector<engine::KvSpan>* seen) const {
+                               std::vector<engine::KvSpan>* seen, int32_t num_dropped) const {
   const size_t last = PartAt(place);
   int32_t sum = 0;
   for (size_t i = 0; i <= last; ++i) {
     if (IsHidden(parts_[last].hidden, static_cast<int32_t>(i))) continue;
     const int32_t part_end = i == last ? end : ends_[i];
-    for (int32_t at = parts_[i].begin; at < part_end; at += page_tokens_) {
+    for (int32_t at = std::max(parts_[i].begin, num_dropped); at < part_end; at += page_tokens_) {
       const int32_t count = std::min(page_tokens_, part_end - at);
-      seen->push_back({spans[static_cast<size_t>(at / page_tokens_)].page, count});
+      seen->push_back({spans[static_cast<size_t>((at - num_dropped) / page_tokens_)].page, count});
       sum += count;
     }
   }

@@ -89,10 +89,14 @@ class ContextLayout {
   // The layout of the first places.
   ContextLayout First(int32_t num_places) const;
 
-  // Adds to *seen what a row at `place` sees of `spans`, pages of the places [0, end), `place` <
-  // `end` in one part with it: a span of each page, but for those of hidden parts. Returns the sum.
+  // Adds to *seen what a row at `place` sees of `spans`, pages of the places [num_dropped, end),
+  // `place` < `end` in one part with it: a span of each page, but for those of hidden parts.
+  // Returns the sum. REQUIRES: num_dropped counts whole pages of the first part.
   int32_t AddSeen(std::span<const engine::KvSpan> spans, int32_t place, int32_t end,
-                  std::vector<engine::KvSpan>* seen) const;
+                  std::vector<engine::KvSpan>* seen, int32_t num_dropped = 0) const;
+  // Adds to *pieces those that a row at `place` sees of the places [0, end): parts that go on where
+  // the one before ends are one piece. Adds none if the positions are 0, 1, 2 and so on.
+  void AddPieces(int32_t place, int32_t end, std::vector<engine::ContextPiece>* pieces) const;
 
  private:
   static constexpr int32_t kOpen = std::numeric_limits<int32_t>::max();

@@ -66,6 +66,7 @@ void KeptContexts::Join(const ContextJoin& join) {
   if (first == contexts_.end()) return;
   Context joined = first->second;
   Cut(joined.layout.PlaceOf(join.at), &joined);
+  ForgetPassed(join.at, &joined);
   const ContextLayout layout(join.parts, pool_.page_tokens());
   std::vector<TokenId> tokens = join.tokens;
   layout.AddHoles(&tokens);
@@ -87,10 +88,27 @@ void KeptContexts::Join(const ContextJoin& join) {
   Insert(join.to, std::move(joined));
 }
 
+// Forgets the pages of groups that have given back more than the window of a row behind the first
+// `length` tokens has passed.
+void KeptContexts::ForgetPassed(int32_t length, Context* context) const {
+  const int32_t next = std::min(context->layout.PlaceOf(length), context->layout.first_end());
+  for (int32_t group = 0; group < limits_.num_groups; ++group) {
+    KeptTable& table = context->tables[group];
+    if (table.num_dropped > FirstSeen(group, next)) table = {};
+  }
+}
+
+// The first place that the row behind `place` sees, which may be in the first part alone.
+int32_t KeptContexts::FirstSeen(int32_t group, int32_t place) const {
+  const int32_t window = limits_.options.windows[group];
+  return window == 0 ? 0 : std::max(0, place + 1 - window);
+}
+
 // Makes `table`, of the first `end` places, one of whole pages: holes behind what is there, and
 // pages that are not there.
 void KeptContexts::FillPages(int32_t end, KeptTable* table) const {
   const int32_t page_tokens = pool_.page_tokens();
+  end -= table->num_dropped;
   const auto pages = static_cast<size_t>((end + page_tokens - 1) / page_tokens);
   if (table->spans.size() == pages && pages > 0) {
     KeptSpan& last = table->spans.back();
@@ -126,8 +144,10 @@ void KeptContexts::JoinOne(const Context& child, int32_t at, int32_t before, int
     const std::vector<KeptSpan>& spans = child.tables[group].spans;
     std::vector<KeptSpan>& all = joined->tables[group].spans;
     FillPages(before, &joined->tables[group]);
+    const int32_t kept_from = own - child.tables[group].num_dropped;
+    if (kept_from < 0) continue;  // a window has passed the fork
     int32_t left = same;
-    for (auto i = static_cast<size_t>(own / page_tokens); i < spans.size() && left > 0; ++i) {
+    for (auto i = static_cast<size_t>(kept_from / page_tokens); i < spans.size() && left > 0; ++i) {
       all.push_back(spans[i]);
       all.back().num_tokens = std::min(left, all.back().num_tokens);
       left -= page_tokens;
@@ -192,7 +212,8 @@ double KeptContexts::Credit(PageId page, double evicted_last) {
 
 // The positions of a group's table that can be taken over, at most `wanted`: as many as are there
 // from the start of the window that the next row sees.
-int32_t KeptContexts::NumThere(const KeptTable& table, int32_t group, int32_t wanted) const {
+int32_t KeptContexts::NumThere(const Context& context, int32_t group, int32_t wanted) const {
+  const KeptTable& table = context.tables[group];
   int32_t end = table.num_dropped;
   for (const KeptSpan& span : table.spans) {
     if (end >= wanted || !IsThere(span)) break;
@@ -201,8 +222,7 @@ int32_t KeptContexts::NumThere(const KeptTable& table, int32_t group, int32_t wa
     if (span.num_tokens < pool_.page_tokens()) break;
   }
   end = std::min(end, wanted);
-  const int32_t window = limits_.options.windows[group];
-  const int32_t first_seen = window == 0 ? 0 : std::max(0, end + 1 - window);
+  const int32_t first_seen = FirstSeen(group, std::min(end, context.layout.first_end()));
   return table.num_dropped <= first_seen ? end : 0;
 }
 
@@ -232,7 +252,7 @@ int32_t KeptContexts::NumHeld(ContextId id, const Sequence& sequence, int32_t wa
   for (bool is_same = false; !is_same && held > 0;) {
     is_same = true;
     for (int32_t group = 0; group < limits_.num_groups; ++group) {
-      const int32_t there = NumThere(context.tables[group], group, held);
+      const int32_t there = NumThere(context, group, held);
       is_same = is_same && there == held;
       held = there;
     }
@@ -261,10 +281,14 @@ bool KeptContexts::TakeMore(ContextId id, int32_t wanted, Sequence* sequence) co
   const Context& context = found->second;
   const int32_t same = NumSame(context, *sequence, wanted);
   int32_t end = same;
-  const auto first = static_cast<size_t>(begin / pool_.page_tokens());
+  // The first span of a table from `begin` on.
+  const auto first_of = [&](const KeptTable& table) {
+    return static_cast<size_t>((begin - table.num_dropped) / pool_.page_tokens());
+  };
   for (const KeptTable& table : context.tables) {
+    if (table.num_dropped > begin) return false;
     int32_t there = begin;
-    for (size_t i = first; i < table.spans.size() && table.num_dropped == 0; ++i) {
+    for (size_t i = first_of(table); i < table.spans.size(); ++i) {
       if (!IsThere(table.spans[i])) break;
       there += table.spans[i].num_tokens;
       if (table.spans[i].num_tokens < pool_.page_tokens()) break;
@@ -274,7 +298,7 @@ bool KeptContexts::TakeMore(ContextId id, int32_t wanted, Sequence* sequence) co
   if (end <= begin) return false;
   for (int32_t group = 0; group < limits_.num_groups; ++group) {
     PageTable& table = sequence->tables[group];
-    for (size_t i = first; table.num_tokens() < end; ++i) {
+    for (size_t i = first_of(context.tables[group]); table.num_tokens() < end; ++i) {
       const KeptSpan& span = context.tables[group].spans[i];
       table.AppendShared(span.page, std::min(end - table.num_tokens(), span.num_tokens), &pool_);
     }

@@ -109,7 +109,9 @@ class KeptContexts final : private PageOwner {
   void Leave(const Context& context);
   bool IsThere(const KeptSpan& span) const;
   int32_t NumSame(const Context& context, const Sequence& sequence, int32_t wanted) const;
-  int32_t NumThere(const KeptTable& table, int32_t group, int32_t wanted) const;
+  int32_t NumThere(const Context& context, int32_t group, int32_t wanted) const;
+  int32_t FirstSeen(int32_t group, int32_t place) const;
+  void ForgetPassed(int32_t length, Context* context) const;
 
   const SchedulerLimits& limits_;
   PageAllocator& pool_;

@@ -38,7 +38,7 @@ engine::GroupSpans::Range WriteSpans(const ContextLayout& layout, const PageTabl
     version = table.version();
   } else {
     const int32_t end = table.num_tokens();
-    context_tokens = layout.AddSeen(table.spans(), end - count, end, spans);
+    context_tokens = layout.AddSeen(table.spans(), end - count, end, spans, table.num_dropped());
   }
   return {begin, static_cast<int32_t>(spans->size()) - begin, context_tokens, version};
 }
@@ -129,8 +129,9 @@ engine::SliceKind SliceKindOf(const Sequence& sequence) {
   return is_prompt ? engine::SliceKind::kPrompt : engine::SliceKind::kDecode;
 }
 
-int32_t WriteSlice(Sequence* writable, int32_t page_tokens, StepPlan* plan,
+int32_t WriteSlice(Sequence* writable, const SchedulerLimits& limits, StepPlan* plan,
                    engine::StepLocals* locals) {
+  const int32_t page_tokens = limits.options.page_tokens;
   Begin(writable, plan, locals);
   const Sequence& sequence = *writable;
   const PageTable& table = sequence.tables[0];
@@ -139,6 +140,10 @@ int32_t WriteSlice(Sequence* writable, int32_t page_tokens, StepPlan* plan,
   int32_t first_row = static_cast<int32_t>(plan->token_ids.size());
   const ContextLayout& layout = sequence.request->layout;
   const engine::GroupSpans::Range range = WriteSpans(layout, table, count, &plan->spans);
+  const auto first_piece = static_cast<int32_t>(plan->pieces.size());
+  if (limits.counts_positions && !layout.is_plain()) {
+    layout.AddPieces(end - count, end, &plan->pieces);
+  }
   plan->sequences.push_back({.id = sequence.id,
                              .kind = SliceKindOf(sequence),
                              .token_begin = first_row,
@@ -150,6 +155,8 @@ int32_t WriteSlice(Sequence* writable, int32_t page_tokens, StepPlan* plan,
                              .next_token = sequence.TokenAt(end),
                              .second_begin = SecondBegin(sequence, end - count, end),
                              .segment = layout.SegmentAt(end - count),
+                             .piece_begin = first_piece,
+                             .num_pieces = static_cast<int32_t>(plan->pieces.size()) - first_piece,
                              .list_version = range.list_version});
   for (int32_t place = end - count; place < end; ++place) {
     plan->token_ids.push_back(sequence.TokenAt(place));

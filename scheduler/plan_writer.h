@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "engine/step.h"
+#include "scheduler/scheduler_limits.h"
 #include "scheduler/sequence.h"
 
 namespace heddle::scheduler {
@@ -16,7 +17,7 @@ engine::SliceKind SliceKindOf(const Sequence& sequence);
 // scores that its request wants of these rows. Returns the plan's row of the last one.
 // Both functions announce a new sequence to the executor (and set `begun`); its grammar goes to
 // `locals`.
-int32_t WriteSlice(Sequence* sequence, int32_t page_tokens, engine::StepPlan* plan,
+int32_t WriteSlice(Sequence* sequence, const SchedulerLimits& limits, engine::StepPlan* plan,
                    engine::StepLocals* locals);
 
 // Appends the slots of the last `num_ahead` positions of the tables, and sets `ahead_slot`.

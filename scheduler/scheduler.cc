@@ -57,8 +57,6 @@ void Scheduler::Add(GenerationRequest request, int64_t now_us) {
   state->request = std::move(request);
   const AdapterUse& adapter = state->request.adapter;
   const int32_t adapter_pages = adapter.id == engine::AdapterId{} ? 0 : adapter.num_pages;
-  state->max_context =
-      adapter_pages > 0 ? MaxContext(limits_.options, adapter_pages) : limits_.max_context;
   for (int32_t b = 0; b < state->live_branches; ++b) {
     Sequence& branch = state->branches[b];
     branch.id = SequenceId{++last_sequence_id_};
@@ -68,6 +66,10 @@ void Scheduler::Add(GenerationRequest request, int64_t now_us) {
     if (state->request.keep != ContextId{}) keepers_[ContextOf(branch)] = &branch;
   }
   if (!state->request.parts.empty()) Place(state.get());
+  const bool is_usual = adapter_pages == 0 && state->layout.is_plain();
+  state->max_context = is_usual ? limits_.max_context
+                                : SchedulerLimits::MaxContext(limits_.options, adapter_pages,
+                                                              state->layout.first_end());
   state->num_scored = state->request.first_score;
   prefixes_.HashPrompt(state.get());
   const auto [added, is_new] = requests_.emplace(id, std::move(state));

@@ -56,7 +56,7 @@ class Scheduler {
 
   // INVALID_ARGUMENT if the request could never run with these options; says what would fit.
   static absl::Status Validate(const GenerationRequest& request, const SchedulerOptions& options);
-  // The most positions of a sequence, beside an adapter of `adapter_pages`.
+  // The most positions of a sequence, beside an adapter of `adapter_pages`, in plain order.
   static int32_t MaxContext(const SchedulerOptions& options, int32_t adapter_pages = 0) {
     return SchedulerLimits::MaxContext(options, adapter_pages);
   }

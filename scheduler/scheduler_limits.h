@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "scheduler/page_allocator.h"
@@ -16,8 +17,10 @@ struct SchedulerLimits {
 
   // The most positions that one sequence can have: the model's limit or the pool's. Where all
   // layers have windows, a pool that holds one window and one step's rows holds any context.
-  // An adapter leaves fewer pages to its sequence.
-  static int32_t MaxContext(const SchedulerOptions& options, int32_t adapter_pages = 0);
+  // An adapter leaves fewer pages to its sequence, and windows pass no more than the first
+  // `first_end` places (ContextLayout::first_end).
+  static int32_t MaxContext(const SchedulerOptions& options, int32_t adapter_pages = 0,
+                            int32_t first_end = std::numeric_limits<int32_t>::max());
 
   // Pages that `sequence` still needs until its tokens are computed. With a window it gives others
   // back meanwhile, and never holds more than PageRule says.
@@ -43,6 +46,7 @@ struct SchedulerLimits {
   const int32_t max_running;        // sequences
   const int32_t num_groups;         // of layers, each with a page table per sequence
   const bool has_windows;           // some group gives pages back
+  const bool counts_positions;      // SchedulerOptions::counts_positions
   std::vector<int32_t> most_pages;  // [groups] pages that one sequence holds at most
 };
 

@@ -2,6 +2,7 @@
 // branches, notes on what a plan decided, and statistics. Plain data.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <span>
@@ -30,6 +31,8 @@ struct SchedulerOptions {
   int32_t state_groups = 0;            // ExecutorLimits::state_groups
   bool state_is_snapshot = false;      // ExecutorLimits::state_is_snapshot
   int32_t segments = 0;                // ExecutorLimits::segments
+  bool layers_have_windows = false;    // ExecutorLimits::layers_have_windows
+  bool reads_pieces = false;           // ExecutorLimits::reads_pieces
   bool whole_prompts = false;          // ExecutorLimits::whole_prompts
   int32_t max_step_tokens = 0;         // rows per plan
   int32_t max_step_seqs = 0;           // sequences per plan, and running at a time
@@ -61,6 +64,12 @@ struct SchedulerOptions {
   int32_t adapter_load_pages = 8;
   // The time to load one page: what it costs to lose one. The unit is that of StepBudget::PageUs.
   double adapter_page_us = 1;
+
+  // Whether some layer has to know positions that are not places in the list of spans.
+  bool counts_positions() const {
+    return layers_have_windows ||
+           std::any_of(windows.begin(), windows.end(), [](int32_t window) { return window > 0; });
+  }
 
   engine::PageRule page_rule() const {
     return {.page_tokens = page_tokens,

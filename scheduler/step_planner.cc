@@ -57,14 +57,17 @@ void StepPlanner::DropPassed() {
 }
 
 // Full pages among them are left to the prefix cache first. Group 0 keeps one hashed page, because
-// the next page's hash and its place in the cache depend on it.
+// the next page's hash and its place in the cache depend on it. Of a context with parts, only the
+// first one is passed: no row of a later part has a smaller position than its end.
 void StepPlanner::DropPassed(Sequence* sequence, int32_t group) {
   const SchedulerOptions& options = parts_.limits.options;
   PageTable& table = sequence->tables[group];
   // All rows of a draft in flight may be dropped, the first too: they run again and see as far
   // back.
   const int32_t in_draft = sequence->num_drafted > 0 ? sequence->num_drafted + 1 : 0;
-  int32_t drop = sequence->num_computed() - in_draft + 1 - options.windows[group];
+  const int32_t passable =
+      std::min(sequence->num_computed(), sequence->request->layout.first_end());
+  int32_t drop = passable - in_draft + 1 - options.windows[group];
   const int32_t grain = parts_.limits.GrainOf(group);
   if (drop < table.num_dropped() + std::max(grain, options.page_tokens)) return;
   parts_.prefixes.Leave(sequence);
@@ -397,7 +400,7 @@ void StepPlanner::WriteSequence(Sequence* sequence, StepPlan* plan, Flight* flig
     parts_.adapters.CountRows(sequence->adapter_slot, plan->step);
   }
   const auto first_score = static_cast<int32_t>(plan->scores.size());
-  const int32_t row = WriteSlice(sequence, parts_.pool.page_tokens(), plan, &step_.locals);
+  const int32_t row = WriteSlice(sequence, parts_.limits, plan, &step_.locals);
   const int32_t num_scores = static_cast<int32_t>(plan->scores.size()) - first_score;
   if (num_scores > 0) flight->score_owners.push_back({request, first_score, num_scores});
   // An answer's pages are left to the cache when the sequence gives them up: the next turn asks for

@@ -81,11 +81,11 @@ absl::Status Scheduler::CanJoin(const SchedulerOptions& options) {
         "The recurrent layers of this model keep one state of a sequence, and states of branches "
         "do not merge: join branches by kind 'text'.");
   }
-  if (std::any_of(options.windows.begin(), options.windows.end(),
-                  [](int32_t window) { return window > 0; })) {
+  if (options.counts_positions() && !options.reads_pieces) {
     return absl::InvalidArgumentError(
-        "Layers of this model see a sliding window, which branches side by side do not fit: join "
-        "branches by kind 'text'.");
+        "Layers of this model see a sliding window, and this server's device does not count it by "
+        "the positions of branches side by side: join branches by kind 'text', or use --device "
+        "cpu.");
   }
   return absl::OkStatus();
 }
@@ -94,8 +94,10 @@ absl::Status Scheduler::Validate(const GenerationRequest& request,
                                  const SchedulerOptions& options) {
   if (absl::Status status = ValidateAdapter(request.adapter, options); !status.ok()) return status;
   const int32_t adapter_pages = PagesOf(request.adapter);
-  int32_t max_context = MaxContext(options, adapter_pages);
   if (absl::Status status = ValidateParts(request, options); !status.ok()) return status;
+  const ContextLayout layout(request.parts, options.page_tokens);
+  const int32_t max_context =
+      SchedulerLimits::MaxContext(options, adapter_pages, layout.first_end());
   int32_t max_running = std::min(options.max_step_seqs, options.max_step_tokens);
   if (request.prompt.empty()) return absl::InvalidArgumentError("The prompt has no tokens.");
   if (absl::Status status = ValidateWhole(request, options); !status.ok()) return status;
@@ -110,8 +112,7 @@ absl::Status Scheduler::Validate(const GenerationRequest& request,
                                                    " tokens."));
   }
   int32_t to_generate = request.max_tokens > 0 ? 1 : 0;
-  const int32_t places = ContextLayout(request.parts, options.page_tokens)
-                             .PlaceOf(static_cast<int32_t>(request.prompt.size()));
+  const int32_t places = layout.PlaceOf(static_cast<int32_t>(request.prompt.size()));
   if (places + to_generate > max_context) {
     const char* into = max_context == options.max_context ? " fit into the model's context."
                        : adapter_pages > 0

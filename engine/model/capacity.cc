@@ -28,6 +28,11 @@ bool HasSnapshots(const ModelSpec& spec) {
   });
 }
 
+bool HasWindows(const ModelSpec& spec) {
+  return std::any_of(spec.layers.begin(), spec.layers.end(),
+                     [](const LayerSpec& layer) { return layer.attention.window > 0; });
+}
+
 // Positions of a page if nobody says so: as many as make pages of keys as large as those of
 // snapshots, of which a page has those of one group of layers.
 int32_t PageTokensFor(const ModelSpec& spec, const CapacityOptions& options) {
@@ -348,6 +353,8 @@ absl::StatusOr<Capacity> PlanCapacity(const ModelSpec& spec, int64_t weight_byte
                      .state_groups = rule.state_groups,
                      .state_is_snapshot = HasSnapshots(spec),
                      .segments = spec.n_segments(),
+                     .layers_have_windows = HasWindows(spec),
+                     .reads_pieces = options.reads_pieces,
                      .whole_prompts = spec.reads_whole_texts(),
                      .max_draft_tokens = MaxDraftTokens(spec),
                      .max_ahead_tokens = options.max_ahead_tokens,

@@ -49,6 +49,13 @@ absl::Status Decoder::PrepareRotations(kernels::Device& device, int32_t max_batc
         device.Allocate(int64_t{max_batch_tokens} * rope.rotary_dim * int64_t{sizeof(float)}));
     rotations_.push_back(std::move(rotation));
   }
+  query_rotations_.resize(rotation_of_layer_.size());
+  for (size_t layer = 0; layer < query_rotations_.size(); ++layer) {
+    const int32_t rotation = rotation_of_layer_[layer];
+    if (rotation < 0) continue;
+    query_rotations_[layer] = {rotations_[static_cast<size_t>(rotation)].inv_freq,
+                               spec_.layers[layer].attention.rope.layout};
+  }
   return absl::OkStatus();
 }
 
@@ -212,11 +219,17 @@ void Decoder::Attention(kernels::Ops& ops, int32_t layer, int32_t n_tokens,
                  .both_ways = attention.both_ways,
                  .softcap = attention.softcap,
                  .sinks = weights.sinks.data(),
-                 .out = attended});
+                 .out = attended,
+                 .rotation = RotationOf(layer)});
   if (attention.gated) ops.GateElements(Columns(product, attention.qkv_dim(), q_cols), attended);
   Scale(ops, attention.out_scale, attended);
   AddToStream(ops, layer, AdapterSite::kOut, attended);
   if (has_laurel) Scale(ops, std::sqrt(0.5f), Stream(n_tokens));
+}
+
+const kernels::QueryRotation* Decoder::RotationOf(int32_t layer) const {
+  const auto at = static_cast<size_t>(layer);
+  return rotation_of_layer_[at] < 0 ? nullptr : &query_rotations_[at];
 }
 
 Tensor Decoder::WriteHeads(kernels::Ops& ops, int32_t layer, Tensor qkv, const KvStorage& cache) {
@@ -335,7 +348,8 @@ void Decoder::LatentAttention(kernels::Ops& ops, int32_t layer, int32_t n_tokens
                  .n_heads = attention.n_heads,
                  .cache = cache.layer(first_kv_layer_ + layer),
                  .scale = attention.scale,
-                 .out = attended});
+                 .out = attended,
+                 .rotation = RotationOf(layer)});
   const Tensor values = View(*heads_, n_tokens, attention.n_heads * mla.v_dim);
   ops.HeadLinear({.x = Columns(attended, mla.rope_dim, q_cols - mla.rope_dim),
                   .x_step = attention.head_dim,

@@ -154,6 +154,7 @@ class Decoder {
   void ExpertsApart(kernels::Ops& ops, int32_t layer, int32_t n_tokens);
   void AddToStream(kernels::Ops& ops, kernels::Tensor added);
   void AttendWithoutHeads(kernels::Ops& ops, int32_t layer, int32_t n_tokens);
+  const kernels::QueryRotation* RotationOf(int32_t layer) const;
   void LatentAttention(kernels::Ops& ops, int32_t layer, int32_t n_tokens, const KvStorage& cache);
   void Convolve(kernels::Ops& ops, int32_t layer, const BlockInput& in, int32_t n_tokens,
                 const KvStorage& cache);
@@ -285,7 +286,8 @@ class Decoder {
   bool is_normed_ = false;                       // normed_ has the rows that the next block reads
   kernels::Tensor part_;                         // of the block's sum; null: nothing there yet
   std::vector<Rotation> rotations_;
-  std::vector<int32_t> rotation_of_layer_;  // index into rotations_, -1: none
+  std::vector<int32_t> rotation_of_layer_;               // index into rotations_, -1: none
+  std::vector<kernels::QueryRotation> query_rotations_;  // [layers]
 };
 
 }  // namespace heddle::engine

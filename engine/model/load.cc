@@ -78,6 +78,7 @@ CapacityOptions CapacityFor(const LoadOptions& options, kernels::DType kv_dtype,
   if (device == nullptr) return capacity;
   capacity.activation_dtype = device->activation_dtype();
   capacity.logit_rows = device->preferred_logit_rows();
+  capacity.reads_pieces = device->has_pieces();
   if (const auto own = device->memory()) capacity.reserve_bytes = own->reserve_bytes;
   return capacity;
 }

@@ -64,6 +64,17 @@ void PlanBatch::SetSegments(const SequenceSlice& slice) {
                    slice.segment);
 }
 
+// Does the same for pieces, sequence by sequence.
+void PlanBatch::SetPieces(const StepPlan& plan, const SequenceSlice& slice) {
+  if (slice.num_pieces == 0 && piece_begin_.empty()) return;
+  piece_begin_.resize(q_begin_.size() - 1, 0);
+  for (int32_t i = slice.piece_begin; i < slice.piece_begin + slice.num_pieces; ++i) {
+    const ContextPiece& piece = plan.pieces[static_cast<size_t>(i)];
+    pieces_.push_back({piece.num_tokens, piece.position, piece.turn});
+  }
+  piece_begin_.push_back(static_cast<int32_t>(pieces_.size()));
+}
+
 kernels::HostBatch PlanBatch::Build(const StepPlan& plan, int32_t page_tokens,
                                     std::span<const int32_t> logit_rows) {
   groups_.resize(plan.more_groups.size() + 1);
@@ -74,6 +85,8 @@ kernels::HostBatch PlanBatch::Build(const StepPlan& plan, int32_t page_tokens,
   tree_mask_.clear();
   token_types_.clear();
   segments_.clear();
+  piece_begin_.clear();
+  pieces_.clear();
   for (const SequenceSlice& slice : plan.sequences) {
     HEDDLE_CHECK(slice.token_begin == q_begin_.back(), "the slices of a plan are not in row order");
     q_begin_.push_back(slice.token_begin + slice.num_tokens);
@@ -81,6 +94,7 @@ kernels::HostBatch PlanBatch::Build(const StepPlan& plan, int32_t page_tokens,
     SetMasks(plan, slice);
     SetTypes(slice);
     SetSegments(slice);
+    SetPieces(plan, slice);
     first.AddSequence({slice.span_begin, slice.num_spans, slice.context_tokens});
   }
   more_groups_.clear();
@@ -108,6 +122,8 @@ kernels::HostBatch PlanBatch::Build(const StepPlan& plan, int32_t page_tokens,
           .adapter_slot = adapter_slot_,
           .token_types = token_types_,
           .segments = segments_,
+          .piece_begin = piece_begin_,
+          .pieces = pieces_,
           .more_groups = more_groups_};
 }
 

@@ -34,12 +34,15 @@ class PlanBatch {
   void SetMasks(const StepPlan& plan, const SequenceSlice& slice);
   void SetTypes(const SequenceSlice& slice);
   void SetSegments(const SequenceSlice& slice);
+  void SetPieces(const StepPlan& plan, const SequenceSlice& slice);
 
   std::vector<int32_t> q_begin_;
   std::vector<int32_t> adapter_slot_;  // [n_tokens]; empty: no sequence has an adapter
   std::vector<uint64_t> tree_mask_;    // [n_tokens]; empty: no sequence's rows are a tree
   std::vector<int32_t> token_types_;
   std::vector<int32_t> segments_;
+  std::vector<int32_t> piece_begin_;  // [n_seqs + 1]; empty: no sequence has pieces
+  std::vector<kernels::ContextPiece> pieces_;
   std::vector<Group> groups_;
   std::vector<kernels::BatchSpans> more_groups_;  // all groups but the first
 };

@@ -118,6 +118,32 @@ class PlanChecker {
     return context == range.context_tokens;
   }
 
+  // Whether a slice's pieces have the positions of its spans in all groups, and its rows.
+  bool ArePieces(const SequenceSlice& slice, size_t index) const {
+    if (slice.num_pieces == 0) return true;
+    if (!limits_.reads_pieces || slice.num_masks != 0 ||
+        !IsRange(slice.piece_begin, slice.num_pieces, static_cast<int64_t>(plan_.pieces.size()))) {
+      return false;
+    }
+    const auto pieces =
+        std::span(plan_.pieces)
+            .subspan(static_cast<size_t>(slice.piece_begin), static_cast<size_t>(slice.num_pieces));
+    int64_t tokens = 0;
+    for (const ContextPiece& piece : pieces) {
+      const int64_t last = int64_t{piece.position} + piece.num_tokens - 1;
+      if (piece.num_tokens <= 0 || piece.position < 0 || last >= limits_.max_context ||
+          piece.turn < 0 || last + piece.turn >= limits_.max_context) {
+        return false;
+      }
+      tokens += piece.num_tokens;
+    }
+    bool right = slice.context_tokens <= tokens && pieces.back().num_tokens >= slice.num_tokens;
+    for (const GroupSpans& group : plan_.more_groups) {
+      right = right && group.ranges[index].context_tokens <= tokens;
+    }
+    return right;
+  }
+
   absl::Status CheckSlices() const {
     int64_t row = 0;
     for (size_t i = 0; i < plan_.sequences.size(); ++i) {
@@ -134,6 +160,7 @@ class PlanChecker {
                 group.ranges[i].context_tokens >= slice.num_tokens;
       }
       right = right && slice.second_begin >= -1 && slice.second_begin < slice.num_tokens;
+      right = right && ArePieces(slice, i);
       right = right && slice.segment >= 0 && slice.segment < std::max(limits_.segments, 1);
       if (slice.num_masks != 0) {
         right = right && slice.num_masks == slice.num_tokens && slice.num_masks <= kMaxTreeRows &&

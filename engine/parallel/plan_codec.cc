@@ -21,7 +21,7 @@ constexpr size_t kChecksumBytes = 8;
 enum SliceFlag : uint8_t {
   kKindBits = 3,
   kOneRow = 4,
-  kAsExpected = 8,  // adapter, positions, slots and segment
+  kAsExpected = 8,  // adapter, positions, slots and segment, and there are no pieces
   kGrown = 16,      // the spans of all groups are those of the mirror and the rows of this slice
   kHasMasks = 32,
   kHasNextToken = 64,
@@ -29,7 +29,7 @@ enum SliceFlag : uint8_t {
 };
 
 // The lists that a slice without kAsExpected has.
-enum SliceList : uint8_t { kAdapter = 1, kPositions = 2, kSlots = 4, kSegment = 8 };
+enum SliceList : uint8_t { kAdapter = 1, kPositions = 2, kSlots = 4, kSegment = 8, kPieces = 16 };
 
 // A sample's number: its row behind that of the sample before, and in the lowest bits:
 enum SampleFlag : uint8_t {
@@ -106,6 +106,7 @@ uint8_t UnexpectedLists(const StepPlan& plan, const MirroredSequence& known, siz
   const SequenceSlice& slice = plan.sequences[index];
   uint8_t lists = slice.adapter_slot == known.adapter_slot ? 0 : kAdapter;
   if (slice.segment != known.segment) lists |= kSegment;
+  if (slice.num_pieces > 0) lists |= kPieces;
   Position expected = known.next_position;
   for (const Position position : RowsOf(slice, plan.positions)) {
     if (position != expected++) lists |= kPositions;
@@ -116,11 +117,28 @@ uint8_t UnexpectedLists(const StepPlan& plan, const MirroredSequence& known, siz
   return lists;
 }
 
+void WritePieces(const StepPlan& plan, const SequenceSlice& slice, ByteWriter* bytes) {
+  bytes->Varint(static_cast<uint64_t>(slice.num_pieces));
+  for (int32_t i = slice.piece_begin; i < slice.piece_begin + slice.num_pieces; ++i) {
+    WriteMembers(plan.pieces[static_cast<size_t>(i)], bytes);
+  }
+}
+
+void ReadPieces(ByteReader* bytes, SequenceSlice* slice, StepPlan* plan) {
+  const size_t count = bytes->Count();
+  slice->piece_begin = static_cast<int32_t>(plan->pieces.size());
+  slice->num_pieces = static_cast<int32_t>(count);
+  for (size_t i = 0; i < count && bytes->ok(); ++i) {
+    ReadMembers(bytes, &plan->pieces.emplace_back());
+  }
+}
+
 void WriteLists(const StepPlan& plan, const SequenceSlice& slice, uint8_t lists, Position expected,
                 ByteWriter* bytes) {
   bytes->Byte(lists);
   if ((lists & kAdapter) != 0) bytes->Zigzag(slice.adapter_slot);
   if ((lists & kSegment) != 0) bytes->Varint(static_cast<uint64_t>(slice.segment));
+  if ((lists & kPieces) != 0) WritePieces(plan, slice, bytes);
   auto row = static_cast<size_t>(slice.token_begin);
   for (const Position position : RowsOf(slice, plan.positions)) {
     if ((lists & kPositions) != 0) bytes->Zigzag(int64_t{position} - expected++);
@@ -396,6 +414,7 @@ void PlanDecoder::ReadSlice(ByteReader* bytes, StepPlan* plan) {
   if ((lists & kAdapter) != 0) ReadMembers(bytes, &slice.adapter_slot);
   slice.segment = known.segment;
   if ((lists & kSegment) != 0) slice.segment = static_cast<int32_t>(bytes->Varint());
+  if ((lists & kPieces) != 0) ReadPieces(bytes, &slice, plan);
   ReadPositionsAndSlots(bytes, lists, known, slice.num_tokens, plan);
   if ((flags & kHasMasks) != 0) {
     slice.mask_begin = static_cast<int32_t>(plan->ancestor_masks.size());

@@ -25,6 +25,11 @@ auto MembersOf(T& x) {
   auto& [page, offset] = x;
   return std::tie(page, offset);
 }
+template <Is<ContextPiece> T>
+auto MembersOf(T& x) {
+  auto& [num_tokens, position, turn] = x;
+  return std::tie(num_tokens, position, turn);
+}
 template <Is<PageCopy> T>
 auto MembersOf(T& x) {
   auto& [from, to, num_tokens] = x;

@@ -117,6 +117,7 @@ class ReferenceDevice final : public Device {
   bool has_norms_behind_rotation() const override { return true; }
   bool has_attention_both_ways() const override { return true; }
   bool has_segments() const override { return true; }
+  bool has_pieces() const override { return true; }
 
   absl::StatusOr<std::unique_ptr<Buffer>> Allocate(int64_t bytes) override {
     return AllocateHost(bytes, "buffer");

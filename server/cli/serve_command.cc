@@ -198,6 +198,7 @@ ServedModel ToServedModel(const config::Config& config, const EngineSession& ses
                       std::chrono::system_clock::now().time_since_epoch())
                       .count();
   model.max_context = session.model.capacity.limits.max_context;
+  model.max_joined_context = BranchSupportOf(session.model.capacity.limits).max_joined_context;
   model.segments = session.model.capacity.limits.segments;
   model.defaults = session.defaults;
   model.embedding_size = session.model.model.spec.hidden;
@@ -447,9 +448,8 @@ absl::Status RunServe(const config::Config& config) {
   HEDDLE_ASSIGN_OR_RETURN(EngineSession session, StartUnlessStopped(config, log, signals));
   LogSpeculation(session.speculation, log);
   http_options.branches.bytes_per_token = BytesPerToken(session.model.capacity);
-  const absl::Status can_join =
-      scheduler::Scheduler::CanJoin(SchedulerOptionsFor(session.model.capacity.limits, {}));
-  http_options.branches.no_concurrent = std::string(can_join.message());
+  const BranchSupport support = BranchSupportOf(session.model.capacity.limits);
+  http_options.branches.no_concurrent = support.no_concurrent;
   const ServedModel model = ToServedModel(config, session);
   ServerMetrics metrics(model.id, HEDDLE_VERSION);
   metrics.WatchLog([&log] { return log.dropped(); });

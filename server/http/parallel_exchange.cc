@@ -4,6 +4,16 @@
 #include <utility>
 
 namespace heddle::server {
+namespace {
+
+// The places of a sequence, in the order that the request's format reads branches in.
+int32_t PlacesFor(const ApiRequest& request, const ServedModel& model) {
+  const bool is_joined =
+      request.parallel.syntax != nullptr && request.parallel.syntax->is_concurrent();
+  return is_joined && model.max_joined_context > 0 ? model.max_joined_context : model.max_context;
+}
+
+}  // namespace
 
 ParallelExchange::ParallelExchange(ServerContext* context,
                                    std::unique_ptr<const ApiRequest> request,
@@ -15,7 +25,7 @@ ParallelExchange::ParallelExchange(ServerContext* context,
       sender_(context, writer, request_.get(), &answer_.format()),
       tree_(request_.get(), context->dependencies.codec,
             std::max(1, context->dependencies.generation->Stats().page_tokens),
-            context->dependencies.model->max_context, ContextNames(), &answer_) {}
+            PlacesFor(*request_, *context->dependencies.model), ContextNames(), &answer_) {}
 
 ParallelTree::NewContext ParallelExchange::ContextNames() {
   return [table = context_->branches.get()] {

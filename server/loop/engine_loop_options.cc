@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "scheduler/scheduler.h"
+
 namespace heddle::server {
 
 namespace {
@@ -32,6 +34,8 @@ scheduler::SchedulerOptions SchedulerOptionsFor(const engine::ExecutorLimits& li
           .state_groups = limits.state_groups,
           .state_is_snapshot = limits.state_is_snapshot,
           .segments = limits.segments,
+          .layers_have_windows = limits.layers_have_windows,
+          .reads_pieces = limits.reads_pieces,
           .whole_prompts = limits.whole_prompts,
           .max_step_tokens = step_tokens,
           .max_step_seqs = limits.max_batch_seqs,
@@ -49,6 +53,13 @@ scheduler::SchedulerOptions SchedulerOptionsFor(const engine::ExecutorLimits& li
           .adapter_slots = limits.adapter_slots,
           .adapter_load_pages = std::max(1, static_cast<int32_t>(kAdapterLoadUs / adapter_page_us)),
           .adapter_page_us = adapter_page_us};
+}
+
+BranchSupport BranchSupportOf(const engine::ExecutorLimits& limits) {
+  const scheduler::SchedulerOptions options = SchedulerOptionsFor(limits, {});
+  return {.no_concurrent = std::string(scheduler::Scheduler::CanJoin(options).message()),
+          .max_joined_context = scheduler::SchedulerLimits::MaxContext(options, /*adapter_pages=*/0,
+                                                                       /*first_end=*/0)};
 }
 
 void TakeSchedulerStats(const scheduler::SchedulerStats& now, EngineStats* stats) {

@@ -31,7 +31,9 @@ struct ServedModel {
                             // answer
   int64_t created = 0;      // seconds since 1970
   int32_t max_context = 0;  // positions per sequence
-  int32_t segments = 0;     // ExecutorLimits::segments
+  // Those of one whose parts lie side by side, of which windows give nothing back; 0: as many.
+  int32_t max_joined_context = 0;
+  int32_t segments = 0;  // ExecutorLimits::segments
   // From the model's generation_config: temperature, top_k, top_p, min_p, repetition_penalty.
   engine::SamplingParams defaults;
   engine::Pooling pooling = engine::Pooling::kLast;  // for embeddings

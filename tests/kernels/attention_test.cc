@@ -25,6 +25,9 @@ struct Case {
   bool sinks = false;
   bool in_order = false;
   bool both_ways = false;
+  bool in_chunks = false;
+  std::vector<float> inv_freq = {};  // AttentionArgs::rotation
+  RopeLayout layout = RopeLayout::kHalf;
 };
 
 struct Result {
@@ -46,6 +49,9 @@ Result Attend(Device& device, const Case& c, const TestBatch& batch, const TestC
                 args.window = c.window;
                 args.in_order = c.in_order;
                 args.both_ways = c.both_ways;
+                args.in_chunks = c.in_chunks;
+                const QueryRotation rotation = {c.inv_freq, c.layout};
+                args.rotation = c.inv_freq.empty() ? nullptr : &rotation;
                 args.softcap = c.softcap;
                 args.sinks = c.sinks ? sinks.data() : nullptr;
                 args.out = result.out.tensor();
@@ -278,6 +284,97 @@ TEST_CASE("Rows of a tree see the context and their ancestors only", "[kernels][
       GrowTrees(random, {0, 2, 3}, &batch);
       CheckBatch(c, batch, seed);
     }
+  }
+}
+
+// The frequencies of `rotary_dim` dimensions.
+std::vector<float> Frequencies(int32_t rotary_dim) {
+  std::vector<float> frequencies;
+  for (int32_t i = 0; i < rotary_dim / 2; ++i) {
+    frequencies.push_back(static_cast<float>(std::pow(10000.0, -2.0 * i / rotary_dim)));
+  }
+  return frequencies;
+}
+
+TEST_CASE("Windows over pieces of a context count their positions", "[kernels][kernel]") {
+  uint32_t seed = 700;
+  for (DType dtype : {DType::kF32, DType::kF16, DType::kBF16, DType::kInt8, DType::kF8E4M3}) {
+    for (int32_t window : {0, 1, 70, 600}) {
+      for (bool in_chunks : {false, true}) {
+        Case c;
+        c.batch = {.sequences = {{40, 75}, {1, 9}, {33, 1200}, {1, 1500}}, .page_tokens = 16};
+        c.dtype = dtype;
+        c.window = window;
+        c.in_chunks = in_chunks && window > 0;
+        TestBatch batch(c.batch, ++seed);
+        Random random(seed);
+        CutPieces(random, {0, 2, 3}, /*turns=*/false, &batch);
+        CheckBatch(c, batch, seed);
+      }
+    }
+  }
+}
+
+TEST_CASE("Queries are rotated further for pieces with a turn", "[kernels][kernel]") {
+  uint32_t seed = 800;
+  for (DType dtype : {DType::kF32, DType::kF16, DType::kBF16, DType::kInt8}) {
+    for (int32_t window : {0, 300}) {
+      for (RopeLayout layout : {RopeLayout::kHalf, RopeLayout::kInterleaved}) {
+        Case c;
+        c.batch = {.sequences = {{40, 75}, {1, 9}, {33, 1200}, {1, 1500}}, .page_tokens = 16};
+        c.dtype = dtype;
+        c.window = window;
+        c.layout = layout;
+        c.inv_freq = Frequencies(layout == RopeLayout::kHalf ? 64 : 48);
+        TestBatch batch(c.batch, ++seed);
+        Random random(seed);
+        CutPieces(random, {0, 2, 3}, /*turns=*/true, &batch);
+        CheckBatch(c, batch, seed);
+      }
+    }
+  }
+}
+
+TEST_CASE("A row that sees pieces has the same bits in any batch and with any threads",
+          "[kernels][kernel]") {
+  Case c;
+  c.window = GENERATE(0, 300);
+  c.dtype = GENERATE(DType::kF16, DType::kBF16);
+  c.inv_freq = Frequencies(64);
+  c.batch = {.sequences = {{5, 1500}}, .page_tokens = 16};
+  TestBatch alone(c.batch, 9);
+  Random random(9);
+  CutPieces(random, {0}, /*turns=*/true, &alone);
+  TestCache cache(c.dtype, alone.num_pages + 4, 16, c.n_kv_heads, c.head_dim, 9);
+  Matrix q = Matrix::RandomOf(random, 6, int64_t{c.n_heads} * c.head_dim);
+  // The same behind another sequence, of one row on one page.
+  TestBatch second = alone;
+  second.token_ids.insert(second.token_ids.begin(), 1);
+  second.positions.insert(second.positions.begin(), 0);
+  second.kv_slot.insert(second.kv_slot.begin(), int64_t{alone.num_pages} * 16);
+  second.q_begin = {0, 1, 6};
+  second.span_page.insert(second.span_page.begin(), alone.num_pages);
+  second.span_tokens.insert(second.span_tokens.begin(), 1);
+  second.span_begin = {0, 1, static_cast<int32_t>(second.span_page.size())};
+  second.context_len = {1, 1500};
+  second.logit_rows = {0, 5};
+  second.piece_begin = {0, 0, static_cast<int32_t>(alone.pieces.size())};
+  Matrix rows(5, q.num_cols());
+  std::copy_n(q.at(1, 0), 5 * q.num_cols(), rows.at(0, 0));
+  for (auto& [name, device] : CpuDevices(1)) {
+    INFO(name << " window " << c.window);
+    auto threaded = CreateCpuDevice({4, name, false});
+    REQUIRE(threaded.ok());
+    Result one = Attend(*device, c, alone, cache, rows, {});
+    CHECK(SameBits(one.out, Attend(**threaded, c, alone, cache, rows, {}).out));
+    Result both = Attend(*device, c, second, cache, q, {});
+    Matrix found(5, q.num_cols());
+    Matrix expected(5, q.num_cols());
+    for (int32_t i = 0; i < 5; ++i) {
+      std::copy_n(both.out.at(1 + i, 0), q.num_cols(), found.at(i, 0));
+      std::copy_n(one.out.at(i, 0), q.num_cols(), expected.at(i, 0));
+    }
+    CHECK(SameBits(found, expected));
   }
 }
 

@@ -1,6 +1,7 @@
 // Turns a TestBatch into a step of speculation, or into one of sequences with a common prompt.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <utility>
 #include <vector>
@@ -35,6 +36,34 @@ inline void GrowTrees(Random& random, const std::vector<int32_t>& sequences, Tes
   for (const int32_t s : sequences) {
     const int32_t first = batch->q_begin[s];
     GrowTree(random, first, batch->q_begin[s + 1] - first, &batch->tree_mask, &batch->positions);
+  }
+}
+
+// The contexts of these sequences become up to four pieces with positions of their own, the first
+// of which may have lost its front, and each of which but the last may have a turn. The others stay
+// in plain order.
+inline void CutPieces(Random& random, const std::vector<int32_t>& sequences, bool turns,
+                      TestBatch* batch) {
+  batch->piece_begin.assign(1, 0);
+  const auto num_sequences = static_cast<int32_t>(batch->context_len.size());
+  for (int32_t s = 0; s < num_sequences; ++s) {
+    const bool is_cut = std::find(sequences.begin(), sequences.end(), s) != sequences.end();
+    const int32_t rows = batch->q_begin[s + 1] - batch->q_begin[s];
+    for (int32_t left = batch->context_len[s]; is_cut && left > 0;) {
+      const bool is_first = left == batch->context_len[s];
+      const bool is_last = batch->pieces.size() - batch->piece_begin.back() == 3 || left <= rows;
+      ContextPiece piece;
+      piece.num_tokens = is_last ? left : 1 + random.Below(left - rows);
+      left -= piece.num_tokens;
+      if (is_first) piece.num_tokens += 512 * random.Below(2);
+      if (!is_first) piece.position = random.Below(900);
+      if (turns && left > 0) piece.turn = random.Below(3) * 40;
+      for (int32_t i = 0; left == 0 && i < rows; ++i) {
+        batch->positions[batch->q_begin[s] + i] = piece.position + piece.num_tokens - rows + i;
+      }
+      batch->pieces.push_back(piece);
+    }
+    batch->piece_begin.push_back(static_cast<int32_t>(batch->pieces.size()));
   }
 }
 

@@ -214,8 +214,11 @@ TestBatch::TestBatch(const BatchSpec& spec, uint32_t seed) {
 }
 
 HostBatch TestBatch::view() const {
-  return {token_ids,   positions,   kv_slot,    q_begin,   span_begin, span_page,
-          span_tokens, context_len, logit_rows, tree_mask, draw_of_row};
+  HostBatch batch = {token_ids,   positions,   kv_slot,    q_begin,   span_begin, span_page,
+                     span_tokens, context_len, logit_rows, tree_mask, draw_of_row};
+  batch.piece_begin = piece_begin;
+  batch.pieces = pieces;
+  return batch;
 }
 
 TestCache::TestCache(DType dtype, int32_t num_pages, int32_t page_tokens, int32_t n_kv_heads,

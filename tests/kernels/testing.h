@@ -109,6 +109,8 @@ struct TestBatch {
   std::vector<int64_t> kv_slot;
   std::vector<uint64_t> tree_mask;
   std::vector<int32_t> draw_of_row;
+  std::vector<int32_t> piece_begin;
+  std::vector<ContextPiece> pieces;
 };
 
 // A KV cache with storage, filled with random values in its type.

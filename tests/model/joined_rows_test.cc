@@ -5,11 +5,13 @@
 #include <cmath>
 #include <cstdint>
 #include <numeric>
+#include <string>
 #include <vector>
 
 #include "catch2/catch.hpp"
 #include "engine/model/load.h"
 #include "engine/step.h"
+#include "nlohmann/json.hpp"
 #include "scheduler/context_layout.h"
 #include "tests/model/part_rows.h"
 #include "tests/model/synthetic_executor.h"
@@ -101,6 +103,43 @@ TEST_CASE("Tokens of parts side by side have the logits of explicit masks and po
     }
   }
   CHECK(worst < 1e-5f);
+}
+
+// The parts of branches side by side with `lengths` tokens behind a prompt of `at`.
+ContextParts Branches(int32_t at, const std::vector<int32_t>& lengths) {
+  const ContextParts apart = scheduler::PartsApart({}, at);
+  std::vector<int32_t> whole;
+  for (const int32_t length : lengths) whole.push_back(at + length);
+  return scheduler::JoinParts(std::vector<const ContextParts*>(lengths.size(), &apart), whole, at);
+}
+
+TEST_CASE("Windows over branches side by side have the logits of explicit masks and positions",
+          "[model][golden]") {
+  const std::string name =
+      GENERATE("mistral_window", "qwen2_window", "gemma2", "gemma3", "gpt_oss");
+  const bool reference_ops = GENERATE(false, true);
+  INFO(name << (reference_ops ? ", reference" : ""));
+  const nlohmann::json file = test::LoadGoldenJson("window_joins.json");
+  const test::TempDir folder;
+  const auto executor = test::LoadSynthetic(name, folder.path(), reference_ops);
+  const ContextParts parts = Branches(file["prompt"], file["branches"].get<std::vector<int32_t>>());
+  const std::vector<TokenId> tokens = file[name]["tokens"];
+  StepPlan plan;
+  plan.begun.push_back({kId, {}, {}});
+  const std::vector<float> logits = test::LogitsByParts(*executor, parts, tokens, kId, &plan);
+  const size_t vocab = logits.size() / tokens.size();
+  double worst = 0;
+  const auto compare = [&](size_t row, size_t token, double want) {
+    worst = std::max(worst, std::abs(logits[row * vocab + token] - want) / (1 + std::abs(want)));
+  };
+  for (size_t row = 0; row < tokens.size(); ++row) {
+    for (const nlohmann::json& best : file[name]["top"][row]) compare(row, best[0], best[1]);
+  }
+  for (size_t i = 0; i < 2; ++i) {
+    for (size_t v = 0; v < vocab; ++v) compare(tokens.size() - 2 + i, v, file[name]["last"][i][v]);
+  }
+  // Both sides compute in F32; logits of these two are sums of larger terms.
+  CHECK(worst < (name == "gemma3" || name == "gpt_oss" ? 2e-5 : 1e-5));
 }
 
 }  // namespace

@@ -48,11 +48,15 @@ inline std::vector<float> LogitsByParts(engine::LocalExecutor& executor,
       plan->scores.push_back({id, i - place, 1, 0});
     }
     const int32_t context = layout.AddSeen(pages, place, place + count, &plan->spans);
+    if (executor.limits().layers_have_windows) {
+      layout.AddPieces(place, place + count, &plan->pieces);
+    }
     plan->sequences.push_back({.id = id,
                                .num_tokens = count,
                                .num_spans = static_cast<int32_t>(plan->spans.size()),
                                .context_tokens = context,
-                               .segment = layout.SegmentAt(place)});
+                               .segment = layout.SegmentAt(place),
+                               .num_pieces = static_cast<int32_t>(plan->pieces.size())});
     const std::vector<float> of_part = RunStep(executor, plan);
     logits.insert(logits.end(), of_part.begin(), of_part.end());
     place += count;

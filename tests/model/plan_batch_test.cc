@@ -61,5 +61,23 @@ TEST_CASE("Rows of a tree have their masks, other rows have none, and without tr
   CHECK(batch.Build(PlanOf({{2, -1}}), /*page_tokens=*/16, {}).tree_mask.empty());
 }
 
+TEST_CASE("Sequences have their pieces, and a batch without any has no list of them",
+          "[model][unit]") {
+  PlanBatch batch;
+  StepPlan plan = PlanOf({{2, -1}, {3, -1}, {1, -1}});
+  CHECK(batch.Build(plan, /*page_tokens=*/16, {}).piece_begin.empty());
+  plan.pieces = {{.num_tokens = 1}, {.num_tokens = 2, .position = 7, .turn = 4}};
+  plan.sequences[1].num_pieces = 2;
+  const kernels::HostBatch built = batch.Build(plan, /*page_tokens=*/16, {});
+  CHECK(std::vector<int32_t>(built.piece_begin.begin(), built.piece_begin.end()) ==
+        std::vector<int32_t>{0, 0, 2, 2});
+  REQUIRE(built.PiecesOf(1).size() == 2);
+  CHECK(built.PiecesOf(1)[1].num_tokens == 2);
+  CHECK(built.PiecesOf(1)[1].position == 7);
+  CHECK(built.PiecesOf(1)[1].turn == 4);
+  CHECK(built.PiecesOf(2).empty());
+  CHECK(batch.Build(PlanOf({{2, -1}}), /*page_tokens=*/16, {}).PiecesOf(0).empty());
+}
+
 }  // namespace
 }  // namespace heddle::engine

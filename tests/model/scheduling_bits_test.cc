@@ -75,6 +75,8 @@ SchedulerOptions OptionsFor(const engine::ExecutorLimits& limits) {
           .window_grain = limits.window_grain,
           .state_groups = limits.state_groups,
           .state_is_snapshot = limits.state_is_snapshot,
+          .layers_have_windows = limits.layers_have_windows,
+          .reads_pieces = limits.reads_pieces,
           .max_step_tokens = limits.max_batch_tokens,
           .max_step_seqs = 16,
           .pipeline_stages = limits.pipeline_stages,
@@ -225,6 +227,43 @@ TEST_CASE("Layers with windows give pages back beside others that keep theirs, a
     }
     CHECK(load.most_pages_used() <= bound);
     CHECK(load.most_pages_used() * page_bytes < kept_bytes * 3 / 4);
+  }
+}
+
+TEST_CASE("Branches side by side read the same where windows have given pages back", "[golden]") {
+  const std::string name = GENERATE("gemma2", "gemma3", "gpt_oss");
+  INFO(name);
+  const test::TempDir dir;
+  Answers kept;
+  int32_t kept_pages = 0;
+  for (const bool one_group : {true, false}) {
+    auto executor = Load(name, dir.path(), one_group);
+    const engine::ExecutorLimits& limits = executor->limits();
+    REQUIRE(limits.layers_have_windows);
+    REQUIRE((limits.windows.size() > 1) == !one_group);
+    GenerationRequest request;
+    request.id = RequestId{1};
+    std::mt19937_64 tokens(6);
+    for (int i = 0; i < 1420; ++i) {
+      request.prompt.push_back(static_cast<TokenId>(3 + tokens() % (limits.vocab - 3)));
+    }
+    const scheduler::ContextParts apart = scheduler::PartsApart({}, 1300);
+    const std::vector<const scheduler::ContextParts*> children = {&apart, &apart, &apart};
+    request.parts = scheduler::JoinParts(children, std::vector<int32_t>{1340, 1311, 1350}, 1300);
+    request.max_tokens = 40;
+    request.sampling.num_logprobs = 0;
+    REQUIRE(scheduler::Scheduler::Validate(request, OptionsFor(limits)).ok());
+    SteppedLoad load(executor.get(), OptionsFor(limits));
+    load.Run({request}, 0);
+    REQUIRE(load.answers().at({RequestId{1}, 0}).size() == 40);
+    if (one_group) {
+      kept = load.answers();
+      kept_pages = load.most_pages_used();
+    } else {
+      CHECK(load.answers() == kept);
+      const auto groups = static_cast<int32_t>(limits.windows.size());
+      CHECK(load.most_pages_used() < kept_pages * groups);
+    }
   }
 }
 

@@ -17,8 +17,10 @@ inline constexpr int32_t kSyntheticPageTokens = 8;
 
 // The golden `name`, written to `folder`: caches in F32, at most 64 rows a step.
 inline std::unique_ptr<engine::LocalExecutor> LoadSynthetic(const std::string& name,
-                                                            const std::filesystem::path& folder) {
+                                                            const std::filesystem::path& folder,
+                                                            bool reference_ops = false) {
   engine::LoadOptions options;
+  options.reference_ops = reference_ops;
   options.cpu.num_threads = 2;
   options.capacity.kv_bytes = 4 << 20;
   options.capacity.page_tokens = kSyntheticPageTokens;

@@ -34,9 +34,11 @@ auto MembersOf(T& x) {
 template <Is<SequenceSlice> T>
 auto MembersOf(T& x) {
   auto& [id, kind, token_begin, num_tokens, span_begin, num_spans, context_tokens, adapter_slot,
-         mask_begin, num_masks, next_token, second_begin, segment, list_version] = x;
+         mask_begin, num_masks, next_token, second_begin, segment, piece_begin, num_pieces,
+         list_version] = x;
   return std::tie(id, kind, token_begin, num_tokens, span_begin, num_spans, context_tokens,
-                  adapter_slot, mask_begin, num_masks, next_token, second_begin, segment);
+                  adapter_slot, mask_begin, num_masks, next_token, second_begin, segment,
+                  piece_begin, num_pieces);
 }
 template <Is<GroupSpans> T>
 auto MembersOf(T& x) {
@@ -131,6 +133,8 @@ StepPlan FullPlan(uint64_t step) {
   plan.samples.back().row = 40;
   plan.samples.back().position = 101;
   AddSlice(~uint64_t{0}, 700, 15, 1, &plan);
+  plan.sequences.back().num_pieces = 2;  // its row, at position 15, sees branches side by side
+  plan.pieces = {{.num_tokens = 9}, {.num_tokens = 7, .position = 9, .turn = 3}};
   plan.samples.push_back({SequenceId{12}, 44, 16});  // a second branch draws from the same row
   plan.samples.push_back({SequenceId{7}, 39, 99});   // rows need not ascend
   plan.scores = {{SequenceId{7}, 3, 128'255, 20}};

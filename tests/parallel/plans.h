@@ -22,6 +22,7 @@ inline ExecutorLimits TestLimits() {
   limits.vocab = 128'256;
   limits.windows = {0, 512};
   limits.segments = 5;
+  limits.reads_pieces = true;
   limits.max_draft_tokens = 16;
   limits.max_ahead_tokens = 8;
   limits.adapter_slots = 32;

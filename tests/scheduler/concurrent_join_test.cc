@@ -153,6 +153,55 @@ TEST_CASE("Places of a layout leave holes in front of parts", "[scheduler][unit]
   CHECK(layout.PositionAt(13) == 6);
 }
 
+TEST_CASE("Rows see parts at their positions, and those that go on are one piece",
+          "[scheduler][unit]") {
+  const ContextLayout layout({{},
+                              {.begin = 5, .position = 5},
+                              {.begin = 9, .position = 5, .hidden = {{1, 2}}},
+                              {.begin = 11, .position = 9}},
+                             4);
+  using Triple = std::vector<int32_t>;
+  const auto pieces_at = [&layout](int32_t place, int32_t end) {
+    std::vector<engine::ContextPiece> pieces;
+    layout.AddPieces(place, end, &pieces);
+    std::vector<Triple> all;
+    for (const engine::ContextPiece& piece : pieces) {
+      all.push_back({piece.num_tokens, piece.position, piece.turn});
+    }
+    return all;
+  };
+  CHECK(pieces_at(3, 5).empty());    // in plain order
+  CHECK(pieces_at(8, 10).empty());   // the first branch goes on where the fork was
+  CHECK(pieces_at(12, 14).empty());  // and so does the second, which does not see it
+  CHECK(pieces_at(16, 18) == std::vector<Triple>{{9, 0, 0}, {2, 5, 0}, {2, 9, 0}});
+}
+
+TEST_CASE("Windows give pages of the first part back, and none of later ones",
+          "[scheduler][unit]") {
+  SchedulerOptions options = Options(400, /*prefix_cache=*/false);
+  options.windows = {0, 6};
+  options.window_grain = 4;
+  options.reads_pieces = true;
+  Tree tree(options);
+  Node root{.tokens = tree.Text(100), .context = tree.NewContext()};
+  tree.Run(&root, 1);
+  std::vector<Node> children;
+  for (int32_t i = 0; i < 3; ++i) {
+    children.push_back(tree.Fork(root, 100, 20, /*apart=*/true));
+    tree.Run(&children.back(), 9);
+  }
+  Node joined = tree.Join(children, 100, 2);
+  const int64_t rows = tree.rig.executor.num_rows();
+  const RequestId id = tree.Begin(joined, 6);
+  int32_t most = 0;
+  while (tree.rig.Step()) most = std::max(most, tree.rig.scheduler.stats().pages_used);
+  tree.End(id, 6, &joined);
+  CHECK(tree.rig.executor.num_rows() - rows == 3 + 2 + 5);
+  // Group 0: 100 places, three branches of 29 in 32, and 7. Group 1 lacks most of the first 100.
+  CHECK(most >= 25 + 3 * 8 + 2 + 3 * 8 + 2);
+  CHECK(most <= 25 + 3 * 8 + 2 + 3 * 8 + 2 + 5);
+}
+
 TEST_CASE("A join side by side computes each branch's last token, and the tail",
           "[scheduler][unit]") {
   const bool prefix_cache = GENERATE(true, false);
@@ -238,11 +287,14 @@ TEST_CASE("Slices have the segments of their parts", "[scheduler][unit]") {
   CHECK(layout.SameAs(other, 100) == layout.PlaceOf(kFork + 5 + 1) - 1);
 }
 
-TEST_CASE("Models with states or windows refuse parts by name", "[scheduler][unit]") {
+TEST_CASE("Models with states refuse parts by name, and so do devices that count no positions",
+          "[scheduler][unit]") {
   SchedulerOptions options = Options(100, false);
   CHECK(Scheduler::CanJoin(options).ok());
   options.windows = {0, 8};
   CHECK(std::string(Scheduler::CanJoin(options).message()).find("window") != std::string::npos);
+  options.reads_pieces = true;
+  CHECK(Scheduler::CanJoin(options).ok());
   options.state_groups = 1;
   CHECK(std::string(Scheduler::CanJoin(options).message()).find("recurrent") != std::string::npos);
   GenerationRequest request;
@@ -269,7 +321,14 @@ TEST_CASE("Models with states or windows refuse parts by name", "[scheduler][uni
 int64_t RunRandomly(uint32_t seed) {
   INFO("seed " << seed);
   const bool prefix_cache = seed % 2 == 0;
-  Tree tree(Options(44, prefix_cache, /*num_host_pages=*/seed % 3 == 0 ? 24 : 0));
+  SchedulerOptions options = Options(44, prefix_cache, /*num_host_pages=*/seed % 3 == 0 ? 24 : 0);
+  if (seed % 4 > 1) {
+    options.windows = {seed % 8 < 4 ? 0 : 12, 7};
+    options.window_grain = 4;
+    options.reads_pieces = true;
+    options.num_pages = 80;
+  }
+  Tree tree(options);
   tree.random.seed(seed);
   if (seed % 5 == 0) tree.rig.SendPlans();
   const auto any = [&tree](int32_t least, int32_t most) {
@@ -317,7 +376,7 @@ int64_t RunRandomly(uint32_t seed) {
 TEST_CASE("No order of forks, joins, preemptions and evictions changes a token of a join",
           "[scheduler][unit]") {
   int64_t preemptions = 0;
-  for (uint32_t seed = 1; seed <= 1000; ++seed) preemptions += RunRandomly(seed);
+  for (uint32_t seed = 1; seed <= 1500; ++seed) preemptions += RunRandomly(seed);
   CHECK(preemptions > 100);
 }
 

@@ -118,6 +118,14 @@ class JoinLoad {
     options.starvation_us = Between(0, 1) * Between(1, 300);
     options.max_lead_us = Between(0, 1) * Between(1, 60);
     if (Between(0, 2) == 0) options.pipeline_stages = Between(2, 4);
+    options.reads_pieces = true;
+    if (Between(0, 1) == 0) return options;
+    // With a window of 1 the fake executor would see nothing of the history.
+    const int32_t window = Between(2, 40);
+    options.window_grain = options.page_tokens * Between(1, 3);
+    options.windows = {Between(0, 2) == 0 ? window : 0, window};
+    if (Between(0, 1) == 0) options.windows.push_back(Between(2, window));
+    options.num_pages *= static_cast<int32_t>(options.windows.size());
     return options;
   }
 
@@ -307,9 +315,9 @@ class JoinLoad {
         request.prompt, request.parts, request.sampling.seed + static_cast<uint64_t>(branch), count,
         kVocab);
     if (got.tokens != want) FAIL("tokens differ from those of the definition");
-    const int32_t places = ContextLayout(request.parts, options_.page_tokens)
-                               .PlaceOf(static_cast<int32_t>(request.prompt.size()));
-    const int32_t room = Scheduler::MaxContext(options_, 0) - places;
+    const ContextLayout layout(request.parts, options_.page_tokens);
+    const int32_t places = layout.PlaceOf(static_cast<int32_t>(request.prompt.size()));
+    const int32_t room = SchedulerLimits::MaxContext(options_, 0, layout.first_end()) - places;
     if (!is_cancelled && count != std::min(request.max_tokens, room)) FAIL("a wrong length");
     if (request.keep == ContextId{}) return;
     for (Branch& one : branches_) {

@@ -45,6 +45,7 @@ class Rig {
                   .window_grain = options.window_grain,
                   .state_groups = options.state_groups,
                   .state_is_snapshot = options.state_is_snapshot,
+                  .reads_pieces = options.reads_pieces,
                   .max_draft_tokens = options.max_draft_tokens,
                   .adapter_slots = options.adapter_slots},
                  max_in_flight) {}

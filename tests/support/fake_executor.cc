@@ -1,6 +1,7 @@
 #include "tests/support/fake_executor.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -311,9 +312,9 @@ absl::Status FakeExecutor::RunSequence(const StepPlan& plan, size_t index) {
   for (size_t group = 0; group <= plan.more_groups.size(); ++group) {
     HEDDLE_RETURN_IF_ERROR(WriteSlots(plan, slice, view(group)));
   }
-  if (sees_parts_) return ReadParts(plan, slice);
   for (size_t group = 0; group <= plan.more_groups.size(); ++group) {
-    HEDDLE_RETURN_IF_ERROR(ReadContext(plan, slice, view(group)));
+    HEDDLE_RETURN_IF_ERROR(sees_parts_ ? ReadParts(plan, slice, view(group))
+                                       : ReadContext(plan, slice, view(group)));
   }
   return absl::OkStatus();
 }
@@ -346,23 +347,61 @@ absl::Status FakeExecutor::WriteSlots(const StepPlan& plan, const SequenceSlice&
   return absl::OkStatus();
 }
 
-absl::Status FakeExecutor::ReadParts(const StepPlan& plan, const SequenceSlice& slice) {
+std::vector<engine::Position> FakeExecutor::PositionsOf(const StepPlan& plan,
+                                                        const SequenceSlice& slice) const {
+  std::vector<engine::Position> positions;
+  for (int32_t i = slice.piece_begin; i < slice.piece_begin + slice.num_pieces; ++i) {
+    const engine::ContextPiece& piece = plan.pieces[i];
+    for (int32_t j = 0; j < piece.num_tokens; ++j) positions.push_back(piece.position + j);
+  }
+  if (slice.num_pieces > 0) return positions;
+  positions.resize(plan.positions[slice.token_begin] + slice.num_tokens);
+  std::iota(positions.begin(), positions.end(), 0);
+  return positions;
+}
+
+// Without windows, positions are not the plan's to tell. With one, the first part may lack what no
+// row of the slice sees; there the history behind a token is the token's own.
+absl::Status FakeExecutor::ReadParts(const StepPlan& plan, const SequenceSlice& slice,
+                                     const GroupView& view) {
+  const bool has_windows = std::any_of(limits_.windows.begin(), limits_.windows.end(),
+                                       [](int32_t window) { return window > 0; });
+  std::vector<engine::Position> positions;
+  if (has_windows) positions = PositionsOf(plan, slice);
+  const int32_t lacks =
+      has_windows ? static_cast<int32_t>(positions.size()) - view.range.context_tokens : 0;
+  const int32_t window = limits_.windows[view.group];
+  const engine::Position first_new = plan.positions[slice.token_begin];
+  if (lacks < 0 || (lacks > 0 && (window == 0 || lacks > first_new + 1 - window))) {
+    return Broken(slice.id, "lacks positions that its rows see");
+  }
+  if (lacks % limits_.window_grain != 0) return Broken(slice.id, "was cut within a grain");
+  bool is_known = lacks == 0;
   uint64_t history = kEmptyHistory;
-  int32_t row = slice.token_begin - (slice.context_tokens - slice.num_tokens);
-  for (int32_t s = slice.span_begin; s < slice.span_begin + slice.num_spans; ++s) {
-    const KvSpan& span = plan.spans[s];
+  int32_t row = slice.token_begin - (view.range.context_tokens - slice.num_tokens);
+  auto position = positions.begin() + lacks;
+  for (int32_t s = 0; s < view.range.num_spans; ++s) {
+    const KvSpan& span = view.spans[s];
     for (int32_t offset = 0; offset < span.num_tokens; ++offset, ++row) {
       Cell& cell = At(span.page, offset);
       if (!cell.written) return Broken(slice.id, "reads a slot that was never written");
+      if (cell.group != view.group) return Broken(slice.id, "reads another group's page");
+      if (has_windows && cell.position != *position++) {
+        return Broken(slice.id, "reads a position of another place");
+      }
       if (row < slice.token_begin) {
-        history = See(history, cell.token, cell.position, cell.history);
+        history = is_known ? See(history, cell.token, cell.position, cell.history) : cell.history;
+        is_known = true;
         continue;
       }
-      if (row >= slice.token_begin + slice.num_tokens || plan.kv_slots[row].page != span.page ||
-          plan.kv_slots[row].offset != offset) {
+      if (row >= slice.token_begin + slice.num_tokens || view.slots[row].page != span.page ||
+          view.slots[row].offset != offset) {
         return Broken(slice.id, "spans do not end with the new slots");
       }
       history = cell.history = Extend(history, cell.token);
+      if (view.group > 0 && row_history_[row] != history) {
+        return Broken(slice.id, "its groups of layers see different histories");
+      }
       row_history_[row] = history;
     }
   }

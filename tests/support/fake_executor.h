@@ -48,8 +48,8 @@ class FakeExecutor final : public engine::Executor {
   void set_idle_ns(int64_t idle_ns) { idle_ns_ = idle_ns; }
 
   // From now on contexts may have parts that were computed side by side (context_layout.h), of
-  // which a plan says nothing but which spans rows see. A part's histories become part of those of
-  // the rows that see it, with its position.
+  // which a plan says which spans rows see, and with windows at which positions. A part's histories
+  // become part of those of the rows that see it, with its position.
   void set_sees_parts() { sees_parts_ = true; }
 
   // Called in Wait before the result is given: to sleep, to hold the loop, or to fail the step.
@@ -123,7 +123,11 @@ class FakeExecutor final : public engine::Executor {
   absl::Status RunSequence(const engine::StepPlan& plan, size_t index);
   absl::Status WriteSlots(const engine::StepPlan& plan, const engine::SequenceSlice& slice,
                           const GroupView& view);
-  absl::Status ReadParts(const engine::StepPlan& plan, const engine::SequenceSlice& slice);
+  // The positions of a slice's context, those included that its groups lack.
+  std::vector<engine::Position> PositionsOf(const engine::StepPlan& plan,
+                                            const engine::SequenceSlice& slice) const;
+  absl::Status ReadParts(const engine::StepPlan& plan, const engine::SequenceSlice& slice,
+                         const GroupView& view);
   absl::Status ReadContext(const engine::StepPlan& plan, const engine::SequenceSlice& slice,
                            const GroupView& view);
   struct Live {

@@ -24,16 +24,30 @@ struct Tile {
   int32_t kv_head;
   int32_t first;
   int32_t count;
-  int32_t begin;  // [begin, end) are the positions that some query sees
-  int32_t end;
 };
+
+// What a tile reads of one chunk of its context: places [begin, end) of a run, counted from the
+// run's first. Chunks begin at multiples of kChunkTokens of each run, and are numbered over all
+// runs of the sequence. The default: nothing.
+struct Part {
+  const ContextRun* run = nullptr;
+  int32_t chunk = 0;
+  int32_t begin = 0;
+  int32_t end = 0;
+
+  bool is_empty() const { return begin >= end; }
+};
+
+int32_t ChunksOf(const ContextRun& run) { return (run.length() + kChunkTokens - 1) / kChunkTokens; }
 
 // Operands and results of one tile in a thread's memory.
 struct TileMemory {
   float* acc;    // [kMaxQueries, padded_dim] for a chunk
   float* total;  // [kMaxQueries, padded_dim]
   float* scratch;
-  const float* queries[kMaxQueries];
+  const float* queries[kMaxQueries];  // as the step has them
+  float* turned;                      // [kMaxQueries, padded_dim] rotated further, if any are
+  const float* of_run[kMaxQueries];   // one or the other
   float max[kMaxQueries];
   float sum[kMaxQueries];
   float total_max[kMaxQueries];
@@ -58,14 +72,17 @@ class AttentionCall {
     padded_dim_ = (cache.head_dim + kMaxLanes - 1) / kMaxLanes * kMaxLanes;
     CountTiles();
     PlaceSpans();
+    scratch_.runs.Find(batch, args);
   }
 
   void Run(ThreadPool& pool) {
     ReserveThreads(pool.num_threads());
     const int64_t tiles = num_tiles();
     int64_t chunks = 1;
-    for (int32_t length : batch_.context_len) {
-      chunks = std::max<int64_t>(chunks, (length + kChunkTokens - 1) / kChunkTokens);
+    for (int32_t s = 0; s < batch_.n_seqs(); ++s) {
+      int64_t of_sequence = 0;
+      for (const ContextRun& run : scratch_.runs.Of(s)) of_sequence += ChunksOf(run);
+      chunks = std::max(chunks, of_sequence);
     }
     // With enough tiles all threads finish within a fraction of a tile of each other.
     bool split = chunks > 1 && tiles < 3 * pool.num_threads() && pool.num_threads() > 1;
@@ -110,18 +127,24 @@ class AttentionCall {
   }
 
   int64_t ThreadBytes() const {
-    int64_t floats = int64_t{2} * kMaxQueries * padded_dim_ + AttendScratchFloats(padded_dim_);
+    int64_t floats =
+        TurnedFloats() + int64_t{2} * kMaxQueries * padded_dim_ + AttendScratchFloats(padded_dim_);
     return floats * 4 + static_cast<int64_t>(sizeof(TileMemory));
+  }
+
+  int64_t TurnedFloats() const {
+    return scratch_.runs.has_turns() ? int64_t{kMaxQueries} * padded_dim_ : 0;
   }
 
   TileMemory& Memory(int32_t thread) {
     auto* floats = static_cast<float*>(scratch_.threads[static_cast<size_t>(thread)].Get(0));
     int64_t rows = static_cast<int64_t>(kMaxQueries) * padded_dim_;
     int64_t scratch_floats = AttendScratchFloats(padded_dim_);
-    auto* memory = new (floats + 2 * rows + scratch_floats) TileMemory;
+    auto* memory = new (floats + 2 * rows + scratch_floats + TurnedFloats()) TileMemory;
     memory->acc = floats;
     memory->total = floats + rows;
     memory->scratch = floats + 2 * rows;
+    memory->turned = floats + 2 * rows + scratch_floats;
     return *memory;
   }
 
@@ -142,30 +165,31 @@ class AttentionCall {
     tile.kv_head = static_cast<int32_t>(local / TilesPerHead(seq));
     tile.first = static_cast<int32_t>(local % TilesPerHead(seq)) * kMaxQueries;
     tile.count = std::min(kMaxQueries, RowsOf(seq) * group_ - tile.first);
-    tile.begin = LowerOf(tile, 0);
-    tile.end = UpperOf(tile, tile.count - 1);
     return tile;
   }
 
   bool SeesByTree(int32_t seq) const { return !args_.in_order && batch_.IsTree(seq); }
-  // Query q of the tile sees positions [LowerOf, UpperOf); in a tree, those of them that are in its
-  // mask.
-  int32_t UpperOf(const Tile& tile, int32_t q) const {
-    if (SeesByTree(tile.seq)) return batch_.context_len[tile.seq];
-    const int32_t upper = FirstRowOf(tile.seq) + 1 + (tile.first + q) / group_;
-    if (!args_.both_ways) return upper;
-    if (args_.window <= 0) return batch_.context_len[tile.seq];
-    return std::min(upper - 1 + args_.window, batch_.context_len[tile.seq]);
+  // Query q of the tile sees places [LowerOf, UpperOf) of the run; in a tree, those of them that
+  // are in its mask.
+  int32_t UpperOf(const Tile& tile, const ContextRun& run, int32_t q) const {
+    if (SeesByTree(tile.seq)) return run.length();
+    const int32_t upper = FirstRowOf(tile.seq) + 1 + (tile.first + q) / group_ - run.begin;
+    if (!args_.both_ways) return std::min(upper, run.length());
+    if (args_.window <= 0) return run.length();
+    return std::min(upper - 1 + args_.window, run.length());
   }
-  // Positions that query q sees behind its own, itself included.
-  int32_t WindowOf(const Tile& tile, int32_t q) const {
+  int32_t PositionOf(const Tile& tile, int32_t q) const {
+    return batch_.positions[static_cast<size_t>(RowOf(tile, q))];
+  }
+  // Positions that query q sees behind its own, itself included, in a run.
+  int32_t WindowOf(const Tile& tile, const ContextRun& run, int32_t q) const {
     if (!args_.in_chunks) return args_.window;
-    return batch_.positions[static_cast<size_t>(RowOf(tile, q))] % args_.window + 1;
+    return (PositionOf(tile, q) + run.turn) % args_.window + 1;
   }
   // The rows of a query's tree that are in its chunk.
   uint64_t ChunkOfTree(const Tile& tile, int32_t q) const {
     const auto first = static_cast<size_t>(batch_.q_begin[tile.seq]);
-    const int32_t chunk = batch_.positions[static_cast<size_t>(RowOf(tile, q))] / args_.window;
+    const int32_t chunk = PositionOf(tile, q) / args_.window;
     uint64_t rows = 0;
     for (int32_t i = 0; i < std::min(RowsOf(tile.seq), 64); ++i) {
       const bool is_in = batch_.positions[first + static_cast<size_t>(i)] / args_.window == chunk;
@@ -173,18 +197,22 @@ class AttentionCall {
     }
     return rows;
   }
-  int32_t LowerOf(const Tile& tile, int32_t q) const {
+  int32_t LowerOf(const Tile& tile, const ContextRun& run, int32_t q) const {
     if (args_.window <= 0) return 0;
-    const int32_t window = WindowOf(tile, q);
-    if (!SeesByTree(tile.seq)) {
-      const int32_t position = FirstRowOf(tile.seq) + (tile.first + q) / group_;
-      return std::max(0, position + 1 - window);
+    const int32_t window = WindowOf(tile, run, q);
+    if (scratch_.runs.CountsPositions(tile.seq)) {
+      const int32_t own = PositionOf(tile, q) + run.turn - run.position;
+      return std::clamp(own + 1 - window, 0, run.length());
     }
-    const int32_t depth = batch_.positions[static_cast<size_t>(RowOf(tile, q))] -
-                          batch_.positions[static_cast<size_t>(batch_.q_begin[tile.seq])];
+    if (!SeesByTree(tile.seq)) {
+      const int32_t own = FirstRowOf(tile.seq) + (tile.first + q) / group_;
+      return std::max(0, own + 1 - window);
+    }
+    const int32_t depth =
+        PositionOf(tile, q) - batch_.positions[static_cast<size_t>(batch_.q_begin[tile.seq])];
     return std::clamp(FirstRowOf(tile.seq) + depth + 1 - window, 0, FirstRowOf(tile.seq));
   }
-  // The position of a sequence's first row in its context.
+  // The place of a sequence's first row in its context.
   int32_t FirstRowOf(int32_t seq) const { return batch_.context_len[seq] - RowsOf(seq); }
   int64_t RowOf(const Tile& tile, int32_t q) const {
     return batch_.q_begin[tile.seq] + (tile.first + q) / group_;
@@ -197,16 +225,26 @@ class AttentionCall {
     for (int32_t q = 0; q < tile.count; ++q) {
       memory.queries[q] =
           args_.q.row<float>(RowOf(tile, q)) + HeadOf(tile, q) * args_.cache.head_dim;
-      memory.lower[q] = LowerOf(tile, q);
-      memory.upper[q] = UpperOf(tile, q);
-      if (!batch_.tree_mask.empty()) {
-        memory.tree[q] = batch_.tree_mask[static_cast<size_t>(RowOf(tile, q))];
-        if (args_.in_chunks && SeesByTree(tile.seq)) memory.tree[q] &= ChunkOfTree(tile, q);
-      }
+      if (batch_.tree_mask.empty()) continue;
+      memory.tree[q] = batch_.tree_mask[static_cast<size_t>(RowOf(tile, q))];
+      if (args_.in_chunks && SeesByTree(tile.seq)) memory.tree[q] &= ChunkOfTree(tile, q);
     }
   }
 
-  // Finds the runs of positions [begin, end) of a sequence; there is at most one per position.
+  // Notes what the queries see of a run, and rotates them for it.
+  void EnterRun(const Tile& tile, const ContextRun& run, TileMemory& memory) const {
+    for (int32_t q = 0; q < tile.count; ++q) {
+      memory.lower[q] = LowerOf(tile, run, q);
+      memory.upper[q] = UpperOf(tile, run, q);
+      memory.of_run[q] = memory.queries[q];
+      if (run.angles < 0) continue;
+      float* const turned = memory.turned + int64_t{q} * padded_dim_;
+      scratch_.runs.Turn(run, *args_.rotation, memory.queries[q], args_.cache.head_dim, turned);
+      memory.of_run[q] = turned;
+    }
+  }
+
+  // Finds the runs of keys at places [begin, end) of a sequence; there is at most one per place.
   void FindRuns(const Tile& tile, int32_t begin, int32_t end, KeyRun* runs) const {
     const KvCacheView& cache = args_.cache;
     const auto spans = scratch_.span_position.begin();
@@ -226,46 +264,56 @@ class AttentionCall {
     }
   }
 
-  struct Range {
-    int32_t begin;
-    int32_t end;
-  };
-  // The positions of chunk `chunk` of the context that the tile reads; empty if begin >= end.
-  static Range RangeOf(const Tile& tile, int64_t chunk) {
-    return {std::max(static_cast<int32_t>(chunk) * kChunkTokens,
-                     tile.begin / kBlockTokens * kBlockTokens),
-            std::min(static_cast<int32_t>(chunk + 1) * kChunkTokens, tile.end)};
+  // The first part from chunk `chunk` on of which the tile reads anything.
+  Part PartFrom(const Tile& tile, int32_t chunk) const {
+    int32_t before = 0;  // chunks of earlier runs
+    for (const ContextRun& run : scratch_.runs.Of(tile.seq)) {
+      const int32_t lower = LowerOf(tile, run, 0);
+      const int32_t upper = UpperOf(tile, run, tile.count - 1);
+      const int32_t at = std::max(chunk - before, lower / kChunkTokens);
+      if (lower < upper && at * kChunkTokens < upper) {
+        return {&run, before + at, std::max(at * kChunkTokens, lower / kBlockTokens * kBlockTokens),
+                std::min((at + 1) * kChunkTokens, upper)};
+      }
+      before += ChunksOf(run);
+    }
+    return {};
+  }
+  // The part of that very chunk.
+  Part PartAt(const Tile& tile, int32_t chunk) const {
+    const Part part = PartFrom(tile, chunk);
+    return part.chunk == chunk ? part : Part{};
   }
 
-  // Notes the first blocks of the chunk that the thread will compute next.
-  void LookAhead(const Tile& tile, int64_t chunk, TileMemory& memory) const {
-    const Range range = RangeOf(tile, chunk);
-    const int32_t end = std::min(range.end, range.begin + kMaxBlocksAhead * kBlockTokens);
-    memory.ahead_tokens = std::max(0, end - range.begin);
-    FindRuns(tile, range.begin, end, memory.ahead);
+  // Notes the first blocks of the part that the thread will compute next.
+  void LookAhead(const Tile& tile, const Part& part, TileMemory& memory) const {
+    memory.ahead_tokens =
+        std::max(0, std::min(part.end - part.begin, kMaxBlocksAhead * kBlockTokens));
+    if (part.is_empty()) return;
+    const int32_t begin = part.run->begin + part.begin;
+    FindRuns(tile, begin, begin + memory.ahead_tokens, memory.ahead);
   }
 
-  // Computes the results of the tile's queries over chunk `chunk` of the context. `acc` has room
-  // for kMaxQueries.
-  void RunChunk(const Tile& tile, int32_t chunk, TileMemory& memory, float* max, float* sum,
-                float* acc) const {
-    const Range range = RangeOf(tile, chunk);
+  // Computes the results of the tile's queries over a part of the context. `acc` has room for
+  // kMaxQueries.
+  void RunPart(const Tile& tile, const Part& part, TileMemory& memory, float* max, float* sum,
+               float* acc) const {
     std::fill(max, max + tile.count, kNothing);
     std::fill(sum, sum + tile.count, 0.0f);
     std::fill(acc, acc + static_cast<int64_t>(tile.count) * padded_dim_, 0.0f);
-    if (range.begin >= range.end) return;
-    FindRuns(tile, range.begin, range.end, memory.runs);
+    if (part.is_empty()) return;
+    FindRuns(tile, part.run->begin + part.begin, part.run->begin + part.end, memory.runs);
     AttendArgs attend{};
     attend.type = KvTypeOf(args_.cache.dtype);
     attend.runs = memory.runs;
-    attend.begin = range.begin;
-    attend.end = range.end;
+    attend.begin = part.begin;
+    attend.end = part.end;
     attend.ahead = memory.ahead;
     attend.ahead_tokens = memory.ahead_tokens;
     attend.head_dim = args_.cache.head_dim;
     attend.padded_dim = padded_dim_;
     attend.num_queries = tile.count;
-    attend.queries = memory.queries;
+    attend.queries = memory.of_run;
     attend.scale = args_.scale;
     attend.lower = memory.lower;
     attend.upper = memory.upper;
@@ -308,19 +356,24 @@ class AttentionCall {
 
   void RunTile(int64_t index, int32_t thread) {
     const Tile tile = TileAt(index);
-    const Tile next = index + 1 < num_tiles() ? TileAt(index + 1) : Tile{};
     TileMemory& memory = Memory(thread);
     FindQueries(tile, memory);
-    const int32_t first = tile.begin / kChunkTokens;
-    for (int32_t chunk = first; chunk * kChunkTokens < tile.end; ++chunk) {
-      const bool last = (chunk + 1) * kChunkTokens >= tile.end;
-      LookAhead(last ? next : tile, last ? next.begin / kChunkTokens : chunk + 1, memory);
-      if (chunk == first) {  // the first part is the total so far
-        RunChunk(tile, chunk, memory, memory.total_max, memory.total_sum, memory.total);
+    const ContextRun* run = nullptr;
+    for (Part part = PartFrom(tile, 0); !part.is_empty();) {
+      const Part next = PartFrom(tile, part.chunk + 1);
+      const bool has_tile = next.is_empty() && index + 1 < num_tiles();
+      const Tile ahead = has_tile ? TileAt(index + 1) : tile;
+      LookAhead(ahead, has_tile ? PartFrom(ahead, 0) : next, memory);
+      const bool is_first = run == nullptr;
+      if (part.run != run) EnterRun(tile, *part.run, memory);
+      run = part.run;
+      if (is_first) {  // the first part is the total so far
+        RunPart(tile, part, memory, memory.total_max, memory.total_sum, memory.total);
       } else {
-        RunChunk(tile, chunk, memory, memory.max, memory.sum, memory.acc);
+        RunPart(tile, part, memory, memory.max, memory.sum, memory.acc);
         MergeChunk(tile, memory.max, memory.sum, memory.acc, memory);
       }
+      part = next;
     }
     Finish(tile, memory);
   }
@@ -333,12 +386,15 @@ class AttentionCall {
     pool.ForEach(tiles * chunks, kNsPerScore * kChunkTokens, [&](int64_t i, int32_t thread) {
       const Tile tile = TileAt(i / chunks);
       TileMemory& memory = Memory(thread);
+      const Part part = PartAt(tile, static_cast<int32_t>(i % chunks));
       FindQueries(tile, memory);
-      LookAhead(i + 1 < tiles * chunks ? TileAt((i + 1) / chunks) : Tile{}, (i + 1) % chunks,
+      if (!part.is_empty()) EnterRun(tile, *part.run, memory);
+      const bool has_next = i + 1 < tiles * chunks;
+      const Tile next = has_next ? TileAt((i + 1) / chunks) : tile;
+      LookAhead(next, has_next ? PartAt(next, static_cast<int32_t>((i + 1) % chunks)) : Part{},
                 memory);
-      float* part = parts + i * part_floats;
-      RunChunk(tile, static_cast<int32_t>(i % chunks), memory, part, part + kMaxQueries,
-               part + 2 * kMaxQueries);
+      float* at = parts + i * part_floats;
+      RunPart(tile, part, memory, at, at + kMaxQueries, at + 2 * kMaxQueries);
     });
     pool.ForEach(tiles, static_cast<double>(chunks * 100), [&](int64_t i, int32_t thread) {
       Tile tile = TileAt(i);

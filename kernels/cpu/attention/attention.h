@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kernels/batch.h"
+#include "kernels/cpu/attention/context_runs.h"
 #include "kernels/cpu/kernel_table.h"
 #include "kernels/cpu/scratch.h"
 #include "kernels/cpu/thread_pool.h"
@@ -21,7 +22,8 @@ struct AttentionScratch {
   std::vector<Scratch> threads;        // per thread: a tile's operands
   Scratch parts;                       // partial results if the context is split
   std::vector<int64_t> tile_begin;     // [n_seqs + 1]
-  std::vector<int32_t> span_position;  // [n_spans] first position of each, in its sequence
+  std::vector<int32_t> span_position;  // [n_spans] first place of each, in its sequence
+  ContextRuns runs;
 };
 
 void Attention(const HostBatch& batch, const AttentionArgs& args, const AttentionKernels& kernels,
