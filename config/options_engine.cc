@@ -6,8 +6,8 @@ namespace {
 constexpr std::string_view kModel = "Model";
 constexpr std::string_view kEngine = "Engine";
 
-constexpr std::string_view kIsas[] = {"auto",      "portable", "avx2",
-                                      "avx2_vnni", "avx512",   "avx512_bf16"};
+constexpr std::string_view kIsas[] = {"auto",   "portable",    "avx2", "avx2_vnni",
+                                      "avx512", "avx512_bf16", "amx"};
 constexpr std::string_view kKvTypes[] = {"auto", "f32", "f16", "bf16", "fp8", "int8"};
 constexpr std::string_view kWeightFormats[] = {
     "auto",  "int8", "int4", "f32",       "f16",       "bf16",  "q8_0",  "q4_0",   "q4_1",

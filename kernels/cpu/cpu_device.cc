@@ -12,6 +12,7 @@
 #include "kernels/cpu/attention/attention.h"
 #include "kernels/cpu/cpuid.h"
 #include "kernels/cpu/kernel_table.h"
+#include "kernels/cpu/level_tables.h"
 #include "kernels/cpu/linear/cpu_weight.h"
 #include "kernels/cpu/linear/experts.h"
 #include "kernels/cpu/linear/linear.h"
@@ -41,65 +42,6 @@ constexpr double kNsPerNormElement = 0.25;
 constexpr double kNsPerRotatedElement = 0.5;
 constexpr double kNsPerAngle = 30;
 constexpr double kNsPerGatheredElement = 2;  // one cache line each
-
-#if defined(__x86_64__)
-// The avx2 level's kernels, except those for int8.
-const cpu::LinearKernels& LinearAvx2Vnni() {
-  static const cpu::LinearKernels kernels = [] {
-    cpu::LinearKernels made = cpu::kLinearAvx2;
-    made.tiles[static_cast<size_t>(cpu::TileKind::kInt8)] = cpu::kInt8DotAvx2Vnni.tile;
-    made.formats[static_cast<size_t>(DType::kQ8_0)] = cpu::kInt8DotAvx2Vnni.q8_0;
-    made.formats[static_cast<size_t>(DType::kQ4_0)] = cpu::kInt8DotAvx2Vnni.q4_0;
-    made.blocks = cpu::kInt8DotAvx2Vnni.blocks;
-    return made;
-  }();
-  return kernels;
-}
-
-// The avx512 level's kernels, except those for BF16 and small floats.
-const cpu::BlockKernels& BlocksAvx512Bf16() {
-  static const cpu::BlockKernels kernels = [] {
-    cpu::BlockKernels made = cpu::kBlocksAvx512;
-    made.formats[static_cast<size_t>(BlockFormat::kF8G32)] = cpu::kBlocksAvx512Bf16.f8_g32;
-    made.formats[static_cast<size_t>(BlockFormat::kF8G128)] = cpu::kBlocksAvx512Bf16.f8_g128;
-    made.formats[static_cast<size_t>(BlockFormat::kNF4)] = cpu::kBlocksAvx512Bf16.nf4;
-    made.formats[static_cast<size_t>(BlockFormat::kFP4)] = cpu::kBlocksAvx512Bf16.fp4;
-    return made;
-  }();
-  return kernels;
-}
-
-const cpu::LinearKernels& LinearAvx512Bf16() {
-  static const cpu::LinearKernels kernels = [] {
-    cpu::LinearKernels made = cpu::kLinearAvx512;
-    made.formats[static_cast<size_t>(DType::kBF16)] = cpu::kBf16DotAvx512.format;
-    made.bf16_tile = cpu::kBf16DotAvx512.tile;
-    made.blocks = &BlocksAvx512Bf16();
-    return made;
-  }();
-  return kernels;
-}
-#endif
-
-cpu::KernelTable TableFor(Isa isa) {
-#if defined(__x86_64__)
-  if (isa == Isa::kAvx512Bf16) {
-    return {&LinearAvx512Bf16(), &cpu::kRowsAvx512, &cpu::kAttentionAvx512Bf16,
-            &cpu::kRecurrenceAvx512};
-  }
-  if (isa == Isa::kAvx512)
-    return {&cpu::kLinearAvx512, &cpu::kRowsAvx512, &cpu::kAttentionAvx512,
-            &cpu::kRecurrenceAvx512};
-  if (isa == Isa::kAvx2Vnni) {
-    return {&LinearAvx2Vnni(), &cpu::kRowsAvx2, &cpu::kAttentionAvx2, &cpu::kRecurrenceAvx2};
-  }
-  if (isa == Isa::kAvx2)
-    return {&cpu::kLinearAvx2, &cpu::kRowsAvx2, &cpu::kAttentionAvx2, &cpu::kRecurrenceAvx2};
-#endif
-  HEDDLE_CHECK(isa == Isa::kPortable, "no kernels for this level");
-  return {&cpu::kLinearPortable, &cpu::kRowsPortable, &cpu::kAttentionPortable,
-          &cpu::kRecurrencePortable};
-}
 
 const cpu::CpuWeight& AsCpu(const PackedWeight& weight) {
   return static_cast<const cpu::CpuWeight&>(weight);
@@ -549,7 +491,7 @@ class CpuDevice final : public Device {
       : description_(absl::StrCat("cpu (", cpu::Name(isa), " of ", cpu::Describe(features), "; ",
                                   ThreadsText(num_threads), ")")),
         isa_(isa),
-        table_(TableFor(isa)),
+        table_(cpu::TableFor(isa)),
         pool_(num_threads, pin),
         ops_(table_, pool_) {}
 
@@ -566,7 +508,7 @@ class CpuDevice final : public Device {
   bool has_segments() const override { return true; }
   bool has_pieces() const override { return true; }
   DType preferred_kv_type() const override {
-    return isa_ == Isa::kAvx512Bf16 ? DType::kBF16 : DType::kF16;
+    return isa_ >= Isa::kAvx512Bf16 ? DType::kBF16 : DType::kF16;
   }
 
   absl::StatusOr<std::unique_ptr<Buffer>> Allocate(int64_t bytes) override {

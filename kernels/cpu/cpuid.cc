@@ -2,6 +2,8 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 #endif
 
 #include "absl/strings/str_cat.h"
@@ -10,8 +12,8 @@ namespace heddle::kernels::cpu {
 namespace {
 
 // The levels in ascending order.
-constexpr Isa kLevels[] = {Isa::kPortable, Isa::kAvx2, Isa::kAvx2Vnni, Isa::kAvx512,
-                           Isa::kAvx512Bf16};
+constexpr Isa kLevels[] = {Isa::kPortable, Isa::kAvx2,       Isa::kAvx2Vnni,
+                           Isa::kAvx512,   Isa::kAvx512Bf16, Isa::kAmx};
 
 bool Has(const CpuFeatures& features, Isa isa) {
   switch (isa) {
@@ -25,6 +27,8 @@ bool Has(const CpuFeatures& features, Isa isa) {
       return features.avx2 && features.avx512 && features.avx512_vnni;
     case Isa::kAvx512Bf16:
       return Has(features, Isa::kAvx512) && features.avx512_bf16;
+    case Isa::kAmx:
+      return Has(features, Isa::kAvx512Bf16) && features.amx;
   }
   return false;
 }
@@ -42,6 +46,18 @@ uint64_t ReadXcr0() {
 
 constexpr uint64_t kYmmState = 0x6;   // SSE and AVX
 constexpr uint64_t kZmmState = 0xe6;  // and opmask, both halves of ZMM
+constexpr uint64_t kTileState = 0x60000;
+
+// Whether the system lets this process use tiles. A container's filter of system calls may not.
+bool RequestTiles() {
+#if defined(__linux__)
+  constexpr int64_t kRequestPermission = 0x1023;  // ARCH_REQ_XCOMP_PERM
+  constexpr int64_t kTileData = 18;
+  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+#else
+  return false;
+#endif
+}
 #endif
 
 }  // namespace
@@ -61,6 +77,8 @@ CpuFeatures DetectCpuFeatures() {
   features.avx2 = ymm && fma_f16c && Bit(b, 5);
   features.avx512 = zmm && Bit(b, 16) && Bit(b, 17) && Bit(b, 30) && Bit(b, 31);
   features.avx512_vnni = features.avx512 && Bit(c, 11);
+  const bool tiles = (state & kTileState) == kTileState && Bit(d, 22) && Bit(d, 24);
+  features.amx = tiles && RequestTiles();
   if (max_subleaf >= 1 && __get_cpuid_count(7, 1, &a, &b, &c, &d)) {
     features.avx_vnni = features.avx2 && Bit(a, 4);
     features.avx512_bf16 = features.avx512 && Bit(a, 5);
@@ -79,6 +97,7 @@ std::string Describe(const CpuFeatures& features) {
   add(features.avx512, "avx512");
   add(features.avx512_vnni, "avx512_vnni");
   add(features.avx512_bf16, "avx512_bf16");
+  add(features.amx, "amx");
   return text.empty() ? "nothing beyond the baseline" : text;
 }
 
@@ -97,8 +116,8 @@ absl::StatusOr<Isa> ResolveIsa(std::string_view name, const CpuFeatures& feature
   }
   return absl::InvalidArgumentError(
       absl::StrCat("isa '", std::string(name),
-                   "' is unknown: auto, portable, avx2, avx2_vnni, avx512 or "
-                   "avx512_bf16"));
+                   "' is unknown: auto, portable, avx2, avx2_vnni, avx512, "
+                   "avx512_bf16 or amx"));
 }
 
 const char* Name(Isa isa) {
@@ -113,6 +132,8 @@ const char* Name(Isa isa) {
       return "avx512";
     case Isa::kAvx512Bf16:
       return "avx512_bf16";
+    case Isa::kAmx:
+      return "amx";
   }
   return "unknown";
 }

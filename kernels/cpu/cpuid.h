@@ -17,6 +17,7 @@ enum class Isa : uint8_t {
   kAvx2Vnni,    // the same and AVX-VNNI: int8 dot products
   kAvx512,      // AVX-512 F, BW, DQ, VL, VNNI
   kAvx512Bf16,  // the same and dot products of BF16
+  kAmx,         // the same and tiles of BF16
 };
 
 struct CpuFeatures {
@@ -25,8 +26,12 @@ struct CpuFeatures {
   bool avx512_vnni = false;
   bool avx512_bf16 = false;
   bool avx_vnni = false;
+  bool amx = false;  // tiles of BF16, with the system's permission to use them
 };
 
+// Asks the system for the state of tiles where the processor has them: Linux gives it to a process
+// once and for all its threads, whose stacks for signals must then be larger (sysconf's
+// _SC_MINSIGSTKSZ).
 CpuFeatures DetectCpuFeatures();
 
 // A list such as "avx2, avx512, avx512_vnni", or "nothing beyond the baseline".

@@ -20,7 +20,7 @@ struct PeakKernels {
   int64_t int8_ops;  // per round
 };
 
-// Dot products of BF16 pairs, an instruction that not every processor of a level has.
+// Dot products of BF16 pairs, or tiles of them: instructions that not every processor has.
 struct Bf16PeakKernels {
   float (*bf16)(int64_t rounds);
   int64_t bf16_flops;  // per round
@@ -49,6 +49,7 @@ extern const BlockKernels kBlocksAvx2Vnni;
 extern const PeakKernels kPeakAvx2Vnni;
 extern const LinearKernels kLinearAvx512;
 extern const Bf16DotKernels kBf16DotAvx512;
+extern const Bf16DotKernels kBf16DotAmx;
 extern const Bf16BlockKernels kBlocksAvx512Bf16;
 extern const BlockKernels kBlocksAvx512;
 extern const RowKernels kRowsAvx512;
@@ -56,6 +57,7 @@ extern const AttentionKernels kAttentionAvx512;
 extern const AttentionKernels kAttentionAvx512Bf16;
 extern const PeakKernels kPeakAvx512;
 extern const Bf16PeakKernels kPeakAvx512Bf16;
+extern const Bf16PeakKernels kPeakAmx;
 #endif
 
 }  // namespace heddle::kernels::cpu

@@ -33,6 +33,7 @@ const PeakKernels& KernelsFor(Isa isa) {
 // nullptr if the level lacks the instruction.
 const Bf16PeakKernels* Bf16KernelsFor(Isa isa) {
 #if defined(__x86_64__)
+  if (isa == Isa::kAmx) return &kPeakAmx;
   if (isa == Isa::kAvx512Bf16) return &kPeakAvx512Bf16;
 #endif
   static_cast<void>(isa);

@@ -18,6 +18,7 @@ enum class TileKind : uint8_t {
   kInt8,        // per block of 32 columns: int8 [tile_rows][32], F32 scale [tile_rows], int32 sum
                 // [tile_rows], which is -128 times the sum of the block's int8
   kBf16,        // BF16 [(cols + 1) / 2][tile_rows][2]: neighbouring columns of a row side by side
+  kBf16Rows,    // BF16 [(cols + 31) / 32][tile_rows][32]; columns behind the last are zero
   kInt8Shared,  // per 256 columns a group of eight blocks with scales base * 2^e:
                 //   F32 base [tile_rows], int32 [12][tile_rows]: pairs of int16 sums, see
                 //   linear_shared.h
@@ -98,10 +99,12 @@ struct LinearKernels {
   FormatKernels formats[5];  // by DType; the others are in BlockKernels
   void (*epilogue)(const EpilogueArgs& args);
   const BlockKernels* blocks;
-  TileKernels bf16_tile;  // of kBf16, if the level has it
+  TileKernels bf16_tile;       // of kBf16, if the level has it
+  TileKernels bf16_rows_tile;  // of kBf16Rows, likewise
 };
 
-// Replaces the exact BF16 kernels if the processor multiplies BF16 itself.
+// Replaces the exact BF16 kernels if the processor multiplies BF16 itself, by dot products of pairs
+// or by tiles.
 struct Bf16DotKernels {
   TileKernels tile;
   FormatKernels format;

@@ -73,7 +73,7 @@ double Tolerance(const Case& c, const std::string& isa) {
   for (const auto& sequence : c.batch.sequences) longest = std::max(longest, sequence.context);
   double terms =
       std::sqrt(static_cast<double>(c.head_dim)) + std::sqrt(static_cast<double>(longest));
-  const bool dots = isa == "avx512_bf16" && c.dtype != DType::kF32 && c.dtype != DType::kF16;
+  const bool dots = MultipliesBf16(isa) && c.dtype != DType::kF32 && c.dtype != DType::kF16;
   return 4 * 4 * terms * 1.2e-7 + (dots ? 4 * 5 * 0x1p-9 : 0.0);
 }
 

@@ -22,10 +22,19 @@ CpuFeatures Zen5() {
   return features;
 }
 
+CpuFeatures SapphireRapids() {
+  CpuFeatures features = Zen5();
+  features.amx = true;
+  return features;
+}
+
 TEST_CASE("auto takes the best level that the machine has", "[kernels][unit]") {
   CHECK(ResolveIsa("auto", CpuFeatures()).value() == Isa::kPortable);
   CHECK(ResolveIsa("auto", Haswell()).value() == Isa::kAvx2);
   CHECK(ResolveIsa("auto", Zen5()).value() == Isa::kAvx512Bf16);
+  CHECK(ResolveIsa("auto", SapphireRapids()).value() == Isa::kAmx);
+  CHECK(ResolveIsa("avx512_bf16", SapphireRapids()).value() == Isa::kAvx512Bf16);
+  CHECK(absl::IsInvalidArgument(ResolveIsa("amx", Zen5()).status()));
   CpuFeatures ice_lake = Zen5();
   ice_lake.avx512_bf16 = false;
   CHECK(ResolveIsa("auto", ice_lake).value() == Isa::kAvx512);

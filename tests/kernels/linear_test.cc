@@ -45,7 +45,7 @@ double Tolerance(const Matrix& x, const TestWeight& w, int64_t t, int64_t r,
                  const std::string& isa) {
   double eps = std::numeric_limits<float>::epsilon();
   double tolerance = 4 * std::sqrt(static_cast<double>(w.cols)) * eps * Magnitude(x, w, t, r);
-  if (isa == "avx512_bf16" && IsBf16Product(w.dtype)) {
+  if (MultipliesBf16(isa) && IsBf16Product(w.dtype)) {
     const bool has_table = w.dtype == DType::kNF4 || w.dtype == DType::kFP4;
     tolerance += (has_table ? 0x1.8p-8 : 0x1p-8) * Magnitude(x, w, t, r);
   }

@@ -31,6 +31,9 @@ inline constexpr DType kAllTypes[] = {
 // Every level that this machine has, each with `threads` threads.
 std::vector<NamedDevice> CpuDevices(int32_t threads);
 
+// Whether the level has instructions for products of BF16, to which it rounds activations then.
+inline bool MultipliesBf16(const std::string& isa) { return isa == "avx512_bf16" || isa == "amx"; }
+
 class Random {
  public:
   explicit Random(uint32_t seed) : engine_(kSeed + seed) {}

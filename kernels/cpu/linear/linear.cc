@@ -66,6 +66,8 @@ int64_t TileBytes(TileKind kind, int64_t tile_rows, int64_t cols) {
       return tile_rows * (cols / 32) * 40;
     case TileKind::kBf16:
       return tile_rows * ((cols + 1) / 2) * 4;
+    case TileKind::kBf16Rows:
+      return tile_rows * ((cols + 31) / 32) * 64;
     case TileKind::kInt8Shared:
       return tile_rows * ((cols / 32) * 48 + (cols + 255) / 256 * 52);
     case TileKind::kInt8Sums16:
@@ -202,6 +204,8 @@ class LinearCall {
         return kernels_.blocks->shared_tile;
       case TileKind::kBf16:
         return kernels_.bf16_tile;
+      case TileKind::kBf16Rows:
+        return kernels_.bf16_rows_tile;
     }
     return kernels_.tiles[0];
   }

@@ -1,0 +1,59 @@
+// BF16 weights by tiles, with AMX, which has many times the rate of dot products of pairs.
+// Activations are rounded to BF16 (nearest even, denormals to zero) once per tile of rows.
+#include "kernels/cpu/vec/vec_avx512.h"
+
+#include "kernels/cpu/vec/vec_math.h"
+
+#include "kernels/cpu/linear/linear_float.h"
+
+#include "kernels/cpu/linear/tiles_amx.h"
+
+#include "kernels/cpu/linear/linear_tiles.h"
+
+namespace heddle::kernels::cpu {
+namespace {
+
+static_assert(kTilePanelRows == kPanelRows);
+
+// 32 neighbouring columns of a row, rounded.
+inline __m512i RoundedColumns(const float* x) {
+  return reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(Load(x + kLanes), Load(x)));
+}
+
+// Writes one row of x to its rows of 64 bytes in a tile, `step` bytes apart.
+inline void WriteRow(const float* row, int64_t cols, int64_t step, char* out) {
+  for (; cols >= kTileColumns; cols -= kTileColumns, row += kTileColumns, out += step) {
+    _mm512_storeu_si512(out, RoundedColumns(row));
+  }
+  if (cols == 0) return;
+  float last[kTileColumns] = {};
+  std::memcpy(last, row, static_cast<size_t>(cols) * sizeof(float));
+  _mm512_storeu_si512(out, RoundedColumns(last));
+}
+
+void PrepareRows(const float* x, int64_t stride, int32_t rows, int32_t tile_rows, int64_t cols,
+                 void* tile) {
+  auto* out = static_cast<char*>(tile);
+  const int64_t step = int64_t{tile_rows} * 64;
+  if (rows < tile_rows) {
+    const int64_t steps = (cols + kTileColumns - 1) / kTileColumns;
+    std::memset(out, 0, static_cast<size_t>(steps * step));
+  }
+  for (int32_t m = 0; m < rows; ++m) WriteRow(x + m * stride, cols, step, out + int64_t{m} * 64);
+}
+
+struct Bf16TilePanel : BF16Panel {
+  template <int kRows>
+  static void Multiply(const void* panel, const void* tile, int64_t cols, float* acc) {
+    Bf16TileProduct<AmxTiles, kRows>::Multiply(panel, tile, cols, acc);
+  }
+};
+
+}  // namespace
+
+extern const Bf16DotKernels kBf16DotAmx;
+const Bf16DotKernels kBf16DotAmx = {
+    {6, {1, 2, 4, 8, 16, 32}, PrepareRows},
+    MakeFormat<Bf16TilePanel, 1, 2, 4, 8, 16, 32>(TileKind::kBf16Rows)};
+
+}  // namespace heddle::kernels::cpu
