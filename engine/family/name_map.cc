@@ -30,6 +30,7 @@ std::vector<std::string> NumberedNames(const std::string& pattern, int32_t count
   if (pattern.empty() || count == 0) return {};
   if (pattern.find("{}") == std::string::npos) return {pattern};
   std::vector<std::string> names;
+  names.reserve(static_cast<size_t>(count));
   for (int32_t i = 0; i < count; ++i) names.push_back(Replace(pattern, "{}", i));
   return names;
 }
