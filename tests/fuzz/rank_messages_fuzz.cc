@@ -69,16 +69,18 @@ RankOffer OwnOffer() {
 v1::FromRank MessageOf(uint8_t what, Input* input) {
   v1::FromRank message;
   switch (what) {
-    case 0:
+    case 0: {
       message.mutable_hello()->set_token(kIdentity.token);
       message.mutable_hello()->set_build(kIdentity.build);
       message.mutable_hello()->set_model_digest(kIdentity.model_digest);
       message.mutable_hello()->set_isa(kIdentity.isa);
       message.mutable_hello()->set_mesh_address("a");
       message.mutable_hello()->set_held_rank(input->Byte());
-      message.mutable_hello()->set_held_session(input->Byte() % 2);
-      message.mutable_hello()->set_process(input->Byte() % 4);
+      const uint8_t caller = input->Byte();
+      message.mutable_hello()->set_held_session(caller % 2);
+      message.mutable_hello()->set_process(caller / 2 % 4);
       break;
+    }
     case 1:
       message.mutable_offer()->set_num_pages(input->Byte());
       message.mutable_offer()->set_max_context(input->Byte());
