@@ -418,7 +418,12 @@ class OpenApi(unittest.TestCase):
                     body = {"prompt": "x", "messages": [{"role": "user", "content": "x"}], "input": "x",
                             "max_tokens": 5, "tokens": [], "query": "x", "documents": ["x"],
                             "text_1": "x", "text_2": "x", "children": ["x"], "continuations": ["x"], name: value}
-                    body.setdefault("inputs", [{"name": "text_input", "datatype": "BYTES", "shape": [1], "data": ["x"]}])
+                    tensors = [{"name": "text_input", "datatype": "BYTES", "shape": [1], "data": ["x"]}]
+                    inputs = {"/embed": "x", "/predict": "x", "/similarity": {"source_sentence": "x", "sentences": ["x"]}}
+                    body.setdefault("inputs", inputs.get(path, tensors))
+                    if path in ("/v1/embed", "/v2/embed"):
+                        body.setdefault("texts", ["x"])
+                        body.setdefault("input_type", "search_query")
                     if path == "/tokenize":
                         body.pop("messages", None) if name == "prompt" else None
                     status, _, text = request("POST", path.replace("{id}", "test-model"), body)
