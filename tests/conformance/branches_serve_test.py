@@ -85,7 +85,7 @@ class Branches(unittest.TestCase):
     def test_branches_of_branches_join_as_text_to_a_depth_of_three(self):
         branch = self.client.root(budget={"branches": 64})
         for depth in range(3):
-            children = self.client.fork(branch, n=3, sampling={"temperature": 1.0, "seed": depth})
+            children = self.client.fork(branch, n=3, sampling={"temperature": 1.5, "seed": 70 + depth})
             with concurrent.futures.ThreadPoolExecutor(3) as pool:
                 list(pool.map(lambda child: self.client.go_on(child, max_tokens=7, ignore_eos=True), children))
             parts = [self.client.branch(child) for child in children]
