@@ -45,7 +45,7 @@ class CatchUp {
   }
 
  private:
-  // What a few steps bring is not counted.
+  // The tokens of a few steps are not counted.
   static constexpr size_t kFreshTokens = 32;
   static constexpr size_t kTokensPerQuestion = 1024;  // about 100 us for each drafter
 

@@ -1,5 +1,6 @@
-// What the text models of Gemma 3n and 4 have in common, from config.json and from GGUF: inputs of
-// single layers, and last layers that read the keys of earlier ones. Private to engine/family.
+// Reads the parts that Gemma 3n's and Gemma 4's text models have in common, from config.json and
+// from GGUF: inputs of single layers, and last layers that read the keys of earlier ones. Private
+// to engine/family.
 //
 // Thread-safety: pure functions of their arguments. Errors name the key and the values that are
 // valid.

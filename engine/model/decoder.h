@@ -132,7 +132,7 @@ class Decoder {
   void MakeLayerInputs(kernels::Ops& ops, kernels::Tensor embedding);
   // Adds the layer's input to the stream, and scales the stream, in layers that do so.
   void EndLayer(kernels::Ops& ops, int32_t layer, int32_t n_tokens);
-  // What a layer's own input gives to the stream: norm(out(act(in(x)) * own)), in normed_.
+  // The layer's own input's part of the stream: norm(out(act(in(x)) * own)), in normed_.
   kernels::Tensor OwnInput(kernels::Ops& ops, int32_t layer, kernels::Tensor x);
   // Alternating updates (ModelSpec::altup); functions that do nothing without them. Between layers
   // x_ has the active stream. Of these, the first makes all streams of the embedding, the second
@@ -148,7 +148,7 @@ class Decoder {
   // Adds the block beside attention (LayerSpec::laurel_rank) to the stream. Returns what attention
   // reads.
   kernels::Tensor AddLaurel(kernels::Ops& ops, int32_t layer, const BlockInput& in);
-  // What the second product of an MLP reads.
+  // The input [n_tokens, inner size] of an MLP's second product.
   kernels::Tensor Inner(const MlpSpec& mlp, int32_t n_tokens) const;
   // The block of an MLP and experts with norms of their own (MoeSpec::apart).
   void ExpertsApart(kernels::Ops& ops, int32_t layer, int32_t n_tokens);

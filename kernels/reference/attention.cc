@@ -24,7 +24,7 @@ std::vector<Key> ContextKeys(const HostBatch& batch, int32_t s, int32_t page_tok
       keys.push_back({static_cast<int64_t>(batch.span_page[i]) * page_tokens + j});
     }
   }
-  // What the pieces have more than the list is missing at its front.
+  // Where the pieces have more tokens than the list, those are missing at its front.
   auto at = static_cast<std::ptrdiff_t>(keys.size());
   for (const ContextPiece& piece : batch.PiecesOf(s)) at -= piece.num_tokens;
   for (const ContextPiece& piece : batch.PiecesOf(s)) {

@@ -37,7 +37,7 @@ struct EngineLoopOptions {
 scheduler::SchedulerOptions SchedulerOptionsFor(const engine::ExecutorLimits& limits,
                                                 const EngineLoopOptions& options);
 
-// What branches of a model can do on a server with these limits.
+// The joins that branches of a model can have on a server with these limits.
 struct BranchSupport {
   std::string no_concurrent;       // why they cannot be joined side by side; empty: they can
   int32_t max_joined_context = 0;  // positions of a context whose parts lie side by side, at least

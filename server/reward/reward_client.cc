@@ -40,7 +40,7 @@ std::string QuestionJson(std::string_view question, std::span<const std::string>
   JsonWriter json(&body);
   json.BeginObject().Member("text_1", question).Key("text_2").BeginArray();
   for (const std::string& answer : answers) json.String(answer);
-  // What is longer than its context is cut, and scores that tell more than a sigmoid's are wished.
+  // Texts longer than its context are cut, and logits are wanted, which tell more than a sigmoid's.
   json.EndArray().Member("truncate_prompt_tokens", -1);
   json.Key("use_activation").Bool(false).EndObject();
   return body;

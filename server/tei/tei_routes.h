@@ -22,7 +22,7 @@ absl::StatusOr<EmbeddingRequest> ParseTeiPredict(std::string_view body,
 // A text and others, answered with how alike they are: [...].
 absl::StatusOr<EmbeddingRequest> ParseTeiSimilarity(std::string_view body,
                                                     const RequestContext& context);
-// That one of the three which the body and the model are for.
+// POST /: the one of the three routes above that the body and the model are for.
 absl::StatusOr<EmbeddingRequest> ParseTeiRoot(std::string_view body, const RequestContext& context);
 // /rerank: with "texts" answered with [{"index", "score"}, ...], and otherwise as /v1/rerank.
 absl::StatusOr<EmbeddingRequest> ParseAnyRerank(std::string_view body,

@@ -130,7 +130,7 @@ class GemvFastMatrix final : public QuantizedMatrix {
     return found->data;
   }
 
-  // Of each 32 columns, column 8 a + 2 b + c lies at 8 b + 4 c + a; four neighbours make a word.
+  // Column 8 a + 2 b + c of each 32 lies at 8 b + 4 c + a; four neighbours make a word.
   int Code(int64_t row, int64_t column) const {
     const int64_t within = column % 32;
     const int64_t place = within / 2 % 4 * 8 + within % 2 * 4 + within / 8;

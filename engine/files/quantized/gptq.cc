@@ -19,9 +19,9 @@ std::string ModuleOf(const CheckpointTensor& tensor, std::string_view suffix) {
   return std::string(tensor.name.substr(0, tensor.name.size() - suffix.size()));
 }
 
-// What the shapes of scales [n_groups, rows] and of zero points, a row of which has as many bits as
-// codes of all outputs, tell where layers have bits and groups of their own; `options` where they
-// do not fit, which is reported later.
+// Bits and groups of a layer that may have its own, by the shapes of its scales [n_groups, rows]
+// and of its zero points, a row of which has as many bits as codes of all outputs. `options` where
+// the shapes do not fit, which is reported later.
 PackedOptions OptionsOf(const CheckpointTensor& tensor, const std::string& module,
                         PackedOptions options, bool is_gptq, TensorSet* set) {
   const CheckpointTensor* scales = set->Find(module + "scales");

@@ -140,7 +140,7 @@ class Reader {
     HEDDLE_RETURN_IF_ERROR(ReadPackedOptions());
     const char* key = object_.contains("checkpoint_format") ? "checkpoint_format" : "format";
     HEDDLE_ASSIGN_OR_RETURN(std::string format, OneOf(object_, key, "gptq", kGptqFormats));
-    // What AutoGPTQ wrote before there was a key for it.
+    // AutoGPTQ wrote this before the format had a key.
     if (IsSet(object_, "is_marlin_format")) format = "marlin";
     read_.packed.zeros_are_one_less = format != "gptq_v2";
     read_.packed.differs = IsSet(object_, "dynamic");

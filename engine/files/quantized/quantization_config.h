@@ -1,4 +1,4 @@
-// What `quantization_config` of config.json says about the parts of quantised matrices. Everything
+// The parts of quantised matrices as `quantization_config` of config.json names them. Everything
 // that names a layout is checked here: a layout that no reader knows is an error, never taken for
 // another one.
 #pragma once

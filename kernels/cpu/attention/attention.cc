@@ -26,9 +26,9 @@ struct Tile {
   int32_t count;
 };
 
-// What a tile reads of one chunk of its context: places [begin, end) of a run, counted from the
-// run's first. Chunks begin at multiples of kChunkTokens of each run, and are numbered over all
-// runs of the sequence. The default: nothing.
+// The part of one chunk of its context that a tile reads: places [begin, end) of a run, counted
+// from the run's first. Chunks begin at multiples of kChunkTokens of each run, and are numbered
+// over all runs of the sequence. The default: nothing.
 struct Part {
   const ContextRun* run = nullptr;
   int32_t chunk = 0;

@@ -27,7 +27,7 @@ void ContextRuns::Find(const HostBatch& batch, const AttentionArgs& args) {
   }
 }
 
-// What the pieces have more than the list is missing at its front.
+// Where the pieces have more tokens than the list, those are missing at its front.
 void ContextRuns::AddPieces(std::span<const ContextPiece> pieces, int32_t context_len,
                             const QueryRotation* rotation) {
   int32_t missing = -context_len;
