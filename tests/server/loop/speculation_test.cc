@@ -15,13 +15,16 @@ struct Told {
   int64_t begun = 0, ended = 0, finished = 0;
   int64_t unseen_at_end = 0;  // tokens of answers that were expected, and are whole
   int64_t proposed = 0, verified = 0, accepted = 0;
-  std::string broken;  // the first rule that was broken
+  int64_t partly_shown = 0;  // times that more tokens came before a question about what came
+  std::string broken;        // the first rule that was broken
 };
 
-// Proposes the predicted answer, with every fifth token wrong, and checks the order of calls.
+// Proposes the predicted answer, with every fifth token or all of them wrong, and checks the order
+// of calls.
 class TellingDrafter final : public engine::Drafter {
  public:
-  explicit TellingDrafter(std::shared_ptr<Told> told) : told_(std::move(told)) {}
+  TellingDrafter(std::shared_ptr<Told> told, int wrong_every)
+      : told_(std::move(told)), wrong_every_(static_cast<size_t>(wrong_every)) {}
 
   void Begin(engine::SequenceId id, const engine::DraftScope&, std::span<const TokenId> prompt,
              std::span<const TokenId> prediction) override {
@@ -32,6 +35,8 @@ class TellingDrafter final : public engine::Drafter {
   }
   void Append(engine::SequenceId id, std::span<const TokenId> tokens) override {
     Live& live = Of(id);
+    told_->partly_shown += live.is_unasked ? 1 : 0;
+    live.is_unasked = true;
     for (TokenId token : tokens) {
       const auto at = static_cast<size_t>(live.known++);
       if (at < live.answer.size() && live.answer[at] != token) Broken("a token that is not next");
@@ -39,11 +44,14 @@ class TellingDrafter final : public engine::Drafter {
   }
   void Propose(engine::SequenceId id, int32_t max_tokens, engine::DraftTree* tree) override {
     Live& live = Of(id);
+    live.is_unasked = false;
     tree->Clear();
     for (int32_t i = 0; i < max_tokens; ++i) {
       const auto at = static_cast<size_t>(live.known + i);
       if (at >= live.answer.size()) break;
-      tree->Add(at % 5 == 4 ? (live.answer[at] + 1) % kVocab : live.answer[at], i - 1, 0.5f);
+      tree->Add(
+          at % wrong_every_ == wrong_every_ - 1 ? (live.answer[at] + 1) % kVocab : live.answer[at],
+          i - 1, 0.5f);
     }
     live.proposed = tree->size();
     told_->proposed += tree->size();
@@ -69,6 +77,7 @@ class TellingDrafter final : public engine::Drafter {
     std::vector<TokenId> answer;
     int32_t known = 0;
     int32_t proposed = 0;
+    bool is_unasked = false;  // tokens came, and no question about it since
   };
   void Broken(const char* rule) {
     if (told_->broken.empty()) told_->broken = rule;
@@ -79,17 +88,18 @@ class TellingDrafter final : public engine::Drafter {
   }
 
   std::shared_ptr<Told> told_;
+  const size_t wrong_every_;
   std::map<engine::SequenceId, Live> live_;
 };
 
 struct DraftingLoop {
-  explicit DraftingLoop(int32_t max_in_flight, bool ignores_cost = true) {
-    engine::ExecutorLimits limits = Limits();
+  explicit DraftingLoop(int32_t max_in_flight, bool ignores_cost = true, int wrong_every = 5,
+                        engine::ExecutorLimits limits = Limits()) {
     limits.max_draft_tokens = 6;
     auto fake = std::make_unique<test::FakeExecutor>(limits, max_in_flight);
     executor = fake.get();
     auto speculation = std::make_unique<Speculation>(
-        std::make_unique<TellingDrafter>(told),
+        std::make_unique<TellingDrafter>(told, wrong_every),
         Speculation::Options{.max_tokens = 5, .vocab = kVocab, .ignores_cost = ignores_cost});
     loop =
         std::make_unique<EngineLoop>(std::move(fake), EngineLoopOptions{}, std::move(speculation));
@@ -155,6 +165,32 @@ TEST_CASE("A drafter that is asked now and then is shown all tokens in order", "
   CHECK(t.told->broken.empty());
   CHECK(t.told->begun == t.told->ended);
   CHECK(t.told->unseen_at_end == 0);
+}
+
+// Guesses are always wrong, so that speculation pauses for longer and longer, and the drafter is
+// shown what came meanwhile in several questions.
+TEST_CASE("Behind long pauses a drafter is shown all tokens in order, some with each question",
+          "[loop][unit]") {
+  engine::ExecutorLimits limits = Limits();
+  limits.num_pages = 2048;
+  limits.page_tokens = 16;
+  limits.max_context = 3100;
+  DraftingLoop t(1, /*ignores_cost=*/false, /*wrong_every=*/1, limits);
+  std::vector<std::shared_ptr<Answer>> answers;
+  for (int32_t i = 0; i < 4; ++i) {
+    GenerationRequest request = MakeRequest(*t.loop, 5 + i, 3000);
+    request.prediction =
+        test::FakeExecutor::Answer(request.prompt, request.sampling.seed, 3000, kVocab);
+    answers.push_back(std::make_shared<Answer>());
+    REQUIRE(t.loop->Submit(request, SinkOf(answers.back())).ok());
+  }
+  for (const auto& answer : answers) answer->WaitForEnd();
+  CHECK(t.loop->Drain(InAnHour()));
+  INFO(t.told->broken);
+  CHECK(t.told->broken.empty());
+  CHECK(t.told->unseen_at_end == 0);
+  CHECK(t.told->accepted == 0);
+  CHECK(t.told->partly_shown > 0);
 }
 
 TEST_CASE("A drafter hears of the end of a cancelled answer, from which nothing is learnt",
