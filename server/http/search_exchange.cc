@@ -104,6 +104,7 @@ void SearchExchange::AskForRewards() {
   asked_for_rewards_ = true;
   std::vector<size_t> samples = search_->finished();
   std::vector<std::string> texts;
+  texts.reserve(samples.size());
   for (const size_t sample : samples) texts.push_back(answer_.Content(sample));
   // The last reference to the exchange goes on its own thread.
   auto take = [inbox = inbox_, weak = weak_from_this(),
