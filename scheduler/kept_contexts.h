@@ -11,6 +11,11 @@
 //
 // What the prefix cache cannot do and a context can: keep a half-filled page, keep pages without
 // any cache, and do so for the tokens of a sequence that still runs.
+//
+// Contexts that were forked from each other share the memory of their lists (shared_list.h), and a
+// page's users are the blocks of such lists that have it. A running sequence that is forked is
+// followed: its full pages and tokens are kept as such a list, to which later forks add what has
+// come since.
 // Thread-safety: none; owned by the scheduler.
 #pragma once
 
@@ -24,6 +29,7 @@
 #include "scheduler/page_allocator.h"
 #include "scheduler/scheduler_limits.h"
 #include "scheduler/sequence.h"
+#include "scheduler/shared_list.h"
 #include "scheduler/step_budget.h"
 
 namespace heddle::scheduler {
@@ -38,18 +44,23 @@ class KeptContexts final : private PageOwner {
 
   // Remembers the first `num_tokens` tokens (places) of `sequence` as context `id`, in place of
   // what was known by that name, and the pages of those that are computed or planned. O(tokens +
-  // pages).
+  // pages) the first time, and then O(pages / 64 + what has come since), or O(pages) where pages
+  // were replaced.
   void Keep(ContextId id, const Sequence& sequence, int32_t num_tokens);
 
+  // Forgets the lists that Keep has made for others of the sequence that leaves context `id`. O(1)
+  // if there are none.
+  void Unfollow(ContextId id);
+
   // Remembers the first `num_tokens` tokens of `from` as context `to`, too. Does nothing if there
-  // is no `from`. O(tokens + pages).
+  // is no `from`. O(pages / 64).
   void Fork(ContextId from, int32_t num_tokens, ContextId to);
 
   // Remembers a concurrent join as context `join.to`. Pages of a child that do not begin at the
   // fork, or that hold other tokens than the join has there, are left out. O(tokens + pages).
   void Join(const ContextJoin& join);
 
-  // Forgets a context; unknown ones are ignored. O(pages).
+  // Forgets a context; unknown ones are ignored. O(pages / 64), and of pages that no other has.
   void Drop(ContextId id);
 
   // Leading positions of `sequence`, at most `wanted`, that context `id` has in pages. 0 also if
@@ -77,19 +88,26 @@ class KeptContexts final : private PageOwner {
     int32_t num_tokens;
     uint32_t generation;
   };
+  using KeptSpans = SharedList<KeptSpan, 64>;  // marked blocks: their pages count them as users
   struct KeptTable {
     int32_t num_dropped = 0;  // positions before the first span
-    std::vector<KeptSpan> spans;
+    KeptSpans spans;
   };
   struct Context {
-    std::vector<TokenId> tokens;  // with kNoToken in holes
+    SharedList<TokenId, 1024> tokens;  // with kNoToken in holes
     ContextLayout layout;
     uint64_t cache_space = 0;
     engine::AdapterId adapter{};
     float adapter_scale = 1.0f;
     std::vector<KeptTable> tables;  // [groups]
   };
-  // Contexts that have a page of this content.
+  // The tokens and full pages of a sequence that runs.
+  struct Followed {
+    RequestId request{};
+    Context context;
+    std::vector<uint64_t> versions;  // [groups] of its lists, PageTable::version
+  };
+  // Blocks that have a page of this content.
   struct PageUse {
     uint32_t generation = 0;
     int32_t users = 0;
@@ -99,14 +117,18 @@ class KeptContexts final : private PageOwner {
   double Credit(PageId page, double evicted_last) override;
   void Evicted(PageId page) override { uses_[engine::Index(page)].users = 0; }
 
+  const Context& Follow(const Sequence& sequence);
+  bool FollowTable(const PageTable& table, int32_t num_tokens, bool is_same, KeptTable* kept) const;
+  void AddSpans(const PageTable& table, int32_t group, int32_t num_tokens, KeptTable* kept) const;
   void Cut(int32_t num_places, Context* context) const;
   void FillPages(int32_t end, KeptTable* table) const;
   void JoinOne(const Context& child, int32_t at, int32_t before, int32_t end,
-               Context* joined) const;
+               std::span<const TokenId> tokens, Context* joined) const;
   void Insert(ContextId id, Context&& context);
   void Enter(const Context& context);
   void EnterPage(const KeptSpan& span, int32_t depth);
   void Leave(const Context& context);
+  void LeaveBlock(const KeptSpans::Block& block);
   bool IsThere(const KeptSpan& span) const;
   int32_t NumSame(const Context& context, const Sequence& sequence, int32_t wanted) const;
   int32_t NumThere(const Context& context, int32_t group, int32_t wanted) const;
@@ -117,7 +139,8 @@ class KeptContexts final : private PageOwner {
   PageAllocator& pool_;
   const StepBudget& budget_;
   absl::flat_hash_map<ContextId, Context> contexts_;
-  std::vector<PageUse> uses_;  // [num_pages]
+  absl::flat_hash_map<ContextId, Followed> followed_;  // by the context that each will leave
+  std::vector<PageUse> uses_;                          // [num_pages]
 };
 
 }  // namespace heddle::scheduler

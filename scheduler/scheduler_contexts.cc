@@ -11,6 +11,7 @@ void Scheduler::KeepContext(Sequence* sequence, FinishReason reason) {
   if (keeper == keepers_.end() || keeper->second != sequence) return;
   keepers_.erase(keeper);
   if (reason != FinishReason::kError) contexts_.Keep(id, *sequence, sequence->num_tokens());
+  contexts_.Unfollow(id);
 }
 
 void Scheduler::ForkContext(ContextId from, int32_t num_tokens, ContextId to) {
@@ -28,6 +29,7 @@ void Scheduler::ForkContext(ContextId from, int32_t num_tokens, ContextId to) {
 
 void Scheduler::DropContext(ContextId id) {
   keepers_.erase(id);
+  contexts_.Unfollow(id);
   contexts_.Drop(id);
 }
 

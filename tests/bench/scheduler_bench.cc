@@ -100,32 +100,83 @@ BENCHMARK(BM_DecodeStep)
     ->UseManualTime()
     ->Unit(benchmark::kMicrosecond);
 
-// A fork of a branch that runs, behind its last token, and its end. Argument: its tokens.
-void BM_Fork(benchmark::State& state) {
-  const auto tokens = static_cast<int32_t>(state.range(0));
-  Scheduler scheduler({.num_pages = 2 * tokens / kPageTokens + 1024,
-                       .page_tokens = kPageTokens,
-                       .max_context = kMaxTokens,
-                       .max_step_tokens = 1 << 17,
-                       .max_step_seqs = 8});
-  GenerationRequest request;
-  request.id = RequestId{1};
-  request.prompt.assign(static_cast<size_t>(tokens), 3);
-  request.max_tokens = kMaxTokens;
-  request.keep = ContextId{1};
-  scheduler.Add(std::move(request), 0);
+// A scheduler with one branch that runs and leaves a context.
+struct RunningBranch {
+  explicit RunningBranch(int32_t tokens)
+      : scheduler({.num_pages = 2 * tokens / kPageTokens + 1024,
+                   .page_tokens = kPageTokens,
+                   .max_context = kMaxTokens,
+                   .max_step_tokens = 1 << 17,
+                   .max_step_seqs = 8}) {
+    GenerationRequest request;
+    request.id = RequestId{1};
+    request.prompt.assign(static_cast<size_t>(tokens), 3);
+    request.max_tokens = kMaxTokens;
+    request.keep = ContextId{1};
+    scheduler.Add(std::move(request), 0);
+    Step();
+  }
+  void Step() {
+    scheduler.Plan(0, &plan);
+    Answer(plan, &result);
+    events.clear();
+    scheduler.Commit(result, 0, &events);
+  }
+  Scheduler scheduler;
   engine::StepPlan plan;
   engine::StepResult result;
   std::vector<SequenceEvent> events;
-  scheduler.Plan(0, &plan);
-  Answer(plan, &result);
-  scheduler.Commit(result, 0, &events);
+};
+
+// A fork of a branch that runs, behind its last token, and its end. Argument: its tokens.
+void BM_Fork(benchmark::State& state) {
+  const auto tokens = static_cast<int32_t>(state.range(0));
+  RunningBranch branch(tokens);
   for (auto _ : state) {
-    scheduler.ForkContext(ContextId{1}, tokens + 1, ContextId{2});
-    scheduler.DropContext(ContextId{2});
+    branch.scheduler.ForkContext(ContextId{1}, tokens + 1, ContextId{2});
+    branch.scheduler.DropContext(ContextId{2});
   }
 }
 BENCHMARK(BM_Fork)->Arg(1024)->Arg(8192)->Arg(65536)->Unit(benchmark::kMicrosecond);
+
+// The same where the branch draws a token between forks, so that its last page is copied.
+void BM_ForkBetweenSteps(benchmark::State& state) {
+  auto tokens = static_cast<int32_t>(state.range(0));
+  RunningBranch branch(tokens);
+  for (auto _ : state) {
+    branch.Step();
+    ++tokens;
+    const auto begin = std::chrono::steady_clock::now();
+    branch.scheduler.ForkContext(ContextId{1}, tokens + 1, ContextId{2});
+    branch.scheduler.DropContext(ContextId{2});
+    const std::chrono::duration<double> time = std::chrono::steady_clock::now() - begin;
+    state.SetIterationTime(time.count());
+  }
+}
+BENCHMARK(BM_ForkBetweenSteps)
+    ->Arg(1024)
+    ->Arg(65536)
+    ->Iterations(1000)
+    ->UseManualTime()
+    ->Unit(benchmark::kMicrosecond);
+
+// The first fork of a branch.
+void BM_FirstFork(benchmark::State& state) {
+  const auto tokens = static_cast<int32_t>(state.range(0));
+  for (auto _ : state) {
+    RunningBranch branch(tokens);
+    const auto begin = std::chrono::steady_clock::now();
+    branch.scheduler.ForkContext(ContextId{1}, tokens + 1, ContextId{2});
+    const std::chrono::duration<double> time = std::chrono::steady_clock::now() - begin;
+    state.SetIterationTime(time.count());
+  }
+}
+BENCHMARK(BM_FirstFork)
+    ->Arg(1024)
+    ->Arg(65536)
+    ->Iterations(100)
+    ->UseManualTime()
+    ->Unit(benchmark::kMicrosecond);
 
 // Joins 16 branches of 256 tokens side by side behind so many tokens.
 void BM_Join(benchmark::State& state) {

@@ -2,6 +2,9 @@
 // the tokens are those of a request that comes with the whole text.
 #include "scheduler/kept_contexts.h"
 
+#include <map>
+#include <random>
+
 #include "catch2/catch.hpp"
 #include "tests/scheduler/rig.h"
 
@@ -112,6 +115,48 @@ TEST_CASE("A fork of a model whose pages have one state takes over whole pages, 
     if (prefix_cache && at < 20) CHECK(computed == (at - 1) % options.page_tokens + 1);
     CHECK(rig.scheduler.CheckIntegrity().ok());
   }
+}
+
+// Its pages fill several blocks of lists, and each fork leaves at a page's begin, middle or end.
+TEST_CASE("A long branch is forked again and again while it runs", "[scheduler][unit]") {
+  SchedulerOptions options = Options(GENERATE(true, false));
+  options.num_pages = 2000;
+  options.max_context = 1000;
+  Rig rig(options);
+  GenerationRequest root = MakeRequest(300, 600);
+  root.keep = kRoot;
+  const RequestId first = rig.Add(root);
+  std::mt19937 rng(3);
+  std::map<ContextId, std::vector<TokenId>> forks;
+  for (uint64_t id = 100; !rig.Of(first).finished; ++id) {
+    REQUIRE(rig.Step());
+    std::vector<TokenId> tokens = Whole(root, rig.Of(first));
+    if (tokens.size() < 320 || id % 3 == 0) continue;
+    tokens.resize(std::uniform_int_distribution<size_t>(1, tokens.size())(rng));
+    rig.scheduler.ForkContext(kRoot, static_cast<int32_t>(tokens.size()), ContextId{id});
+    if (id % 5 == 0) rig.scheduler.ForkContext(ContextId{id}, 290, ContextId{id});
+    if (id % 5 == 0) tokens.resize(std::min<size_t>(tokens.size(), 290));
+    forks[ContextId{id}] = tokens;
+    if (forks.size() > 6) {
+      rig.scheduler.DropContext(forks.begin()->first);
+      forks.erase(forks.begin());
+    }
+    REQUIRE(rig.scheduler.CheckIntegrity().ok());
+  }
+  CHECK(rig.Of(first).tokens == Alone(root, 0, root.max_tokens));
+  CHECK(rig.scheduler.stats().kept_contexts == static_cast<int32_t>(forks.size()) + 1);
+  for (const auto& [id, tokens] : forks) {
+    const GenerationRequest branch = GoOn(tokens, id, 4);
+    const int64_t rows = rig.scheduler.stats().prompt_tokens;
+    const RequestId second = rig.Add(branch);
+    rig.RunAll();
+    INFO("from " << static_cast<uint64_t>(id) << " with " << tokens.size() << " tokens");
+    CHECK(rig.Of(second).tokens == Alone(branch, 0, 4));
+    CHECK(rig.scheduler.stats().prompt_tokens - rows == 1);
+  }
+  for (const auto& [id, tokens] : forks) rig.scheduler.DropContext(id);
+  rig.scheduler.DropContext(kRoot);
+  CHECK(rig.scheduler.CheckIntegrity().ok());
 }
 
 TEST_CASE("Branches share full pages, and each copies one half-filled page", "[scheduler][unit]") {
