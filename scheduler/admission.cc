@@ -315,6 +315,7 @@ void Admission::Preempt(Sequence* victim, PlannedStep* step) {
   victim->tables.Drop(&parts_.pool);
   parts_.adapters.Leave(victim);
   victim->num_planned = 0;
+  victim->num_followed = 0;
   victim->draft.clear();
   if (victim->request->paused) return Park(victim);
   victim->phase = Phase::kWaiting;

@@ -12,7 +12,7 @@ using engine::Index;
 
 void KeptContexts::Keep(ContextId id, const Sequence& sequence, int32_t num_tokens) {
   num_tokens = std::clamp(num_tokens, 0, sequence.num_tokens());
-  Context context = Follow(sequence);
+  Context context = Update(sequence);
   Cut(num_tokens, &context);
   for (int32_t group = 0; group < limits_.num_groups; ++group) {
     AddSpans(sequence.tables[group], group, num_tokens, &context.tables[group]);
@@ -22,17 +22,13 @@ void KeptContexts::Keep(ContextId id, const Sequence& sequence, int32_t num_toke
 
 // Brings what is known of the sequence up to date. The new lists are counted before the old ones
 // go, since they have most blocks in common.
-const KeptContexts::Context& KeptContexts::Follow(const Sequence& sequence) {
+const KeptContexts::Context& KeptContexts::Update(const Sequence& sequence) {
   const GenerationRequest& request = sequence.request->request;
   const auto [place, is_new] = followed_.try_emplace(ContextOf(sequence));
   Followed& followed = place->second;
   const bool is_known = !is_new && followed.request == request.id;
-  Context next = is_known ? followed.context
-                          : Context{.cache_space = request.cache_space,
-                                    .adapter = request.adapter.id,
-                                    .adapter_scale = request.adapter.scale};
+  Context next = is_known ? followed.context : BeginOf(sequence);
   const auto groups = static_cast<size_t>(limits_.num_groups);
-  next.tables.resize(groups);
   followed.versions.resize(groups);
   next.layout = sequence.request->layout.First(sequence.num_tokens());
   const std::span<const TokenId> prompt = request.prompt;
@@ -52,6 +48,43 @@ const KeptContexts::Context& KeptContexts::Follow(const Sequence& sequence) {
   followed.request = request.id;
   followed.context = std::move(next);
   return followed.context;
+}
+
+// The lists of a sequence that was not followed so far: what others have of its tokens and full
+// pages. Update adds the rest, and takes out pages that are others' alone.
+KeptContexts::Context KeptContexts::BeginOf(const Sequence& sequence) const {
+  const GenerationRequest& request = sequence.request->request;
+  const Context* const relative = Relative(sequence);
+  const int32_t same = relative == nullptr ? 0 : NumSame(*relative, sequence, sequence.num_tokens());
+  if (same == 0) {
+    Context context{.cache_space = request.cache_space,
+                    .adapter = request.adapter.id,
+                    .adapter_scale = request.adapter.scale};
+    context.tables.resize(static_cast<size_t>(limits_.num_groups));
+    return context;
+  }
+  Context context = *relative;
+  Cut(same, &context);
+  for (KeptTable& table : context.tables) {
+    KeptSpans& spans = table.spans;
+    if (!spans.empty() && spans.back().num_tokens < pool_.page_tokens()) {
+      spans.Cut(spans.size() - 1);
+    }
+  }
+  return context;
+}
+
+// The lists of another branch of the request, which begin as the sequence does, or of the context
+// that the request came with; or null.
+const KeptContexts::Context* KeptContexts::Relative(const Sequence& sequence) const {
+  const RequestState& state = *sequence.request;
+  for (const Sequence& branch : state.branches) {
+    const auto other = followed_.find(ContextOf(branch));
+    if (&branch == &sequence || other == followed_.end()) continue;
+    if (other->second.request == state.request.id) return &other->second.context;
+  }
+  const auto from = contexts_.find(state.request.from);
+  return from == contexts_.end() ? nullptr : &from->second;
 }
 
 // Makes `kept` the list of the table's full pages, as far as their tokens are known. `is_same`:

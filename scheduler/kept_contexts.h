@@ -15,7 +15,8 @@
 // Contexts that were forked from each other share the memory of their lists (shared_list.h), and a
 // page's users are the blocks of such lists that have it. A running sequence that is forked is
 // followed: its full pages and tokens are kept as such a list, to which later forks add what has
-// come since.
+// come since. The scheduler has sequences that leave contexts followed as they grow, so that their
+// first fork, too, finds nearly all of it.
 // Thread-safety: none; owned by the scheduler.
 #pragma once
 
@@ -43,13 +44,17 @@ class KeptContexts final : private PageOwner {
   }
 
   // Remembers the first `num_tokens` tokens (places) of `sequence` as context `id`, in place of
-  // what was known by that name, and the pages of those that are computed or planned. O(tokens +
-  // pages) the first time, and then O(pages / 64 + what has come since), or O(pages) where pages
-  // were replaced.
+  // what was known by that name, and the pages of those that are computed or planned. Cost: that
+  // of Follow, and O(pages / 64).
   void Keep(ContextId id, const Sequence& sequence, int32_t num_tokens);
 
-  // Forgets the lists that Keep has made for others of the sequence that leaves context `id`. O(1)
-  // if there are none.
+  // Brings the lists of a sequence that will leave a context up to date. O(pages / 64 + what has
+  // come since the last time), or O(pages) where pages were replaced. The first time it begins with
+  // what the context has that the request came with, or with the lists of another branch of the
+  // request, which costs a comparison of the tokens, and adds the rest.
+  void Follow(const Sequence& sequence) { Update(sequence); }
+
+  // Forgets the lists of the sequence that will leave context `id`. O(1) if there are none.
   void Unfollow(ContextId id);
 
   // Remembers the first `num_tokens` tokens of `from` as context `to`, too. Does nothing if there
@@ -117,7 +122,9 @@ class KeptContexts final : private PageOwner {
   double Credit(PageId page, double evicted_last) override;
   void Evicted(PageId page) override { uses_[engine::Index(page)].users = 0; }
 
-  const Context& Follow(const Sequence& sequence);
+  const Context& Update(const Sequence& sequence);
+  Context BeginOf(const Sequence& sequence) const;
+  const Context* Relative(const Sequence& sequence) const;
   bool FollowTable(const PageTable& table, int32_t num_tokens, bool is_same, KeptTable* kept) const;
   void AddSpans(const PageTable& table, int32_t group, int32_t num_tokens, KeptTable* kept) const;
   void Cut(int32_t num_places, Context* context) const;

@@ -278,6 +278,7 @@ void Scheduler::MakePlan(int64_t now_us, bool is_ahead, StepPlan* plan) {
   flight.step = step_;
   if (limits_.options.holds_pages && flights_.empty()) pool_.FreeHeld(step_);
   planner_.Plan(now_us, is_ahead, plan, &flight);
+  FollowKeepers();
   if (std::exchange(has_drafts_, false)) {
     for (Sequence* sequence : running_) sequence->draft.clear();
   }

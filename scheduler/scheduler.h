@@ -170,6 +170,7 @@ class Scheduler {
   void Place(RequestState* state) const;
   void HandOver(Sequence* carrier);
   void KeepContext(Sequence* sequence, FinishReason reason);
+  void FollowKeepers();
   static SequenceEvent& AddEvent(const Sequence& sequence, std::vector<SequenceEvent>* events);
   void Sweep();
   void TakeBackFlights();

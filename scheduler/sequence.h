@@ -39,6 +39,7 @@ struct Sequence {
   int32_t num_recompute = 0;     // positions that had been computed before a preemption
   int32_t num_found = 0;         // positions that it had when it was admitted
   int32_t num_hashed_pages = 0;  // leading pages that are in the prefix cache; -1: none will be
+  int32_t num_followed = 0;      // leading positions that the lists for its forks have
   int32_t num_expected = 0;  // 1: a step in flight draws a token that the plan behind it counts on
   uint64_t expected_step = 0;   // that step
   int32_t expected_sample = 0;  // and its sample

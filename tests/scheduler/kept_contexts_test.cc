@@ -159,6 +159,48 @@ TEST_CASE("A long branch is forked again and again while it runs", "[scheduler][
   CHECK(rig.scheduler.CheckIntegrity().ok());
 }
 
+// They run long enough that their lists follow them, and begin with those of the root.
+TEST_CASE("Forks of long branches that run behind a context of others equal fresh requests",
+          "[scheduler][unit]") {
+  SchedulerOptions options = Options(GENERATE(true, false));
+  options.num_pages = 1000;
+  options.max_context = 500;
+  Rig rig(options);
+  GenerationRequest root = MakeRequest(90, 60);
+  root.keep = kRoot;
+  const RequestId first = rig.Add(root);
+  rig.RunAll();
+  GenerationRequest branches = GoOn(Whole(root, rig.Of(first)), kRoot, 60);
+  branches.prompt.resize(static_cast<size_t>(GENERATE(101, 150)));
+  branches.num_branches = 3;
+  branches.keep = ContextId{10};
+  const RequestId second = rig.Add(branches);
+  while (rig.Of(second).tokens.size() < 45) REQUIRE(rig.Step());
+  std::vector<std::vector<TokenId>> forks;
+  for (int32_t b = 0; b < 3; ++b) {
+    std::vector<TokenId>& tokens = forks.emplace_back(Whole(branches, rig.Of(second, b)));
+    tokens.resize(branches.prompt.size() + 17 + static_cast<size_t>(b));
+    const auto id = static_cast<uint64_t>(b);
+    rig.scheduler.ForkContext(ContextId{10 + id}, static_cast<int32_t>(tokens.size()),
+                              ContextId{20 + id});
+  }
+  CHECK(rig.scheduler.CheckIntegrity().ok());
+  rig.RunAll();
+  for (uint64_t b = 0; b < 3; ++b) {
+    CHECK(rig.Of(second, static_cast<int32_t>(b)).tokens ==
+          Alone(branches, static_cast<int32_t>(b), 60));
+    const GenerationRequest next = GoOn(forks[b], ContextId{20 + b}, 4);
+    const int64_t rows = rig.scheduler.stats().prompt_tokens;
+    const RequestId third = rig.Add(next);
+    rig.RunAll();
+    CHECK(rig.Of(third).tokens == Alone(next, 0, 4));
+    CHECK(rig.scheduler.stats().prompt_tokens - rows == 1);
+  }
+  for (uint64_t id : {1, 10, 11, 12, 20, 21, 22}) rig.scheduler.DropContext(ContextId{id});
+  CHECK(rig.scheduler.stats().kept_contexts == 0);
+  CHECK(rig.scheduler.CheckIntegrity().ok());
+}
+
 TEST_CASE("Branches share full pages, and each copies one half-filled page", "[scheduler][unit]") {
   Rig rig(Options(true));
   GenerationRequest root = MakeRequest(18, 1);
