@@ -81,6 +81,9 @@ struct GenerationRequest {
   // How the prompt's tokens see each other; empty: in plain order. The answer goes on in the last
   // part. Only for models all of whose layers see everything; such a request takes no drafts.
   ContextParts parts;
+  // Not empty: the branches are workers that see each other's tokens as they come
+  // (scheduler/workers.h); [num_branches] of what each one's block begins with, behind the prompt.
+  std::vector<std::vector<TokenId>> workers;
   // With prompt_logprobs: tokens of the prompt before position `first_score` + 1 are not scored,
   // and may come from the cache.
   int32_t first_score = 0;

@@ -33,6 +33,7 @@ struct SchedulerOptions {
   int32_t segments = 0;                // ExecutorLimits::segments
   bool layers_have_windows = false;    // ExecutorLimits::layers_have_windows
   bool reads_pieces = false;           // ExecutorLimits::reads_pieces
+  bool turns_queries = false;          // ExecutorLimits::turns_queries
   bool whole_prompts = false;          // ExecutorLimits::whole_prompts
   int32_t max_step_tokens = 0;         // rows per plan
   int32_t max_step_seqs = 0;           // sequences per plan, and running at a time

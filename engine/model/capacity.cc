@@ -28,6 +28,17 @@ bool HasSnapshots(const ModelSpec& spec) {
   });
 }
 
+// Whether in all layers a row at another position has the same query, rotated further.
+bool TurnsQueries(const ModelSpec& spec) {
+  return !spec.learned_positions &&
+         std::none_of(spec.layers.begin(), spec.layers.end(), [](const LayerSpec& layer) {
+           const AttentionSpec& attention = layer.attention;
+           return attention.qk_norms_last || attention.both_ways ||
+                  attention.sharpen.factor != 0.0f || attention.conv.taps > 0 ||
+                  attention.recurrence.is_here();
+         });
+}
+
 bool HasWindows(const ModelSpec& spec) {
   return std::any_of(spec.layers.begin(), spec.layers.end(),
                      [](const LayerSpec& layer) { return layer.attention.window > 0; });
@@ -355,6 +366,7 @@ absl::StatusOr<Capacity> PlanCapacity(const ModelSpec& spec, int64_t weight_byte
                      .segments = spec.n_segments(),
                      .layers_have_windows = HasWindows(spec),
                      .reads_pieces = options.reads_pieces,
+                     .turns_queries = options.reads_pieces && TurnsQueries(spec),
                      .whole_prompts = spec.reads_whole_texts(),
                      .max_draft_tokens = MaxDraftTokens(spec),
                      .max_ahead_tokens = options.max_ahead_tokens,

@@ -36,6 +36,7 @@ scheduler::SchedulerOptions SchedulerOptionsFor(const engine::ExecutorLimits& li
           .segments = limits.segments,
           .layers_have_windows = limits.layers_have_windows,
           .reads_pieces = limits.reads_pieces,
+          .turns_queries = limits.turns_queries,
           .whole_prompts = limits.whole_prompts,
           .max_step_tokens = step_tokens,
           .max_step_seqs = limits.max_batch_seqs,
