@@ -55,7 +55,8 @@ const KeptContexts::Context& KeptContexts::Update(const Sequence& sequence) {
 KeptContexts::Context KeptContexts::BeginOf(const Sequence& sequence) const {
   const GenerationRequest& request = sequence.request->request;
   const Context* const relative = Relative(sequence);
-  const int32_t same = relative == nullptr ? 0 : NumSame(*relative, sequence, sequence.num_tokens());
+  const int32_t same =
+      relative == nullptr ? 0 : NumSame(*relative, sequence, sequence.num_tokens());
   if (same == 0) {
     Context context{.cache_space = request.cache_space,
                     .adapter = request.adapter.id,
