@@ -1,0 +1,159 @@
+#include <cmath>
+#include <cstring>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/status.h"
+#include "engine/model/conv_taps.h"
+#include "engine/model/head_projections.h"
+#include "engine/model/layer_loader.h"
+#include "engine/model/row_order.h"
+#include "engine/parallel/cut_sources.h"
+#include "kernels/weight_sources.h"
+
+namespace heddle::engine {
+namespace {
+
+using kernels::WeightSource;
+
+// A rank has some of the channels.
+absl::Status Convolution(TensorLoader& loader, const LayerNames& names, const ConvSpec& conv,
+                         Range channels, LayerWeights* layer) {
+  HEDDLE_ASSIGN_OR_RETURN(layer->out,
+                          loader.Linear({&names.o}, {&names.o_bias}, CutColumns(channels)));
+  if (channels.count == 0) return absl::OkStatus();
+  std::vector<Range> bcx(3, channels);
+  for (size_t i = 1; i < bcx.size(); ++i) bcx[i].first = bcx[i - 1].first + conv.channels;
+  HEDDLE_ASSIGN_OR_RETURN(layer->qkv, loader.Linear({&names.qkv}, {&names.qkv_bias}, CutRows(bcx)));
+  HEDDLE_ASSIGN_OR_RETURN(const CheckpointTensor* taps, loader.FindPlain(names.conv));
+  HEDDLE_ASSIGN_OR_RETURN(layer->conv, loader.Upload(TapsOf(*taps, conv.taps, {&channels, 1})));
+  HEDDLE_ASSIGN_OR_RETURN(layer->conv_bias, loader.Part(names.conv_bias, CutRows({channels})));
+  return absl::OkStatus();
+}
+
+// A rank has some of the key heads, with their heads.
+absl::Status Recurrence(TensorLoader& loader, const LayerNames& names, const RecurrenceSpec& spec,
+                        Range key_heads, LayerWeights* layer) {
+  const Range heads = RecurrenceHeads(spec, key_heads);
+  const Range values = Times(heads, spec.shape.value_dim);
+  HEDDLE_ASSIGN_OR_RETURN(layer->out,
+                          loader.Linear({&names.o}, {&names.o_bias}, CutColumns(values)));
+  if (heads.count == 0) return absl::OkStatus();
+  HEDDLE_ASSIGN_OR_RETURN(layer->qkv,
+                          loader.Linear({&names.qkv, &names.recur_gate, &names.recur_beta_step,
+                                         &names.recur_beta, &names.recur_step},
+                                        {&names.qkv_bias}, RecurrenceRowsOf(spec, key_heads)));
+  const std::vector<Range> channels = RecurrenceChannels(spec, key_heads);
+  HEDDLE_ASSIGN_OR_RETURN(const CheckpointTensor* taps, loader.FindPlain(names.conv));
+  HEDDLE_ASSIGN_OR_RETURN(layer->conv, loader.Upload(TapsOf(*taps, spec.shape.taps, channels)));
+  HEDDLE_ASSIGN_OR_RETURN(layer->conv_bias, loader.Part(names.conv_bias, CutRows(channels)));
+  const Cut own = CutRows({heads});
+  HEDDLE_ASSIGN_OR_RETURN(std::vector<float> decay, loader.Values({&names.recur_decay}));
+  for (float& d : decay) d = spec.decay_is_log ? -std::exp(d) : d;
+  HEDDLE_ASSIGN_OR_RETURN(layer->recurrence.decay, loader.Upload(CutValues(decay, own)));
+  HEDDLE_ASSIGN_OR_RETURN(layer->recurrence.step_bias, loader.Part(names.recur_step_bias, own));
+  HEDDLE_ASSIGN_OR_RETURN(layer->recurrence.skip, loader.Part(names.recur_skip, own));
+  HEDDLE_ASSIGN_OR_RETURN(
+      layer->recurrence.norm,
+      loader.Part(names.recur_norm, spec.norm_per_value ? CutRows({values}) : Cut{}));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<MlaWeights> Mla(TensorLoader& loader, const LayerNames& names,
+                               const AttentionSpec& attention, Range heads_here) {
+  MlaWeights mla;
+  if (attention.mla.q_rank > 0) {
+    HEDDLE_ASSIGN_OR_RETURN(mla.q_a, loader.Linear({&names.q_a}, {}));
+    HEDDLE_ASSIGN_OR_RETURN(mla.q_a_norm, loader.Vector({&names.q_a_norm}));
+  }
+  const Cut queries = CutRows({Times(heads_here, attention.mla.q_dim())});
+  HEDDLE_ASSIGN_OR_RETURN(mla.q, loader.Linear({&names.q}, {}, queries));
+  const int64_t kv_rank = attention.mla.kv_rank;
+  const Cut rope_then_latent = CutRows({{kv_rank, attention.mla.rope_dim}, {0, kv_rank}});
+  HEDDLE_ASSIGN_OR_RETURN(mla.kv_a, loader.Linear({&names.kv_a}, {}, rope_then_latent));
+  HEDDLE_ASSIGN_OR_RETURN(mla.kv_a_norm, loader.Vector({&names.kv_a_norm}));
+  std::vector<const CheckpointTensor*> tensors;
+  for (const std::string* name : {&names.kv_b, &names.k_b, &names.v_b}) {
+    if (name->empty()) continue;
+    HEDDLE_ASSIGN_OR_RETURN(const CheckpointTensor* tensor, loader.Find(*name));
+    tensors.push_back(tensor);
+  }
+  HEDDLE_RETURN_IF_ERROR(loader.Prepare(tensors));
+  HeadProjections heads(loader.checkpoint(), attention);
+  HEDDLE_RETURN_IF_ERROR(heads.Read(names));
+  const auto first = static_cast<size_t>(heads_here.first);
+  const auto count = static_cast<size_t>(heads_here.count);
+  const auto own = [&](std::span<const WeightSource> all) {
+    return loader.device().PackStack(all.subspan(first, count), static_cast<int32_t>(count));
+  };
+  HEDDLE_ASSIGN_OR_RETURN(mla.k_up, own(heads.keys()));
+  HEDDLE_ASSIGN_OR_RETURN(mla.v_up, own(heads.values()));
+  loader.Release(tensors);
+  return mla;
+}
+
+// Loads rows and biases ordered by KV head, and reorders them for the forward.
+absl::StatusOr<LinearWeights> QkvByKvHead(TensorLoader& loader, const LayerNames& names,
+                                          const AttentionSpec& attention, const Cut& cut) {
+  HEDDLE_ASSIGN_OR_RETURN(const CheckpointTensor* tensor, loader.Find(names.qkv));
+  WeightSource source = SourceOf(*tensor);
+  std::vector<uint8_t> buffer;
+  const std::span<const uint8_t> stored(kernels::SourceRows(source, 0, source.rows, &buffer),
+                                        static_cast<size_t>(tensor->bytes()));
+  const std::vector<std::byte> rows =
+      AllQThenKThenV(std::as_bytes(stored),
+                     kernels::RowBytes(source.dtype, source.cols) * attention.head_dim, attention);
+  source.data = rows.data();
+  LinearWeights qkv;
+  HEDDLE_ASSIGN_OR_RETURN(qkv.matrix, loader.Pack({&source, 1}, {&tensor, 1}, cut));
+  if (names.qkv_bias.empty()) return qkv;
+  HEDDLE_ASSIGN_OR_RETURN(std::vector<float> bias, loader.Values({&names.qkv_bias}));
+  const std::vector<std::byte> sorted = AllQThenKThenV(
+      std::as_bytes(std::span(bias)), int64_t{sizeof(float)} * attention.head_dim, attention);
+  std::memcpy(bias.data(), sorted.data(), sorted.size());
+  HEDDLE_ASSIGN_OR_RETURN(qkv.bias, loader.Upload(CutValues(bias, cut)));
+  return qkv;
+}
+
+absl::StatusOr<LinearWeights> Qkv(TensorLoader& loader, const LayerNames& names,
+                                  const AttentionSpec& attention, const HeadShare& share) {
+  const Cut cut = QkvRows(attention, share);
+  if (loader.names().qkv_by_kv_head) return QkvByKvHead(loader, names, attention, cut);
+  return loader.Linear({&names.qkv, &names.q, &names.k, &names.v},
+                       {&names.qkv_bias, &names.q_bias, &names.k_bias, &names.v_bias}, cut);
+}
+
+}  // namespace
+
+// A rank without heads has the bias of the output projection alone.
+absl::Status LoadAttention(TensorLoader& loader, const LayerNames& names,
+                           const AttentionSpec& attention, const HeadShare& share,
+                           LayerWeights* layer) {
+  if (attention.linear) {
+    HEDDLE_ASSIGN_OR_RETURN(layer->out, loader.Linear({&names.o}, {&names.o_bias}));
+    return absl::OkStatus();
+  }
+  if (attention.conv.taps > 0)
+    return Convolution(loader, names, attention.conv, share.channels, layer);
+  if (attention.recurrence.shape.taps > 0) {
+    return Recurrence(loader, names, attention.recurrence, share.channels, layer);
+  }
+  if (attention.n_heads == 0) return absl::OkStatus();
+  const bool is_latent = attention.mla.kv_rank > 0;
+  if (is_latent && share.heads.count > 0) {
+    HEDDLE_ASSIGN_OR_RETURN(layer->mla, Mla(loader, names, attention, share.heads));
+  } else if (share.heads.count > 0) {
+    HEDDLE_ASSIGN_OR_RETURN(layer->qkv, Qkv(loader, names, attention, share));
+  }
+  const int64_t value_dim = is_latent ? attention.mla.v_dim : attention.head_dim;
+  const Cut heads = CutColumns(Times(share.heads, value_dim));
+  HEDDLE_ASSIGN_OR_RETURN(layer->out, loader.Linear({&names.o}, {&names.o_bias}, heads));
+  HEDDLE_ASSIGN_OR_RETURN(layer->sinks, loader.Part(names.sinks, CutRows({share.heads})));
+  if (share.heads.count > 0) {
+    HEDDLE_ASSIGN_OR_RETURN(layer->segments, loader.Vector({&names.segments}));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace heddle::engine
