@@ -96,6 +96,7 @@ class CudaDevice final : public Device {
   }
   DType activation_dtype() const override { return options_.activations; }
   bool HasKvType(DType) const override { return true; }
+  bool has_attention_both_ways() const override { return true; }
   DType preferred_kv_type() const override { return DType::kBF16; }  // F16's range may not do
   StepSize preferred_step() const override { return StepFor(runtime_->info().total_bytes); }
   int32_t max_rotary_dim() const override { return 2 * kMaxFrequencies; }

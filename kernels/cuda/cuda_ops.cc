@@ -61,6 +61,7 @@ DeviceBatch CudaOps::Rows(int32_t group) const {
   batch.token_ids += step_.first_row;
   if (batch.draw_of_row != nullptr) batch.draw_of_row += step_.first_row;
   batch.positions += step_.first_row;
+  if (batch.token_types != nullptr) batch.token_types += step_.first_row;
   batch.kv_slot += step_.first_row;
   return batch;
 }
@@ -80,6 +81,12 @@ void CudaOps::AddPositions(const PackedWeight& table, int32_t offset, Tensor x) 
   if (!step_.status.ok()) return;
   Note(LaunchAddPositions(Rows(), ViewOf(table), offset, x, step_.activations, step_.stream),
        "adding positions");
+}
+
+void CudaOps::AddTokenTypes(const PackedWeight& table, Tensor x) {
+  if (!step_.status.ok()) return;
+  Note(LaunchAddTokenTypes(Rows(), ViewOf(table), x, step_.activations, step_.stream),
+       "adding types of tokens");
 }
 
 void CudaOps::Norm(const NormArgs& args) {
@@ -128,6 +135,7 @@ void CudaOps::Attention(const AttentionArgs& args) {
       .layers = args.cache.group,
       .window = args.window,
       .in_order = args.in_order,
+      .both_ways = args.both_ways,
       .shares_prefixes =
           choice.prefill != AttentionKernel::kPlain && choice.decode != AttentionKernel::kPlain,
       .widened_page_tokens =

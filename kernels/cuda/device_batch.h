@@ -11,6 +11,7 @@ struct DeviceBatch {
   const int32_t* draw_of_row = nullptr;  // [n_tokens], or nullptr: token_ids has all
   const int32_t* drawn = nullptr;        // by the step before: what draw_of_row names
   const int32_t* positions = nullptr;
+  const int32_t* token_types = nullptr;  // [n_tokens], or nullptr: all are 0
   const int64_t* kv_slot = nullptr;
   const int32_t* q_begin = nullptr;
   const int32_t* span_begin = nullptr;

@@ -85,6 +85,12 @@ void SplitOps::AddPositions(const PackedWeight& table, int32_t offset, Tensor x)
   });
 }
 
+void SplitOps::AddTokenTypes(const PackedWeight& table, Tensor x) {
+  Each([this, &table, x](CudaOps& ops, const Half& half) {
+    ops.AddTokenTypes(table, Rows(x, half));
+  });
+}
+
 // From here on tensors may be rows of logits, which are not rows of the step; lanes are joined by
 // then.
 void SplitOps::Norm(const NormArgs& args) {

@@ -14,6 +14,7 @@ void StagedBatch::Stage(Staging& staging, const int32_t* drawn) {
                      .n_seqs = batch.n_seqs(),
                      .n_logit_rows = static_cast<int32_t>(batch.logit_rows.size())});
   groups_[0].draw_of_row = staging.Add(batch.draw_of_row);
+  groups_[0].token_types = staging.Add(batch.token_types);
   groups_.resize(static_cast<size_t>(batch.n_groups()), groups_[0]);
   adapters_ = StageAdapters(staging, batch.adapter_slot, &adapter_groups_);
   logit_slots_.clear();

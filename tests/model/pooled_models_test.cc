@@ -10,6 +10,7 @@
 #include "catch2/catch.hpp"
 #include "engine/model/load.h"
 #include "engine/model/pooled_head.h"
+#include "kernels/cuda/cuda_device.h"
 #include "nlohmann/json.hpp"
 #include "tests/support/gguf_model.h"
 #include "tests/support/goldens.h"
@@ -152,6 +153,23 @@ TEST_CASE("Embeddings and scores equal transformers' within 2e-4", "[golden]") {
       if (model->executor->limits().whole_prompts) continue;
       CheckCase(entry, *model, /*chunk=*/7);
     }
+  }
+}
+
+TEST_CASE("The emulated CUDA device gives the same embeddings and scores", "[golden][cuda]") {
+  for (const std::string name :
+       {"bert_mean", "xlm_roberta_reranker", "modernbert_first", "embedding_gemma"}) {
+    const json entry = CaseOf(name);
+    test::TempDir dir;
+    engine::LoadOptions options = Options("auto");
+    options.make_device = [] {
+      return kernels::CreateCudaDevice(
+          {.activations = kernels::DType::kF32, .workspace_bytes = int64_t{4} << 20});
+    };
+    auto model = engine::LoadLocalModel(WriteFolder(entry, dir.path() / "model"), options);
+    INFO(name << ": " << model.status().ToString());
+    REQUIRE(model.ok());
+    CheckCase(entry, *model, ChunkFor(*model));
   }
 }
 

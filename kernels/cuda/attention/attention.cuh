@@ -18,7 +18,8 @@ struct SequenceView {
   int32_t rows;
   int32_t context;
   int32_t window;
-  bool tree;  // the rows are a tree of drafts; batch.h
+  bool both_ways;  // AttentionArgs::both_ways
+  bool tree;       // the rows are a tree of drafts; batch.h
 
   // `may_be_tree`: the batch has a tree_mask. A kernel that is compiled without trees has no code
   // for them.
@@ -28,6 +29,7 @@ struct SequenceView {
     rows = p.batch.q_begin[s + 1] - q_begin;
     context = p.batch.context_len[s];
     window = p.args.window;
+    both_ways = p.args.both_ways;
     tree = may_be_tree && p.batch.tree_mask[q_begin] != 0;
   }
   // The rows of a tile. Shared rows come after all its keys, as if those were their context.
@@ -48,7 +50,10 @@ struct SequenceView {
   HEDDLE_DEVICE int OwnKeys() const { return context - rows; }
   // A packed row sees keys [FirstKey, EndKey); in a tree, its mask restricts its own keys.
   HEDDLE_DEVICE int EndKey(int packed) const {
-    return tree ? context : OwnKeys() + 1 + packed / group;
+    if (tree) return context;
+    const int place = OwnKeys() + packed / group;
+    if (!both_ways) return place + 1;
+    return window > 0 && place + window < context ? place + window : context;
   }
   HEDDLE_DEVICE int FirstKey(const DeviceBatch& batch, int packed) const {
     if (window <= 0) return 0;

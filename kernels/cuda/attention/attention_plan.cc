@@ -198,9 +198,17 @@ class Planner {
       if (grouping_.window > 0) {
         begin = std::max(begin, before + first_row + 1 - grouping_.window);
       }
-      const int32_t end = tree ? batch_.context_len[s] : before + last_row + 1;
+      const int32_t end = EndOf(s, tree, before + last_row);
       pieces.list.push_back({{s, first, begin, end, -1}, count, prefix, position + first, false});
     }
+  }
+
+  // The end of the keys that the row at `place` of a sequence sees.
+  int32_t EndOf(int32_t s, bool tree, int32_t place) const {
+    const int32_t context = batch_.context_len[s];
+    if (tree || (grouping_.both_ways && grouping_.window == 0)) return context;
+    if (!grouping_.both_ways) return place + 1;
+    return std::min(context, place + grouping_.window);
   }
 
   // All parts together should about fill the device.

@@ -39,6 +39,7 @@ struct AttentionGrouping {
   int32_t layers = 0;                       // the layers' group, see KvCacheView::group
   int32_t window = 0;                       // AttentionArgs::window
   bool in_order = false;                    // AttentionArgs::in_order
+  bool both_ways = false;                   // AttentionArgs::both_ways
   bool shares_prefixes = false;             // kernels take tiles of shared rows and gain by it
   // Not 0: the cache has 8 bits and pages of so many positions, and prefill_rows is that of a
   // kernel that reads 16 bits. If copying the pages does not pay, tiles have kPrefillTileRows.

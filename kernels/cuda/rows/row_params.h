@@ -20,6 +20,8 @@ Error LaunchEmbed(const DeviceBatch& batch, const DeviceWeight& table, float sca
                   DType act, Stream stream);
 Error LaunchAddPositions(const DeviceBatch& batch, const DeviceWeight& table, int32_t offset,
                          Tensor x, DType act, Stream stream);
+Error LaunchAddTokenTypes(const DeviceBatch& batch, const DeviceWeight& table, Tensor x, DType act,
+                          Stream stream);
 Error LaunchGatherRows(const DeviceBatch& batch, Tensor x, Tensor out, DType act, Stream stream);
 Error LaunchCopyRows(Tensor x, Tensor out, DType act, Stream stream);
 Error LaunchScaleLogits(Tensor logits_f32, float scale, float softcap, Stream stream);

@@ -45,6 +45,19 @@ HEDDLE_KERNEL AddPositionsKernel(HEDDLE_PARAMS(TableParams, p)) {
   }
 }
 
+// A type that the table lacks counts as 0, as on other devices.
+template <typename T, WeightLayout kLayout>
+HEDDLE_KERNEL AddTokenTypesKernel(HEDDLE_PARAMS(TableParams, p)) {
+  StartInTurn();
+  const int t = BlockX();
+  const int64_t given = p.batch.token_types == nullptr ? 0 : p.batch.token_types[t];
+  const int64_t row = given < p.table.rows ? given : 0;
+  T* x = p.out.row<T>(t);
+  for (int64_t i = ThreadX(); i < p.table.cols; i += ThreadCount()) {
+    x[i] = RoundTo(ToFloat(x[i]) + WeightElement<kLayout>(p.table, row, i), T());
+  }
+}
+
 struct GatherParams {
   const int32_t* rows;  // nullptr: all, in order
   Tensor x;
@@ -131,6 +144,17 @@ Error LaunchAddPositions(const DeviceBatch& batch, const DeviceWeight& table, in
   return ForActivation(act, [&]<typename T>(T) {
     return ForLayout(table.layout, [&]<WeightLayout kLayout>() {
       return Launch(AddPositionsKernel<T, kLayout>, shape, stream, params);
+    });
+  });
+}
+
+Error LaunchAddTokenTypes(const DeviceBatch& batch, const DeviceWeight& table, Tensor x, DType act,
+                          Stream stream) {
+  const TableParams params = {batch, table, 1.0f, 0, x};
+  const LaunchShape shape = {.grid_x = batch.n_tokens, .threads = kThreads};
+  return ForActivation(act, [&]<typename T>(T) {
+    return ForLayout(table.layout, [&]<WeightLayout kLayout>() {
+      return Launch(AddTokenTypesKernel<T, kLayout>, shape, stream, params);
     });
   });
 }

@@ -28,6 +28,7 @@ Result Attend(Device& device, const AttentionCase& c, const HostBatch& batch,
   args.cache = cache;
   args.scale = 1.0f / std::sqrt(static_cast<float>(c.head_dim));
   args.window = c.window;
+  args.both_ways = c.both_ways;
   args.softcap = c.softcap;
   args.sinks = c.sinks ? sinks.data() : nullptr;
   args.out = out.tensor();

@@ -17,6 +17,7 @@ struct AttentionCase {
   int32_t head_dim = 64;
   DType cache = DType::kF16;
   int32_t window = 0;
+  bool both_ways = false;
   float softcap = 0;
   bool sinks = false;
   int64_t pad = 0;

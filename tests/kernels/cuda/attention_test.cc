@@ -117,6 +117,22 @@ TEST_CASE("Prompts on warpgroups keep windows, soft caps, sinks and groups", "[c
   cuda::emulate::SetOrder(cuda::emulate::Order::kForward);
 }
 
+// Texts that are read whole, and rows behind a context, which see what is behind them all the same.
+TEST_CASE("Rows both ways see what is behind them, within their window", "[cuda]") {
+  const BatchSpec texts = {{{1, 1}, {5, 5}, {150, 150}, {65, 65}, {20, 190}}, 16};
+  for (DType act : {DType::kBF16, DType::kF32}) {
+    for (int32_t window : {0, 1, 7, 64, 130}) {
+      CheckAttention({.batch = texts, .window = window, .both_ways = true, .poisoned = true}, act);
+    }
+  }
+  for (int32_t window : {0, 50}) {
+    CheckAttention({.batch = texts, .window = window, .both_ways = true, .compute_major = 8},
+                   DType::kBF16);
+    CheckAttention({.batch = texts, .head_dim = 24, .window = window, .both_ways = true},
+                   DType::kBF16);
+  }
+}
+
 // Each key is in three tiles or more: on a copy of the pages in 16 bits if the cache has 8.
 TEST_CASE("Long chunks over caches of 8 bits match the reference", "[cuda][hopper]") {
   const BatchSpec batch = {{{1, 300}, {200, 333, 129}, {1, 20}, {190, 190}}, 16};

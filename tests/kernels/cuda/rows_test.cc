@@ -81,6 +81,40 @@ TEST_CASE("Embeddings and positions are those of the reference in every format",
   }
 }
 
+TEST_CASE("Types of tokens add their rows, and those that the table lacks the first", "[cuda]") {
+  for (DType act : kActivations) {
+    Random random(9);
+    TestWeight table = MakeWeight(random, DType::kBF16, 2, 96);
+    std::vector<WeightSource> both = {table.source()};
+    std::vector<WeightSource> one = both;
+    one[0].rows = 1;
+    auto device = EmulatedDevice(act);
+    auto weight = device->Pack(both);
+    auto short_weight = device->Pack(one);
+    REQUIRE((weight.ok() && short_weight.ok()));
+    TestBatch batch({{{3, 3}}, 16});
+    HostBatch view = batch.view();
+    const std::vector<int32_t> types = {0, 1, 1};
+    for (const bool has_types : {false, true}) {
+      view.token_types = has_types ? std::span<const int32_t>(types) : std::span<const int32_t>();
+      REQUIRE(device->Plan(view).ok());
+      Matrix zeros(3, 96);
+      Activations x(act, zeros);
+      Activations y(act, zeros);
+      MustRun(*device, [&](Ops& ops) {
+        ops.AddTokenTypes(**weight, x.tensor());
+        ops.AddTokenTypes(**short_weight, y.tensor());
+      });
+      for (int64_t row = 0; row < 3; ++row) {
+        const int64_t type = has_types && row > 0 ? 1 : 0;
+        const float wanted = table.decoded[static_cast<size_t>(type * 96 + 95)];
+        CHECK(std::abs(x(row, 95) - wanted) <= RoundingOf(act, wanted));
+        CHECK(std::abs(y(row, 95) - table.decoded[95]) <= RoundingOf(act, table.decoded[95]));
+      }
+    }
+  }
+}
+
 TEST_CASE("Stacked sources of different formats read as their rows", "[cuda]") {
   for (DType act : kActivations) {
     Random random(8);
