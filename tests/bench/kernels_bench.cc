@@ -107,6 +107,8 @@ void Measure(State& state, const Work& work, const F& body) {
   state.counters["%read"] = 100 * work.bytes * rate / read;
   state.counters["GOP/s"] = work.ops * rate;
   state.counters["%peak"] = 100 * work.ops * rate / peak;
+  // The share of the limit that is reached first.
+  state.counters["%limit"] = 100 * rate * std::max(work.bytes / read, work.ops / peak);
 }
 
 // Packed copies of a random matrix, made once per shape and format.
@@ -356,7 +358,7 @@ void RegisterAll() {
   for (auto [dtype, type_name] : {std::pair(DType::kF32, "f32"), std::pair(DType::kF16, "f16"),
                                   std::pair(DType::kBF16, "bf16"), std::pair(DType::kInt8, "int8"),
                                   std::pair(DType::kF8E4M3, "fp8")}) {
-    for (auto [heads, kv_heads] : {std::pair(32, 4), std::pair(32, 32)}) {
+    for (auto [heads, kv_heads] : {std::pair(32, 4), std::pair(32, 8), std::pair(32, 32)}) {
       std::string name = "attention/" + std::string(type_name) + "/" + std::to_string(heads) + "_" +
                          std::to_string(kv_heads);
       Finish(benchmark::RegisterBenchmark(name.c_str(), BenchAttention, dtype, heads, kv_heads)
@@ -366,7 +368,13 @@ void RegisterAll() {
                  ->Args({16, 1, 2048, 16, 1})
                  ->Args({16, 1, 2048, 16, kStride})
                  ->Args({16, 1, 2048, 64, kStride})
-                 ->Args({1, 512, 512, 16, kStride}));
+                 ->Args({1, 512, 512, 16, kStride})
+                 ->Args({1, 1, 1024, 16, 1})
+                 ->Args({1, 1, 8192, 16, 1})
+                 ->Args({1, 1, 32768, 16, 1})
+                 ->Args({1, 512, 1024, 16, 1})
+                 ->Args({1, 512, 8192, 16, 1})
+                 ->Args({1, 512, 32768, 16, 1}));
     }
   }
   Finish(benchmark::RegisterBenchmark("fork_join", BenchForkJoin));

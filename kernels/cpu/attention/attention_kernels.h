@@ -107,9 +107,19 @@ inline void ScaleQueries(const AttendArgs& args, const Scratch& s) {
   }
 }
 
+// The keys of a block with the keys in the lanes, as F32.
 template <typename Element>
-HEDDLE_KERNEL_PART void TransposeKeys(const AttendArgs& args, const BlockRows& rows,
-                                      const Scratch& s) {
+struct FloatKeys {
+  const float* transposed;  // [padded_dim, kBlockTokens]
+
+  explicit FloatKeys(const Scratch& s) : transposed(s.transposed) {}
+  Vec At(int32_t d, int32_t j) const { return Load(transposed + d * kBlockTokens + j); }
+  static void Transpose(const AttendArgs& args, const BlockRows& rows, const Scratch& s);
+};
+
+template <typename Element>
+HEDDLE_KERNEL_PART void FloatKeys<Element>::Transpose(const AttendArgs& args, const BlockRows& rows,
+                                                      const Scratch& s) {
   for (int32_t j = 0; j < kBlockTokens; j += kLanes) {
     for (int32_t d = 0; d < args.head_dim; d += kLanes) {
       Vec block[kLanes];
@@ -122,41 +132,51 @@ HEDDLE_KERNEL_PART void TransposeKeys(const AttendArgs& args, const BlockRows& r
   }
 }
 
+// Writes the block's values as F32 to `to` [kBlockTokens, padded_dim].
 template <typename Element>
-inline void ConvertValues(const AttendArgs& args, const BlockRows& rows, const Scratch& s) {
+inline void ConvertValues(const AttendArgs& args, const BlockRows& rows, float* to) {
   for (int32_t j = 0; j < rows.count; ++j) {
-    float* out = s.values + static_cast<int64_t>(j) * args.padded_dim;
+    float* out = to + static_cast<int64_t>(j) * args.padded_dim;
     for (int32_t d = 0; d < args.padded_dim; d += kLanes) {
       Store(out + d, LoadPadded<Element>(rows.values[j], d, args.head_dim));
     }
   }
 }
 
-template <int kTile>
+constexpr int kBlockVecs = kBlockTokens / kLanes;
+
+template <int kTile, typename Keys>
 HEDDLE_KERNEL_PART void ScoreTile(const AttendArgs& args, const Scratch& s, int32_t q,
                                   RowPrefetch& prefetch) {
+  // With few queries more keys are needed for as many independent sums.
+  constexpr int kVecs = kTile <= 2 && kBlockVecs >= 4 ? 4 : 2;
   RowPrefetch ahead = prefetch;  // in registers
+  const Keys keys(s);
   const float* query = s.queries + static_cast<int64_t>(q) * args.padded_dim;
-  for (int32_t j = 0; j < kBlockTokens; j += 2 * kLanes) {
-    Vec sums[kTile][2];
+  for (int32_t j = 0; j < kBlockTokens; j += kVecs * kLanes) {
+    Vec sums[kTile][kVecs];
 #pragma GCC unroll 8
-    for (int t = 0; t < kTile; ++t) sums[t][0] = sums[t][1] = Zero();
-    const float* key = s.transposed + j;
-    for (int32_t d = 0; d < args.head_dim; ++d, key += kBlockTokens) {
+    for (int t = 0; t < kTile; ++t) {
+#pragma GCC unroll 4
+      for (int v = 0; v < kVecs; ++v) sums[t][v] = Zero();
+    }
+    for (int32_t d = 0; d < args.head_dim; ++d) {
       ahead.Next();
-      Vec k0 = Load(key);
-      Vec k1 = Load(key + kLanes);
+      Vec key[kVecs];
+#pragma GCC unroll 4
+      for (int v = 0; v < kVecs; ++v) key[v] = keys.At(d, j + v * kLanes);
 #pragma GCC unroll 8
       for (int t = 0; t < kTile; ++t) {
         Vec x = Set(query[t * args.padded_dim + d]);
-        sums[t][0] = Fma(k0, x, sums[t][0]);
-        sums[t][1] = Fma(k1, x, sums[t][1]);
+#pragma GCC unroll 4
+        for (int v = 0; v < kVecs; ++v) sums[t][v] = Fma(key[v], x, sums[t][v]);
       }
     }
 #pragma GCC unroll 8
     for (int t = 0; t < kTile; ++t) {
-      Store(s.weights + (q + t) * kBlockTokens + j, sums[t][0]);
-      Store(s.weights + (q + t) * kBlockTokens + j + kLanes, sums[t][1]);
+      float* to = s.weights + (q + t) * kBlockTokens + j;
+#pragma GCC unroll 4
+      for (int v = 0; v < kVecs; ++v) Store(to + v * kLanes, sums[t][v]);
     }
   }
   prefetch = ahead;
@@ -196,8 +216,6 @@ inline Vec MaskScores(Vec scores, int32_t first, int32_t lo, int32_t hi) {
   IntVec visible = (lane >= lo) & (lane < hi);
   return Select(visible, scores, Set(-__builtin_inff()));
 }
-
-constexpr int kBlockVecs = kBlockTokens / kLanes;
 
 // Hides final scores that the mask of query q excludes. Returns the largest of the others and of
 // the maximum so far.
@@ -271,76 +289,103 @@ HEDDLE_KERNEL_PART void SoftmaxTile(const AttendArgs& args, const BlockRows& row
   }
 }
 
-// Values as they are in the cache, or as ConvertValues wrote them.
+// Values as they are in the cache, or as ConvertValues wrote them, from one position to the next.
 template <typename Element>
 struct CacheValues {
-  const BlockRows& rows;
-  Vec LoadAt(int32_t j, int32_t column) const { return Element::LoadAt(rows.values[j], column); }
+  const char* const* row;
+  Vec At(int32_t column) const { return Element::LoadAt(*row, column); }
+  void Next() { ++row; }
 };
 struct ConvertedValues {
-  const float* values;
+  const float* row;
   int64_t stride;
-  Vec LoadAt(int32_t j, int32_t column) const { return Load(values + j * stride + column); }
+  Vec At(int32_t column) const { return Load(row + column); }
+  void Next() { row += stride; }
+};
+
+// The weights of a position, from one to the next, and the factors of earlier results. The keys of
+// a query are beside each other, or the queries of a key.
+struct WeightsByQuery {
+  const float* weights;  // [num_queries, kBlockTokens]
+  const float* decay;    // [num_queries]
+  WeightsByQuery From(int32_t q) const { return {weights + q * kBlockTokens, decay + q}; }
+  Vec At(int t) const { return Set(weights[t * kBlockTokens]); }
+  void Next() { ++weights; }
+};
+struct WeightsByKey {
+  const float* weights;  // [kBlockTokens, stride]
+  const float* decay;    // [num_queries]
+  int64_t stride;
+  WeightsByKey From(int32_t q) const { return {weights + q, decay + q, stride}; }
+  Vec At(int t) const { return Set(weights[t]); }
+  void Next() { weights += stride; }
 };
 
 // acc = acc * decay + weights * values, for kTile queries and kVecs vectors of the head.
-template <int kTile, int kVecs, typename Values>
-HEDDLE_KERNEL_PART void ValueTile(const AttendArgs& args, const Scratch& s, const Values& values,
-                                  int32_t q, int32_t column, int32_t count, RowPrefetch& prefetch) {
-  RowPrefetch ahead = prefetch;  // in registers
-  float* acc = args.acc + static_cast<int64_t>(q) * args.padded_dim + column;
+template <int kTile, int kVecs, typename Weights, typename Values>
+HEDDLE_KERNEL_PART void ValueTile(const AttendArgs& args, const Weights& weights,
+                                  const Values& values, int32_t q, int32_t column, int32_t count,
+                                  RowPrefetch& prefetch) {
+  RowPrefetch ahead = prefetch;  // in registers, as all that the loop needs
+  Weights weight = weights.From(q);
+  Values value = values;
+  const int64_t stride = args.padded_dim;
+  float* acc = args.acc + q * stride + column;
   Vec sums[kTile][kVecs];
 #pragma GCC unroll 8
   for (int t = 0; t < kTile; ++t) {
-#pragma GCC unroll 4
+#pragma GCC unroll 8
     for (int v = 0; v < kVecs; ++v) {
-      sums[t][v] = Load(acc + t * args.padded_dim + v * kLanes) * Set(s.decay[q + t]);
+      sums[t][v] = Load(acc + t * stride + v * kLanes) * Set(weight.decay[t]);
     }
   }
-  const float* weight = s.weights + q * kBlockTokens;
   for (int32_t j = 0; j < count; ++j) {
     ahead.Next();
-    Vec value[kVecs];
-#pragma GCC unroll 4
-    for (int v = 0; v < kVecs; ++v) value[v] = values.LoadAt(j, column + v * kLanes);
+    Vec row[kVecs];
+#pragma GCC unroll 8
+    for (int v = 0; v < kVecs; ++v) row[v] = value.At(column + v * kLanes);
 #pragma GCC unroll 8
     for (int t = 0; t < kTile; ++t) {
-      Vec w = Set(weight[t * kBlockTokens + j]);
-#pragma GCC unroll 4
-      for (int v = 0; v < kVecs; ++v) sums[t][v] = Fma(value[v], w, sums[t][v]);
+      const Vec w = weight.At(t);
+#pragma GCC unroll 8
+      for (int v = 0; v < kVecs; ++v) sums[t][v] = Fma(row[v], w, sums[t][v]);
     }
+    weight.Next();
+    value.Next();
   }
 #pragma GCC unroll 8
   for (int t = 0; t < kTile; ++t) {
-#pragma GCC unroll 4
-    for (int v = 0; v < kVecs; ++v) Store(acc + t * args.padded_dim + v * kLanes, sums[t][v]);
+#pragma GCC unroll 8
+    for (int v = 0; v < kVecs; ++v) Store(acc + t * stride + v * kLanes, sums[t][v]);
   }
   prefetch = ahead;
 }
 
-template <int kTile, typename Values>
-inline void ValueRows(const AttendArgs& args, const Scratch& s, const Values& values, int32_t q,
-                      int32_t count, RowPrefetch& prefetch) {
-  // With few queries more columns are needed for as many independent sums.
-  constexpr int kVecs = kTile == kQueryTile ? 2 : 4;
-  int32_t column = 0;
+// From `column` on, in tiles of kVecs vectors and narrower ones for the rest.
+template <int kTile, int kVecs, typename Weights, typename Values>
+inline void ValueRows(const AttendArgs& args, const Weights& weights, const Values& values,
+                      int32_t q, int32_t column, int32_t count, RowPrefetch& prefetch) {
   for (; column + kVecs * kLanes <= args.padded_dim; column += kVecs * kLanes) {
-    ValueTile<kTile, kVecs>(args, s, values, q, column, count, prefetch);
+    ValueTile<kTile, kVecs>(args, weights, values, q, column, count, prefetch);
   }
-  for (; column < args.padded_dim; column += kLanes) {
-    ValueTile<kTile, 1>(args, s, values, q, column, count, prefetch);
+  if constexpr (kVecs > 1) {
+    ValueRows<kTile, kVecs / 2>(args, weights, values, q, column, count, prefetch);
   }
 }
 
 template <typename Values>
 inline void ValueBlock(const AttendArgs& args, const Scratch& s, const Values& values,
                        int32_t count, RowPrefetch& prefetch) {
+  const WeightsByQuery weights = {s.weights, s.decay};
   ForQueryTiles(args.num_queries, [&](auto size, int32_t q) {
-    ValueRows<decltype(size)::kTile>(args, s, values, q, count, prefetch);
+    constexpr int kTile = decltype(size)::kTile;
+    // With few queries more columns are needed for as many independent sums.
+    constexpr int kVecs = kTile == kQueryTile ? 2 : kTile == 1 ? 8 : 4;
+    ValueRows<kTile, kVecs>(args, weights, values, q, /*column=*/0, count, prefetch);
   });
 }
 
-template <typename Element>
+template <typename Element, typename Keys = FloatKeys<Element>>
 inline void AttendOver(const AttendArgs& args) {
   Scratch s(args);
   std::memset(s.sums, 0, sizeof(float) * kMaxLanes * static_cast<size_t>(args.num_queries));
@@ -355,17 +400,17 @@ inline void AttendOver(const AttendArgs& args) {
     const int32_t count = rows.count;
     RowPrefetch keys_ahead(queue.upcoming().keys, row_bytes);
     RowPrefetch values_ahead(queue.upcoming().values, row_bytes);
-    TransposeKeys<Element>(args, rows, s);
+    Keys::Transpose(args, rows, s);
     ForQueryTiles(args.num_queries, [&](auto size, int32_t q) {
       constexpr int kTile = decltype(size)::kTile;
-      ScoreTile<kTile>(args, s, q, keys_ahead);
+      ScoreTile<kTile, Keys>(args, s, q, keys_ahead);
       SoftmaxTile<Element::kScaled, kTile>(args, rows, s, begin, q);
     });
     keys_ahead.Rest();
     if (direct) {
-      ValueBlock(args, s, CacheValues<Element>{rows}, count, values_ahead);
+      ValueBlock(args, s, CacheValues<Element>{rows.values}, count, values_ahead);
     } else {
-      ConvertValues<Element>(args, rows, s);
+      ConvertValues<Element>(args, rows, s.values);
       ValueBlock(args, s, ConvertedValues{s.values, args.padded_dim}, count, values_ahead);
     }
     values_ahead.Rest();

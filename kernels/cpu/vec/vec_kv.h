@@ -8,12 +8,24 @@
 namespace heddle::kernels::cpu {
 namespace {
 
-inline Vec FromInt8(const int8_t* p) {
+// kLanes bytes as integers. GCC 12 takes half a register of bytes apart one by one, so that the
+// instruction has to be named where that is what fills the lanes.
+inline IntVec FromSignedBytes(const int8_t* p) {
+#if defined(__AVX2__) && !defined(__AVX512F__)
+  return reinterpret_cast<IntVec>(
+      _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
+#else
   using Bytes = int8_t __attribute__((vector_size(kLanes)));
   Bytes bytes;
   std::memcpy(&bytes, p, sizeof(bytes));
-  return __builtin_convertvector(__builtin_convertvector(bytes, IntVec), Vec);
+  return __builtin_convertvector(bytes, IntVec);
+#endif
 }
+inline IntVec FromUnsignedBytes(const uint8_t* p) {
+  return FromSignedBytes(reinterpret_cast<const int8_t*>(p)) & 0xff;
+}
+
+inline Vec FromInt8(const int8_t* p) { return __builtin_convertvector(FromSignedBytes(p), Vec); }
 // Stores integers within a byte, held in F32.
 inline void ToInt8(int8_t* p, Vec v) {
   using Bytes = int8_t __attribute__((vector_size(kLanes)));
@@ -21,20 +33,16 @@ inline void ToInt8(int8_t* p, Vec v) {
   std::memcpy(p, &bytes, sizeof(bytes));
 }
 
-// Reads the OCP 8-bit float with 4 bits of exponent. Its bits are those of an F16 whose exponent
-// lacks its first bit, which is a factor of 2^8.
+// Reads the OCP 8-bit float with 4 bits of exponent, whose bias is 7, and 3 of mantissa. Without an
+// exponent it holds multiples of 2^-9; of F32 such bits would be subnormal, which is slow.
 inline Vec FromF8E4M3(const uint8_t* p) {
-  using Bytes = uint8_t __attribute__((vector_size(kLanes)));
-  using Halves = uint16_t __attribute__((vector_size(kLanes * 2)));
-  Bytes bytes;
-  std::memcpy(&bytes, p, sizeof(bytes));
-  Halves wide = __builtin_convertvector(bytes, Halves);
-  Halves magnitude = wide & 0x7f;
-  Halves halves = ((wide & 0x80) << 8) | (magnitude << 7);
-  halves |= (Halves)(magnitude == 0x7f) & 0x7c00;  // NaN
-  uint16_t stored[kLanes];
-  std::memcpy(stored, &halves, sizeof(halves));
-  return FromF16(stored) * Set(256.0f);
+  const IntVec code = FromUnsignedBytes(p);
+  const IntVec magnitude = code & 0x7f;
+  const Vec subnormal = __builtin_convertvector(magnitude, Vec) * Set(0x1p-9f);
+  const Vec normal = FromBits((magnitude << 20) + (120 << 23));
+  const IntVec is_nan = magnitude == 0x7f;
+  const Vec value = Select(magnitude < 8, subnormal, normal);
+  return FromBits(Bits(value) | (is_nan & 0x7fc00000) | ((code & 0x80) << 24));
 }
 // Rounds to nearest even; magnitudes beyond 448 become 448.
 inline void ToF8E4M3(uint8_t* p, Vec v) {
