@@ -308,6 +308,18 @@ void Admission::Prefetch(int32_t max_pages, PlannedStep* step, engine::StepPlan*
 }
 
 void Admission::Preempt(Sequence* victim, PlannedStep* step) {
+  if (victim->request->has_workers() && victim->request->forked) {
+    victim = UnforkWorkers(victim, step);
+  } else {
+    GiveUp(victim, step);
+  }
+  if (victim->request->paused) return Park(victim);
+  victim->phase = Phase::kWaiting;
+  waiting_.Insert(victim, step->now_us);
+}
+
+// Takes all that a sequence has in the pool.
+void Admission::GiveUp(Sequence* victim, PlannedStep* step) {
   if (!victim->tables.empty()) ++parts_.totals.preemptions;
   step->Note(*victim, StepNote::Kind::kPreempted, victim->num_computed());
   victim->num_recompute = std::max(victim->num_recompute, victim->num_computed());
@@ -317,9 +329,29 @@ void Admission::Preempt(Sequence* victim, PlannedStep* step) {
   victim->num_planned = 0;
   victim->num_followed = 0;
   victim->draft.clear();
-  if (victim->request->paused) return Park(victim);
-  victim->phase = Phase::kWaiting;
-  waiting_.Insert(victim, step->now_us);
+}
+
+// The workers of the victim's request give up their pages together, as they got them: their prompt
+// is to be computed again, and then their blocks, row by row. Returns the one that computes it.
+Sequence* Admission::UnforkWorkers(Sequence* victim, PlannedStep* step) {
+  RequestState* request = victim->request;
+  for (Sequence& worker : request->branches) {
+    if (&worker != victim) {
+      holds_.Remove(worker);
+      step->slots -= NumSlots(worker);
+      if (!request->paused) {
+        step->reserved_pages -= parts_.limits.PagesToRun(worker, parts_.pool);
+      }
+      parts_.running.Erase(&worker);
+    }
+    for (auto* list : {&step->prompts, &step->decoding, &step->paused}) std::erase(*list, &worker);
+    GiveUp(&worker, step);
+    worker.block.swap(worker.generated);
+    worker.generated.clear();
+    worker.phase = Phase::kUnforked;
+  }
+  request->forked = false;
+  return &request->branches[0];
 }
 
 void Admission::Park(Sequence* sequence) {

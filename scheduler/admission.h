@@ -113,6 +113,8 @@ class Admission {
   void MakeRunning(Sequence* sequence, PlannedStep* step);
   void PromoteOverdue(int64_t now_us);
   void Promote(RequestState* request);
+  void GiveUp(Sequence* victim, PlannedStep* step);
+  Sequence* UnforkWorkers(Sequence* victim, PlannedStep* step);
   void Park(Sequence* sequence);
   void ParkLast(PlannedStep* step);
 

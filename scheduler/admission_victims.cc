@@ -31,13 +31,15 @@ bool Admission::DisplacesLast(const Sequence& next) const {
 Sequence* Admission::LastOfHog(const Sequence& next) const {
   const RunningSet& running = parts_.running;
   if (!parts_.shares.is_enabled() || running.NumOfFlow(next.request->flow) > 0) return nullptr;
-  int32_t hog = -1, votes = 0;
+  int32_t hog = -1, votes = 0, all = 0;
   for (const Sequence* sequence : running) {
+    if (!CountsAsOne(*sequence)) continue;
+    ++all;
     if (votes == 0) hog = sequence->request->flow;
     votes += sequence->request->flow == hog ? 1 : -1;
   }
   const int32_t places = hog < 0 ? 0 : running.NumOfFlow(hog);
-  if (places < 2 || 2 * places <= static_cast<int32_t>(running.size())) return nullptr;
+  if (places < 2 || 2 * places <= all) return nullptr;
   if (!parts_.shares.IsAhead(hog, next.request->flow)) return nullptr;
   size_t last = running.size() - 1;
   while (running[last]->request->flow != hog) --last;

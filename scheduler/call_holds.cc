@@ -38,7 +38,7 @@ void CallHolds::Change(const Sequence& sequence, int64_t sign) {
   if (!is_enabled_) return;
   Hold& hold = holds_[CallOf(sequence.request->request)];
   hold.flow = sequence.request->flow;
-  hold.branches += sign;
+  hold.branches += CountsAsOne(sequence) ? sign : 0;
   hold.places += sign * NumSlots(sequence);
   hold.pages += sign * PagesOf(sequence);
 }

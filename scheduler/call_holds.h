@@ -52,7 +52,7 @@ class CallHolds {
  private:
   struct Hold {
     int32_t flow = 0;
-    int64_t branches = 0;  // sequences that run
+    int64_t branches = 0;  // sequences that run; workers count as one
     int64_t places = 0;    // they, and the branches that they will fork
     int64_t pages = 0;     // shared ones count for each branch
   };

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "scheduler/workers.h"
+
 namespace heddle::scheduler {
 
 using engine::StepPlan;
@@ -41,13 +43,6 @@ engine::GroupSpans::Range WriteSpans(const ContextLayout& layout, const PageTabl
     context_tokens = layout.AddSeen(table.spans(), end - count, end, spans, table.num_dropped());
   }
   return {begin, static_cast<int32_t>(spans->size()) - begin, context_tokens, version};
-}
-
-// Writes what the layers of a further group see of a sequence, and the slots that they write to.
-void WriteGroup(const ContextLayout& layout, const PageTable& table, int32_t count,
-                int32_t page_tokens, engine::GroupSpans* group) {
-  group->ranges.push_back(WriteSpans(layout, table, count, &group->spans));
-  WriteSlots(table, count, page_tokens, &group->kv_slots);
 }
 
 // Writes the scores of the prompt tokens that follow the rows of positions [begin, end).
@@ -139,9 +134,14 @@ int32_t WriteSlice(Sequence* writable, const SchedulerLimits& limits, StepPlan* 
   int32_t end = table.num_tokens();
   int32_t first_row = static_cast<int32_t>(plan->token_ids.size());
   const ContextLayout& layout = sequence.request->layout;
-  const engine::GroupSpans::Range range = WriteSpans(layout, table, count, &plan->spans);
+  const bool is_worker = sequence.request->has_workers() && sequence.request->forked;
+  const engine::GroupSpans::Range range =
+      is_worker ? WriteWorkerSpans(sequence, /*group=*/0, page_tokens, &plan->spans)
+                : WriteSpans(layout, table, count, &plan->spans);
   const auto first_piece = static_cast<int32_t>(plan->pieces.size());
-  if (limits.counts_positions && !layout.is_plain()) {
+  if (is_worker) {
+    WriteWorkerPieces(sequence, &plan->pieces);
+  } else if (limits.counts_positions && !layout.is_plain()) {
     layout.AddPieces(end - count, end, &plan->pieces);
   }
   plan->sequences.push_back({.id = sequence.id,
@@ -168,8 +168,12 @@ int32_t WriteSlice(Sequence* writable, const SchedulerLimits& limits, StepPlan* 
   }
   WriteSlots(table, count, page_tokens, &plan->kv_slots);
   for (size_t i = 0; i < plan->more_groups.size(); ++i) {
-    WriteGroup(layout, sequence.tables[static_cast<int32_t>(i) + 1], count, page_tokens,
-               &plan->more_groups[i]);
+    const auto group = static_cast<int32_t>(i) + 1;
+    engine::GroupSpans& spans = plan->more_groups[i];
+    spans.ranges.push_back(is_worker
+                               ? WriteWorkerSpans(sequence, group, page_tokens, &spans.spans)
+                               : WriteSpans(layout, sequence.tables[group], count, &spans.spans));
+    WriteSlots(sequence.tables[group], count, page_tokens, &spans.kv_slots);
   }
   if (sequence.request->request.prompt_logprobs >= 0) {
     WriteScores(sequence, end - count, end, first_row, plan);

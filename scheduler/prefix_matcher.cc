@@ -103,11 +103,19 @@ uint64_t PrefixMatcher::HashAfter(const Sequence& sequence, int32_t page, uint64
   return PrefixCache::Extend(chain, tokens);
 }
 
+// The most positions that a sequence takes over: something is left to compute, of the prompt if
+// workers wait for it.
+int32_t PrefixMatcher::MostTaken(const Sequence& sequence) {
+  const RequestState& request = *sequence.request;
+  if (request.has_workers() && !request.forked) return request.layout.first_end() - 1;
+  return sequence.num_tokens() - 1;
+}
+
 void PrefixMatcher::Take(Sequence* sequence, bool may_fetch) {
   const GenerationRequest& request = sequence->request->request;
   sequence->num_hashed_pages = 0;
   sequence->chain = PrefixCache::EmptyHash(request.cache_space);
-  int32_t wanted = sequence->num_tokens() - 1;
+  int32_t wanted = MostTaken(*sequence);
   if (request.prompt_logprobs >= 0) wanted = std::min(wanted, sequence->request->num_scored);
   if (NeedsWholePrompt(request)) wanted = std::min(wanted, sequence->request->num_pooled);
   path_.clear();
@@ -132,7 +140,7 @@ void PrefixMatcher::GoOn(Sequence* sequence) const {
     sequence->tables.SkipPlaces(request.layout.HolesAt(place));
     if (table.Room(pool_) > 0 || table.empty()) return;
   } while (request.request.from != ContextId{} &&
-           contexts_.TakeMore(request.request.from, sequence->num_tokens() - 1, sequence));
+           contexts_.TakeMore(request.request.from, MostTaken(*sequence), sequence));
 }
 
 // Takes the pages of the request's context if they are more than those that the cache had. Pages

@@ -80,6 +80,7 @@ class PrefixMatcher {
   void TakePartial(Sequence* sequence, int32_t wanted);
   void TakeKept(Sequence* sequence, int32_t wanted);
   bool LeavePage(Sequence* sequence, int32_t page);
+  static int32_t MostTaken(const Sequence& sequence);
   void LeaveCompanions(Sequence* sequence, int32_t page, PageId node);
 
   const SchedulerLimits& limits_;

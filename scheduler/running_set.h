@@ -43,11 +43,12 @@ class RunningSet {
                       [](const Sequence* sequence) { return sequence->request->paused; }));
   }
 
-  // The number of sequences of a flow of the waiting queue. O(size).
+  // The number of sequences of a flow of the waiting queue; workers count as one. O(size).
   int32_t NumOfFlow(int32_t flow) const {
-    return static_cast<int32_t>(std::count_if(
-        sequences_.begin(), sequences_.end(),
-        [flow](const Sequence* sequence) { return sequence->request->flow == flow; }));
+    return static_cast<int32_t>(
+        std::count_if(sequences_.begin(), sequences_.end(), [flow](const Sequence* sequence) {
+          return sequence->request->flow == flow && CountsAsOne(*sequence);
+        }));
   }
   bool IsInOrder() const {
     return std::is_sorted(sequences_.begin(), sequences_.end(), MoreUrgent());

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "scheduler/workers.h"
 
 namespace heddle::scheduler {
 
@@ -65,6 +66,7 @@ void Scheduler::Add(GenerationRequest request, int64_t now_us) {
     branch.tables.SetGroups(limits_.num_groups);
     if (state->request.keep != ContextId{}) keepers_[ContextOf(branch)] = &branch;
   }
+  if (state->has_workers()) BeginWorkers(state.get());
   if (!state->request.parts.empty()) Place(state.get());
   const bool is_usual = adapter_pages == 0 && state->layout.is_plain();
   state->max_context = is_usual ? limits_.max_context
@@ -93,10 +95,10 @@ void Scheduler::Cancel(RequestId id, FinishReason reason, std::vector<SequenceEv
   RequestState* state = it->second.get();
   // Waiting branches end last: ending the carrier first would hand its pages over to each in turn.
   for (Sequence& branch : state->branches) {
-    if (branch.phase == Phase::kUnforked) Finish(&branch, reason, events);
+    if (branch.phase == Phase::kUnforked && !branch.is_over) Finish(&branch, reason, events);
   }
   for (Sequence& branch : state->branches) {
-    if (branch.phase != Phase::kFinished) Finish(&branch, reason, events);
+    if (branch.phase != Phase::kFinished && !branch.is_over) Finish(&branch, reason, events);
   }
   Sweep();
 }
@@ -107,8 +109,9 @@ void Scheduler::CancelBranch(RequestId id, int32_t branch, std::vector<SequenceE
   RequestState& state = *it->second;
   if (branch < 0 || branch >= static_cast<int32_t>(state.branches.size())) return;
   Sequence* sequence = &state.branches[branch];
-  if (sequence->phase == Phase::kFinished) return;
-  if (!state.forked && sequence->phase != Phase::kUnforked) HandOver(sequence);
+  if (sequence->phase == Phase::kFinished || sequence->is_over) return;
+  const bool is_carrier = !state.forked && sequence->phase != Phase::kUnforked;
+  if (is_carrier && !state.has_workers()) HandOver(sequence);
   Finish(sequence, FinishReason::kCancelled, events);
   Sweep();
 }
@@ -174,6 +177,22 @@ void Scheduler::Finish(Sequence* sequence, FinishReason reason,
   SequenceEvent& event = AddEvent(*sequence, events);
   event.finished = true;
   event.reason = reason;
+  RequestState* state = sequence->request;
+  const bool is_last = --state->live_branches == 0;
+  if (!is_last && state->has_workers()) return EndWorker(sequence);
+  for (Sequence& branch : state->branches) {
+    if (branch.is_over) Free(&branch, reason);
+  }
+  Free(sequence, reason);
+  if (!is_last) return;
+  if (!state->started && !state->paused) admission_.CountStarted(*state);
+  admission_.Leave(*state);
+  auto it = requests_.find(state->request.id);
+  ended_requests_.emplace_back(step_, std::move(it->second));
+  requests_.erase(it);
+}
+
+void Scheduler::Free(Sequence* sequence, FinishReason reason) {
   if (sequence->phase == Phase::kWaiting) admission_.Erase(sequence);
   if (sequence->phase == Phase::kRunning) running_has_finished_ = true;
   if (sequence->phase == Phase::kParked) admission_.CountUnparked();
@@ -183,13 +202,15 @@ void Scheduler::Finish(Sequence* sequence, FinishReason reason,
   sequence->tables.Drop(&pool_);
   adapters_.Leave(sequence);
   if (sequence->begun) ended_.push_back(sequence->id);
-  RequestState* state = sequence->request;
-  if (--state->live_branches > 0) return;
-  if (!state->started && !state->paused) admission_.CountStarted(*state);
-  admission_.Leave(*state);
-  auto it = requests_.find(state->request.id);
-  ended_requests_.emplace_back(step_, std::move(it->second));
-  requests_.erase(it);
+}
+
+// The others go on seeing what the worker has run: all but its last token.
+void Scheduler::EndWorker(Sequence* sequence) {
+  sequence->is_over = true;
+  std::vector<TokenId>& block = sequence->request->forked ? sequence->generated : sequence->block;
+  block.pop_back();
+  if (sequence->num_computed() <= sequence->num_tokens()) return;
+  sequence->tables.Truncate(sequence->num_tokens(), &pool_);
 }
 
 // Removes finished sequences from the running set, and frees ended requests that no step in flight
@@ -321,7 +342,8 @@ void Scheduler::Expect() {
       const bool goes_on = owner->phase == Phase::kRunning && !limits_.IsFull(*owner, 1) &&
                            flight.samples[s].num_rows == 1;
       if (!goes_on || flight.samples[s].position != owner->num_tokens()) continue;
-      if (limits_.options.pipeline_stages > 1) {
+      // What a worker draws decides what the others see.
+      if (limits_.options.pipeline_stages > 1 || owner->request->has_workers()) {
         owner->is_awaited = true;
         continue;
       }
@@ -351,6 +373,7 @@ void Scheduler::Commit(const StepResult& result, int64_t now_us,
     // Skips sequences that were cancelled meanwhile, or ended by an earlier step after this one was
     // planned.
     if (flight.samples[i].owner->phase == Phase::kFinished) continue;
+    if (flight.samples[i].owner->is_over) continue;
     Accept(flight.samples[i], result.gains[i], result, events);
   }
   FinishPrompts(flight, result, events);
@@ -401,7 +424,7 @@ void Scheduler::Accept(const FlightSample& sample, const SequenceGain& gain,
     events->back().failure = engine::DrawFailure::kNothingToDraw;
     return;
   }
-  const bool is_first = sequence->generated.empty();
+  const bool is_first = sequence->num_drawn() == 0;
   std::optional<FinishReason> end;
   int32_t num_booked = 0;
   while (!end && num_booked < gain.num_tokens) end = Append(sequence, tokens[num_booked++].token);

@@ -63,6 +63,8 @@ class Scheduler {
 
   // OK, or why branches cannot be joined side by side on a model with these groups of layers.
   static absl::Status CanJoin(const SchedulerOptions& options);
+  // OK, or why workers cannot see each other (workers.h).
+  static absl::Status CanWatch(const SchedulerOptions& options);
 
   // Queues a request that arrived at `now_us`. REQUIRES: Validate is OK; the id is new.
   void Add(GenerationRequest request, int64_t now_us);
@@ -167,6 +169,8 @@ class Scheduler {
   void FinishPrompts(const Flight& flight, const engine::StepResult& result,
                      std::vector<SequenceEvent>* events);
   void Finish(Sequence* sequence, FinishReason reason, std::vector<SequenceEvent>* events);
+  void EndWorker(Sequence* sequence);
+  void Free(Sequence* sequence, FinishReason reason);
   void Place(RequestState* state) const;
   void HandOver(Sequence* carrier);
   void KeepContext(Sequence* sequence, FinishReason reason);

@@ -28,11 +28,22 @@ SchedulerLimits::SchedulerLimits(const SchedulerOptions& given)
   }
 }
 
+// Pages of what workers have behind their prompt, if that is still to be computed for all of them.
+int32_t SchedulerLimits::PagesOfBlocks(const RequestState& request) const {
+  if (!request.has_workers() || request.forked) return 0;
+  int32_t pages = 0;
+  for (const Sequence& worker : request.branches) {
+    const auto tokens = static_cast<int32_t>(worker.block.size());
+    pages += (tokens + options.page_tokens - 1) / options.page_tokens;
+  }
+  return pages * num_groups;
+}
+
 int32_t SchedulerLimits::PagesToRun(const Sequence& sequence, const PageAllocator& pool) const {
   const int32_t tokens = sequence.num_remaining();
   const RequestState& request = *sequence.request;
-  if (!has_windows) return sequence.tables.PagesNeeded(tokens, pool);
-  int32_t pages = 0;
+  int32_t pages = PagesOfBlocks(request);
+  if (!has_windows) return pages + sequence.tables.PagesNeeded(tokens, pool);
   for (int32_t group = 0; group < num_groups; ++group) {
     const PageTable& table = sequence.tables[group];
     int32_t most = most_pages[group];

@@ -36,10 +36,11 @@ struct SchedulerLimits {
 
   // Whether `sequence` reaches its length limit with `more` further tokens.
   bool IsFull(const Sequence& sequence, int32_t more) const {
-    return static_cast<int32_t>(sequence.generated.size()) + more >=
-               sequence.request->request.max_tokens ||
+    return sequence.num_drawn() + more >= sequence.request->request.max_tokens ||
            sequence.num_tokens() + more >= sequence.request->max_context;
   }
+
+  int32_t PagesOfBlocks(const RequestState& request) const;
 
   const SchedulerOptions options;
   const int32_t max_context;        // without an adapter

@@ -56,6 +56,12 @@ struct Sequence {
   int32_t adapter_slot = -1;     // of its adapter; -1: the base model, or waits for its adapter
   int64_t adapter_since_us = 0;  // since when it uses it
   std::vector<TokenId> generated;
+  // Of a worker (workers.h): while its request is not forked, what it has behind the prompt, which
+  // is in `generated` otherwise; how much of that it was given; and whether its answer has ended,
+  // though others still see it.
+  std::vector<TokenId> block;
+  int32_t num_given = 0;
+  bool is_over = false;
   KvTables tables;
   // WaitingQueue keeps these while it waits: since when, and its neighbours in that order.
   int64_t waiting_since_us = 0;
@@ -63,6 +69,8 @@ struct Sequence {
   Sequence* waits_before = nullptr;
 
   inline int32_t num_tokens() const;  // prompt and generated
+  // Tokens of its answer: those of `generated` that it was not given.
+  int32_t num_drawn() const { return static_cast<int32_t>(generated.size()) - num_given; }
   // Counts an expected token too, once a plan has a row for it, and proposed ones in flight.
   int32_t num_computed() const { return tables.num_tokens(); }
   int32_t num_remaining() const { return num_tokens() + num_expected - num_computed(); }
@@ -94,6 +102,7 @@ struct RequestState {
   int32_t num_prefetched = 0;  // leading pages of its adapter that need no prefetching any more
 
   int32_t num_prompt() const { return static_cast<int32_t>(request.prompt.size()); }
+  bool has_workers() const { return !request.workers.empty(); }
 };
 
 // The requests that have not ended.
@@ -119,7 +128,17 @@ inline ContextId ContextOf(const Sequence& sequence) {
 
 // Branches that will run when this sequence is past its prompt.
 inline int32_t NumSlots(const Sequence& sequence) {
-  return sequence.request->forked ? 1 : sequence.request->live_branches;
+  const RequestState& request = *sequence.request;
+  if (request.forked) return 1;
+  return request.has_workers() ? static_cast<int32_t>(request.branches.size())
+                               : request.live_branches;
+}
+
+// Whether the sequence counts where running sequences are shared out among clients and calls.
+// Workers count once, because they get their places, and lose them, all at a time.
+inline bool CountsAsOne(const Sequence& sequence) {
+  const RequestState& request = *sequence.request;
+  return !request.has_workers() || !request.forked || sequence.branch == 0;
 }
 
 // The order of service: requests by their key, branches of a request by number.

@@ -8,6 +8,7 @@
 #include "scheduler/plan_writer.h"
 #include "scheduler/prefix_matcher.h"
 #include "scheduler/token_budget.h"
+#include "scheduler/workers.h"
 
 namespace heddle::scheduler {
 
@@ -112,13 +113,16 @@ void StepPlanner::ListRunning() {
     parts_.prefixes.GoOn(sequence);
     const int32_t remaining = sequence->num_remaining();
     sequence->num_planned = 0;
-    if (remaining == 0 && sequence->num_expected == 0 && !sequence->is_awaited) continue;
+    const bool ends = remaining == 0 && sequence->num_expected == 0 && !sequence->is_awaited &&
+                      !sequence->is_over;
+    if (ends) continue;
     step_.slots += NumSlots(*sequence);
     if (sequence->request->paused) {
       step_.paused.push_back(sequence);
       continue;
     }
-    if (remaining <= 0) {
+    const bool is_worker = sequence->request->has_workers() && sequence->request->forked;
+    if (remaining <= 0 || (is_worker && !WorkersAreReady(*sequence->request))) {
       ++in_flight;
       continue;
     }
@@ -128,7 +132,8 @@ void StepPlanner::ListRunning() {
       ++step_.held;
       continue;
     }
-    if (remaining == 1 && is_ready && !parts_.limits.options.whole_prompts) {
+    const bool has_one_row = remaining == 1 || is_worker;
+    if (has_one_row && is_ready && !parts_.limits.options.whole_prompts) {
       sequence->num_planned = 1;
       step_.decoding.push_back(sequence);
     } else {
@@ -218,7 +223,18 @@ int32_t StepPlanner::AssignPages() {
   int32_t reserved = 0;
   for (size_t i = 0; i < parts_.running.size(); ++i) {
     Sequence* sequence = parts_.running[i];
-    if (sequence->num_planned > 0) reserved += FitPages(sequence, i, reserved);
+    if (sequence->num_planned == 0) continue;
+    if (!sequence->request->has_workers() || !sequence->request->forked) {
+      reserved += FitPages(sequence, i, reserved);
+      continue;
+    }
+    size_t last = i;  // of the workers, which follow each other
+    while (last + 1 < parts_.running.size() &&
+           parts_.running[last + 1]->request == sequence->request) {
+      ++last;
+    }
+    reserved += FitWorkers(i, last, reserved);
+    i = last;
   }
   return reserved;
 }
@@ -407,10 +423,13 @@ void StepPlanner::WriteSequence(Sequence* sequence, StepPlan* plan, Flight* flig
   // them.
   if (!request->forked || sequence->num_planned > 1 + sequence->num_drafted)
     parts_.prefixes.Leave(sequence);
+  if (request->has_workers()) {  // their blocks begin on pages of their own
+    sequence->tables.SkipPlaces(request->layout.HolesAt(sequence->num_computed()));
+  }
   if (sequence->num_remaining() > 0) return;
   if (!request->forked) {
     WriteFork(sequence, row, plan, flight);
-  } else {
+  } else if (!sequence->is_over) {
     WriteDraw(sequence, row, plan, flight);
   }
 }
@@ -435,7 +454,11 @@ void StepPlanner::WriteFork(Sequence* carrier, int32_t row, StepPlan* plan, Flig
       branch.num_planned = 0;
       step_.forks.push_back(&branch);
     }
-    WriteDraw(&branch, row, plan, flight);
+    if (!request->has_workers()) {
+      WriteDraw(&branch, row, plan, flight);
+    } else {
+      branch.generated.swap(branch.block);
+    }
   }
 }
 

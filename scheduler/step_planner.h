@@ -52,6 +52,7 @@ class StepPlanner {
   void TakeAhead(engine::StepPlan* plan);
   void GiveBackAhead(uint64_t step);
   int32_t FitPages(Sequence* sequence, size_t index, int32_t reserved);
+  int32_t FitWorkers(size_t first, size_t last, int32_t reserved);
   void Write(engine::StepPlan* plan, Flight* flight);
   void WriteAdapters(engine::StepPlan* plan);
   void WriteSequence(Sequence* sequence, engine::StepPlan* plan, Flight* flight);

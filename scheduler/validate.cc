@@ -56,6 +56,45 @@ absl::Status ValidateParts(const GenerationRequest& request, const SchedulerOpti
   return absl::InvalidArgumentError("Only the last part of a joined prompt has log-probabilities.");
 }
 
+// Whether the workers can see each other, and the pool and the context hold all of them.
+absl::Status ValidateWorkers(const GenerationRequest& request, const SchedulerOptions& options) {
+  if (request.workers.empty()) return absl::OkStatus();
+  if (absl::Status status = Scheduler::CanWatch(options); !status.ok()) return status;
+  const bool is_plain = request.parts.empty() && request.pooling == engine::Pooling::kNone &&
+                        request.prompt_logprobs < 0 && request.keep == ContextId{} &&
+                        request.max_tokens > 0;
+  if (!is_plain) {
+    return absl::InvalidArgumentError(
+        "Workers have a prompt in plain order and write answers: no parts, no scores, no context.");
+  }
+  const size_t n = request.workers.size();
+  if (n < 2 || static_cast<int64_t>(n) != request.num_branches) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        n, " blocks are begun for ", request.num_branches, " workers; there must be two or more."));
+  }
+  const int32_t page = options.page_tokens;
+  const auto pages_of = [page](int64_t tokens) { return (tokens + page - 1) / page; };
+  const auto prompt = static_cast<int64_t>(request.prompt.size());
+  int64_t positions = prompt;
+  int64_t pages = pages_of(prompt);
+  for (const std::vector<TokenId>& block : request.workers) {
+    if (block.empty()) return absl::InvalidArgumentError("A worker's block begins with no token.");
+    const int64_t longest = static_cast<int64_t>(block.size()) + request.max_tokens;
+    positions += longest;
+    pages += pages_of(longest);
+  }
+  if (positions > options.max_context) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("The prompt and the blocks of all workers may become ", positions,
+                     " tokens; the model's context holds ", options.max_context, "."));
+  }
+  pages = pages * static_cast<int64_t>(options.windows.size()) + PagesOf(request.adapter);
+  if (pages <= options.num_pages) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("The prompt and the blocks of all workers may take ", pages,
+                   " pages of KV memory together; this server has ", options.num_pages, "."));
+}
+
 // Whether the model reads texts whole and the request asks for what comes of them.
 absl::Status ValidateWhole(const GenerationRequest& request, const SchedulerOptions& options) {
   const auto places = static_cast<int32_t>(request.prompt.size());
@@ -90,11 +129,28 @@ absl::Status Scheduler::CanJoin(const SchedulerOptions& options) {
   return absl::OkStatus();
 }
 
+absl::Status Scheduler::CanWatch(const SchedulerOptions& options) {
+  if (options.state_groups > 0) {
+    return absl::InvalidArgumentError(
+        "The recurrent layers of this model keep one state of a sequence: workers cannot see each "
+        "other.");
+  }
+  if (options.pipeline_stages > 1) {
+    return absl::InvalidArgumentError(
+        "This server's ranks are a pipeline, whose steps workers cannot share: they need --pp 1.");
+  }
+  if (options.turns_queries) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      "Workers see each other at positions that change, for which queries are rotated anew: this "
+      "model's layers, or this server's device, do not do that.");
+}
+
 absl::Status Scheduler::Validate(const GenerationRequest& request,
                                  const SchedulerOptions& options) {
   if (absl::Status status = ValidateAdapter(request.adapter, options); !status.ok()) return status;
   const int32_t adapter_pages = PagesOf(request.adapter);
   if (absl::Status status = ValidateParts(request, options); !status.ok()) return status;
+  if (absl::Status status = ValidateWorkers(request, options); !status.ok()) return status;
   const ContextLayout layout(request.parts, options.page_tokens);
   const int32_t max_context =
       SchedulerLimits::MaxContext(options, adapter_pages, layout.first_end());

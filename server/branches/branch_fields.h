@@ -7,6 +7,7 @@
 namespace heddle::server::fields {
 
 inline constexpr int64_t kMaxBranches = 128;  // that one request makes or names
+inline constexpr int64_t kMaxWorkers = 16;
 
 inline constexpr Field kBranchBudget[] = {
     {"tokens", kInteger, 1, kInfinity, "262144",
@@ -45,6 +46,9 @@ inline constexpr Field kNewBranches[] = {
 
 inline constexpr Field kContinueOwn[] = {
     {"append", kStringOrArray, 0, kInfinity, "", "text or token ids that come first"},
+    {"workers", kArray, 2, kMaxWorkers, "",
+     "texts, or arrays of token ids: new branches that begin with them go on together, and each "
+     "sees what the others have drawn"},
     {"max_tokens", kInteger, -1, kMaxInt32, "16",
      "tokens to generate at most, as far as the tree's budget goes; 0 computes what there is"},
     {"max_completion_tokens", kInteger, -1, kMaxInt32, "", "the same; wins over max_tokens"},

@@ -8,6 +8,7 @@ namespace heddle::server {
 struct BranchFigures {
   int64_t trees = 0, branches = 0, running = 0, tokens = 0;  // now
   int64_t forked = 0, joined = 0, dropped = 0, expired = 0;  // so far
+  int64_t workers = 0;                                       // of those that were forked
 };
 
 }  // namespace heddle::server

@@ -18,6 +18,8 @@ namespace {
 
 using NewFields = RequestFields<fields::kNewBranches>;
 
+constexpr const char* kLengths[] = {"max_tokens", "max_completion_tokens"};
+
 // A budget of so much is no limit.
 constexpr int64_t kNoLimit = int64_t{1} << 60;
 
@@ -162,6 +164,85 @@ absl::StatusOr<BranchInfo> AddRoot(const NewFields& body, const RequestContext& 
   return access.table->AddRoot(access.tenant, std::move(root), access.now);
 }
 
+// What each of the workers begins with; none if the field is missing.
+absl::StatusOr<std::vector<std::vector<TokenId>>> ReadWorkers(
+    const RequestFields<fields::kContinueBranch>& body, const BranchTable::Source& source,
+    const RequestContext& context, const BranchAccess& access) {
+  std::vector<std::vector<TokenId>> workers;
+  const Json* list = body.Value<"workers">();
+  if (list == nullptr) return workers;
+  if (const std::string& why = access.table->limits().no_workers; !why.empty()) {
+    return WithParam(WithCode(absl::InvalidArgumentError(why), "workers_unsupported"), "workers");
+  }
+  if (body.Has<"append">()) {
+    return FieldError("append", "each of the 'workers' has a text of its own: not with 'append'");
+  }
+  if (!source.parts.empty()) {
+    return FieldError("workers",
+                      "workers go on behind a branch in plain order, and this one has "
+                      "parts side by side");
+  }
+  for (size_t i = 0; i < list->size(); ++i) {
+    const std::string path = base::StrCat("workers[", i, "]");
+    const Json& one = (*list)[i];
+    if (!one.is_string() && !one.is_array()) {
+      return FieldError(
+          path, base::StrCat("'", path, "' must be a string or an array, found ", JsonKind(one)),
+          "invalid_type");
+    }
+    HEDDLE_ASSIGN_OR_RETURN(workers.emplace_back(), TokensOf(&one, path, *context.codec));
+    if (workers.back().empty()) {
+      return FieldError(path, base::StrCat("'", path, "' has no tokens"));
+    }
+  }
+  return workers;
+}
+
+// Whether the client names the length of its answer, and not just the rest of the context.
+bool NamesLength(const Json& body) {
+  return std::any_of(std::begin(kLengths), std::end(kLengths), [&body](const char* name) {
+    const auto found = body.find(name);
+    return found != body.end() && found->is_number_integer() && found->get<int64_t>() > 0;
+  });
+}
+
+// Cuts what each worker draws to what the context holds of all of them.
+absl::Status LimitWorkers(bool names_length, const RequestContext& context, ApiRequest* api) {
+  GenerationRequest& generation = api->generations.front();
+  const auto count = static_cast<int64_t>(generation.workers.size());
+  auto given = static_cast<int64_t>(generation.prompt.size());
+  for (const std::vector<TokenId>& begin : generation.workers) {
+    given += static_cast<int64_t>(begin.size());
+  }
+  const int64_t most = context.model->max_context;
+  const int64_t room = (most - given) / count;
+  const std::string held =
+      base::StrCat("the branch and what ", count, " workers begin with have ", given,
+                   " tokens, and the context of this server holds ", most);
+  if (given + count > most) {
+    return FieldError("workers", base::StrCat(held, " with at least one for each answer"),
+                      "context_length_exceeded");
+  }
+  const int64_t asked = generation.max_tokens;
+  if (asked <= room) return absl::OkStatus();
+  if (names_length && !context.policy.clamp_max_tokens) {
+    return FieldError("max_tokens",
+                      base::StrCat(held, ": at most ", room, " can follow for each, found ", asked),
+                      "context_length_exceeded");
+  }
+  if (names_length) {
+    api->Warn(base::StrCat("max_tokens cut from ", asked, " to ", room,
+                           ", the rest of the context for each worker"));
+  }
+  generation.max_tokens = static_cast<int32_t>(room);
+  const auto limit = [room](engine::SamplingParams& one) {
+    one.min_tokens = std::min(one.min_tokens, static_cast<int32_t>(room));
+  };
+  limit(generation.sampling);
+  std::for_each(generation.sampling_of.begin(), generation.sampling_of.end(), limit);
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<std::string> CreateBranches(std::string_view text, const RequestContext& context,
@@ -265,11 +346,14 @@ absl::StatusOr<BranchContinuation> ParseContinuation(std::string_view id, std::s
   HEDDLE_ASSIGN_OR_RETURN(const BranchTable::Source source,
                           access.table->Read(access.tenant, id, access.now));
   if (context.patience.short_only && source.tokens.size() > kQuickTokens) return TakesLong();
+  HEDDLE_ASSIGN_OR_RETURN(std::vector<std::vector<TokenId>> workers,
+                          ReadWorkers(body, source, context, access));
   // Our own texts: both are objects.
   Json whole = Json::parse(source.common);
   if (!source.sampling.empty()) whole.update(Json::parse(source.sampling));
   whole.update(json);
   whole.erase("append");
+  if (whole.erase("workers") > 0) whole["n"] = workers.size();
   std::vector<TokenId> prompt = source.tokens;
   prompt.insert(prompt.end(), append.begin(), append.end());
   whole["prompt"] = prompt;
@@ -277,6 +361,10 @@ absl::StatusOr<BranchContinuation> ParseContinuation(std::string_view id, std::s
   constexpr Renamed kNames[] = {{"prompt", "append"}};
   if (!api.ok()) return RenameFields(api.status(), kNames);
   for (GenerationRequest& generation : api->generations) generation.parts = source.parts;
+  if (!workers.empty()) {
+    api->generations.front().workers = std::move(workers);
+    HEDDLE_RETURN_IF_ERROR(LimitWorkers(NamesLength(whole), context, &*api));
+  }
   return BranchContinuation{*std::move(api), static_cast<int64_t>(source.tokens.size())};
 }
 

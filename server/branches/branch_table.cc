@@ -176,6 +176,7 @@ absl::StatusOr<std::vector<BranchInfo>> BranchTable::Fork(uint64_t owner, const 
     infos.push_back(InfoOf(child->first, child->second));
   }
   totals_.forked += order.n;
+  totals_.workers += order.works ? order.n : 0;
   return infos;
 }
 

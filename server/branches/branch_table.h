@@ -38,6 +38,7 @@ struct BranchLimits {
   int64_t max_branches = 1024;            // of all clients; 0: there are no branches
   int64_t max_tokens = int64_t{1} << 24;  // that all branches remember, 4 bytes each
   std::string no_concurrent;              // why branches cannot be joined side by side, or empty
+  std::string no_workers;                 // why workers cannot see each other, or empty
   int64_t bytes_per_token = 0;            // keys and values of one position; 0: not counted
   BranchBudget usual{int64_t{1} << 18, 64, int64_t{1} << 60, 600};
   BranchBudget largest{int64_t{1} << 24, 1024, int64_t{1} << 60, 86400};
@@ -87,6 +88,7 @@ class BranchTable {
     int64_t n = 1;
     std::vector<TokenId> append;        // behind them, for each
     bool apart = false;                 // on pages of their own, for a concurrent join
+    bool works = false;                 // as workers, or one of them, that see each other
     std::vector<std::string> sampling;  // JSON objects: none, one for all, or n
     std::vector<std::string> ids;       // n of them; empty: they are made
     int64_t ttl = 0;

@@ -56,6 +56,42 @@ absl::StatusOr<std::unique_ptr<BranchTurns>> BranchTurns::Continue(BranchTable* 
   return turns;
 }
 
+absl::StatusOr<std::unique_ptr<BranchTurns>> BranchTurns::Work(BranchTable* table, uint64_t owner,
+                                                               const std::string& id, int64_t now,
+                                                               ApiRequest* request) {
+  GenerationRequest& generation = request->generations.front();
+  const auto prompt_tokens = static_cast<int64_t>(generation.prompt.size());
+  auto turns = std::unique_ptr<BranchTurns>(new BranchTurns(table, *request));
+  turns->owner_ = owner;
+  turns->made_at_ = now;
+  int64_t granted = generation.max_tokens;
+  absl::Status status;
+  for (const std::vector<TokenId>& begin : generation.workers) {
+    const absl::StatusOr<std::vector<BranchInfo>> forked =
+        table->Fork(owner, {.from = id, .at = prompt_tokens, .append = begin, .works = true}, now);
+    status = forked.status();
+    if (!status.ok()) break;
+    const std::string& branch = turns->made_.emplace_back(forked->front().id);
+    const absl::StatusOr<int64_t> most =
+        table->Begin(owner, branch, prompt_tokens + static_cast<int64_t>(begin.size()), {},
+                     generation.max_tokens, now);
+    status = most.status();
+    if (!status.ok()) break;
+    granted = std::min(granted, *most);
+    turns->Add(branch);
+  }
+  if (!status.ok()) {
+    turns->Abort();
+    return status;
+  }
+  Limit(granted, request);
+  generation.from = table->ContextOf(id);
+  BranchTable::Names names = table->NamesOf(id);
+  generation.tree = std::move(names.tree);
+  generation.branch = std::move(names.branch);
+  return turns;
+}
+
 absl::StatusOr<std::unique_ptr<BranchTurns>> BranchTurns::Keep(BranchTable* table, uint64_t owner,
                                                                const std::string& id,
                                                                const std::string& common,
@@ -66,6 +102,9 @@ absl::StatusOr<std::unique_ptr<BranchTurns>> BranchTurns::Keep(BranchTable* tabl
       table->AddRoot(owner, {.id = id, .tokens = generation.prompt, .common = common}, now)
           .status());
   auto turns = std::unique_ptr<BranchTurns>(new BranchTurns(table, *request));
+  turns->owner_ = owner;
+  turns->made_at_ = now;
+  turns->made_.push_back(id);
   BranchTable::ForkOrder order{.from = id, .n = request->n};
   for (int32_t i = 0; i < request->n; ++i) {
     order.ids.push_back(request->n == 1 ? id : base::StrCat(id, ".", i));
@@ -84,7 +123,6 @@ absl::StatusOr<std::unique_ptr<BranchTurns>> BranchTurns::Keep(BranchTable* tabl
   }
   if (!status.ok()) {
     turns->Abort();
-    table->Drop(owner, id, now).IgnoreError();
     return status;
   }
   Limit(granted, request);
@@ -108,13 +146,16 @@ void BranchTurns::Add(const std::string& id) {
 
 void BranchTurns::Submitted(RequestId request) {
   for (size_t i = 0; i < ids_.size(); ++i) {
-    table_.SetRequest(ids_[i], request, ContextId{static_cast<uint64_t>(context_) + i});
+    const bool leaves = context_ != ContextId{};
+    table_.SetRequest(ids_[i], request,
+                      leaves ? ContextId{static_cast<uint64_t>(context_) + i} : ContextId{});
   }
 }
 
 void BranchTurns::Abort() {
   for (const std::string& id : ids_) table_.Abort(id);
   ended_.assign(ids_.size(), true);
+  for (const std::string& id : made_) table_.Drop(owner_, id, made_at_).IgnoreError();
 }
 
 void BranchTurns::Take(size_t index, std::span<const engine::SampledToken> tokens) {

@@ -27,6 +27,12 @@ class BranchTurns {
                                                                int64_t num_tokens, int64_t now,
                                                                ApiRequest* request);
 
+  // New branches behind `id`, one for each of `request`'s workers, which run as its choices. They
+  // stay as texts in plain order, which nobody has computed: no context has what they leave.
+  static absl::StatusOr<std::unique_ptr<BranchTurns>> Work(BranchTable* table, uint64_t owner,
+                                                           const std::string& id, int64_t now,
+                                                           ApiRequest* request);
+
   // A completion whose answers stay as branches. Its tree's root is `id`: the one choice, or the
   // prompt of several, which are its children `id`.0 and so on.
   static absl::StatusOr<std::unique_ptr<BranchTurns>> Keep(BranchTable* table, uint64_t owner,
@@ -39,7 +45,7 @@ class BranchTurns {
   ~BranchTurns();  // what has not ended is "cancelled", with the tokens that it has
 
   void Submitted(RequestId id);
-  // Nothing was submitted.
+  // Nothing was submitted: branches that were made for this request end.
   void Abort();
 
   // Tokens of choice `index` that belong to its answer.
@@ -55,8 +61,11 @@ class BranchTurns {
   void Add(const std::string& id);
 
   BranchTable& table_;
-  std::vector<std::string> ids_;      // one per choice
-  ContextId context_{};               // of the first; those of others follow
+  std::vector<std::string> ids_;   // one per choice
+  std::vector<std::string> made_;  // for this request: all below them is its own
+  uint64_t owner_ = 0;             // of those that were made, and when that was
+  int64_t made_at_ = 0;
+  ContextId context_{};               // of the first; those of others follow; 0: they have none
   std::vector<bool> ended_;           // [choices]
   std::vector<TokenId> last_tokens_;  // [choices]
   std::vector<TokenId> ends_;         // tokens of which the last one does not stay

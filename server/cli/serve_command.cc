@@ -450,6 +450,7 @@ absl::Status RunServe(const config::Config& config) {
   http_options.branches.bytes_per_token = BytesPerToken(session.model.capacity);
   const BranchSupport support = BranchSupportOf(session.model.capacity.limits);
   http_options.branches.no_concurrent = support.no_concurrent;
+  http_options.branches.no_workers = support.no_workers;
   const ServedModel model = ToServedModel(config, session);
   ServerMetrics metrics(model.id, HEDDLE_VERSION);
   metrics.WatchLog([&log] { return log.dropped(); });

@@ -84,10 +84,14 @@ class ContinuationPreparation final : public Preparation {
 
   absl::StatusOr<std::shared_ptr<Exchange>> Begin(scheduler::AdapterUse adapter) override {
     const RequestContext& context = parts_.context;
+    BranchTable* const table = parts_.server->branches.get();
+    const int64_t now = parts_.identity.created;
+    const bool is_group = !request_->generations.front().workers.empty();
     HEDDLE_ASSIGN_OR_RETURN(
         std::unique_ptr<BranchTurns> turns,
-        BranchTurns::Continue(parts_.server->branches.get(), context.tenant, id_, num_tokens_,
-                              parts_.identity.created, request_.get()));
+        is_group
+            ? BranchTurns::Work(table, context.tenant, id_, now, request_.get())
+            : BranchTurns::Continue(table, context.tenant, id_, num_tokens_, now, request_.get()));
     auto format =
         std::make_unique<OpenAiFormat>(request_.get(), context.model, context.codec,
                                        OpenAiFormat::Identity{id_, parts_.identity.created});

@@ -59,6 +59,7 @@ scheduler::SchedulerOptions SchedulerOptionsFor(const engine::ExecutorLimits& li
 BranchSupport BranchSupportOf(const engine::ExecutorLimits& limits) {
   const scheduler::SchedulerOptions options = SchedulerOptionsFor(limits, {});
   return {.no_concurrent = std::string(scheduler::Scheduler::CanJoin(options).message()),
+          .no_workers = std::string(scheduler::Scheduler::CanWatch(options).message()),
           .max_joined_context = scheduler::SchedulerLimits::MaxContext(options, /*adapter_pages=*/0,
                                                                        /*first_end=*/0)};
 }

@@ -39,7 +39,8 @@ scheduler::SchedulerOptions SchedulerOptionsFor(const engine::ExecutorLimits& li
 
 // The joins that branches of a model can have on a server with these limits.
 struct BranchSupport {
-  std::string no_concurrent;       // why they cannot be joined side by side; empty: they can
+  std::string no_concurrent;  // why they cannot be joined side by side; empty: they can
+  std::string no_workers;     // why they cannot see each other while they grow; empty: they can
   int32_t max_joined_context = 0;  // positions of a context whose parts lie side by side, at least
 };
 BranchSupport BranchSupportOf(const engine::ExecutorLimits& limits);

@@ -26,6 +26,9 @@ absl::Status CheckTokens(const char* where, std::span<const engine::TokenId> tok
 absl::Status CheckTokens(const GenerationRequest& request, int32_t vocab) {
   const engine::SamplingParams& sampling = request.sampling;
   HEDDLE_RETURN_IF_ERROR(CheckTokens("The prompt", request.prompt, vocab));
+  for (const std::vector<engine::TokenId>& begin : request.workers) {
+    HEDDLE_RETURN_IF_ERROR(CheckTokens("What a worker begins with", begin, vocab));
+  }
   HEDDLE_RETURN_IF_ERROR(CheckTokens("min_tokens", sampling.min_tokens_banned, vocab));
   for (const std::vector<engine::TokenId>& word : sampling.bad_words) {
     HEDDLE_RETURN_IF_ERROR(CheckTokens("A bad word", word, vocab));

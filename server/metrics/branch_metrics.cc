@@ -19,6 +19,9 @@ void AppendBranchMetrics(const BranchFigures& figures, MetricFamilies* families)
       figures.tokens);
   add("heddle_branches_forked_total", "Branches that were forked from others.", MetricType::Counter,
       figures.forked);
+  add("heddle_branches_workers_total",
+      "Branches that were forked as workers, which see each other's tokens.", MetricType::Counter,
+      figures.workers);
   add("heddle_branches_joined_total", "Joins of branches.", MetricType::Counter, figures.joined);
   prometheus::MetricFamily ended;
   ended.name = "heddle_branches_ended_total";

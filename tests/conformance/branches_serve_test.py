@@ -120,6 +120,81 @@ class Branches(unittest.TestCase):
             scores = self.client.ask("POST", f"/v1/branches/{branch}/score", {"continuations": [" went", " home"]})
             self.assertEqual(len(scores["data"]), 2)
 
+    def work(self, root, **fields):
+        answer = self.client.go_on(root, workers=["\nA:", "\nB: I", "\nC:"], ignore_eos=True,
+                                   skip_special_tokens=False, **fields)
+        self.assertEqual([choice["index"] for choice in answer["choices"]], [0, 1, 2])
+        return [choice["text"] for choice in answer["choices"]]
+
+    def test_workers_go_on_together_and_stay_as_branches(self):
+        root = self.client.root()
+        sampling = {"max_tokens": 9, "temperature": 0.9, "seed": 5}
+        texts = self.work(root, **sampling)
+        children = self.client.branch(root)["children"]
+        self.assertEqual(len(children), 3)
+        self.assertGreaterEqual(self.server.metric("heddle_branches_workers_total"), 3)
+        for child, begin, text in zip(children, ["\nA:", "\nB: I", "\nC:"], texts):
+            got = self.client.branch(child)
+            self.assertEqual((got["finish_reason"], got["drawn_tokens"]), ("length", 9))
+            self.assertTrue(got["text"].endswith(begin + text), got["text"])
+        # Whoever else takes pages meanwhile changes nothing.
+        with concurrent.futures.ThreadPoolExecutor(4) as pool:
+            others = [pool.submit(self.client.ask, "POST", "/v1/completions", {
+                "prompt": f"{salt} " + PROMPT * 8, "max_tokens": 20, "ignore_eos": True}) for salt in range(3)]
+            again = pool.submit(self.work, root, **sampling)
+            for other in others:
+                other.result()
+            self.assertEqual(again.result(), texts)
+        # Behind them a worker is a text like any other.
+        tokens = self.client.branch(children[0])["token_ids"]
+        self.client.go_on(children[0], max_tokens=5, temperature=0, ignore_eos=True)
+        self.assertEqual(self.client.branch(children[0])["token_ids"][len(tokens):],
+                         self.client.fresh(tokens, max_tokens=5, temperature=0, ignore_eos=True))
+
+    def test_a_stream_of_workers_names_the_choice_of_each_text(self):
+        root = self.client.root()
+        sampling = {"max_tokens": 9, "temperature": 0.9, "seed": 5}
+        texts = self.work(root, **sampling)
+        streamed = ["", "", ""]
+        for event in self.server.stream(f"/v1/branches/{root}/continue", {
+                "workers": ["\nA:", "\nB: I", "\nC:"], "ignore_eos": True, "skip_special_tokens": False,
+                **sampling}):
+            for choice in () if event == "[DONE]" else event["choices"]:
+                streamed[choice["index"]] += choice["text"]
+        self.assertEqual(streamed, texts)
+
+    def test_workers_see_each_other(self):
+        root = self.client.root()
+        alone = [self.client.go_on(root, workers=[begin, begin], max_tokens=12, temperature=0, ignore_eos=True)
+                 for begin in ("\nA:", "\nOne day,")]
+        both = self.client.go_on(root, workers=["\nA:", "\nOne day,"], max_tokens=12, temperature=0, ignore_eos=True)
+        same = [both["choices"][i]["text"] == alone[i]["choices"][i]["text"] for i in range(2)]
+        self.assertNotEqual(same, [True, True])
+
+    def test_workers_that_cannot_be_are_refused(self):
+        root = self.client.root(budget={"branches": 3})
+        for fields, param in (({"workers": ["a"]}, "workers"), ({"workers": ["a", ""]}, "workers[1]"),
+                              ({"workers": ["a", 3]}, "workers[1]"),
+                              ({"workers": ["a", "b"], "append": "c"}, "append"),
+                              ({"workers": ["a", "b"], "n": 2}, "n")):
+            error = self.client.ask("POST", f"/v1/branches/{root}/continue", fields, status=400)["error"]
+            self.assertEqual(error["param"], param)
+        error = self.client.ask("POST", f"/v1/branches/{root}/continue", {"workers": ["a", "b", "c"]}, status=400)
+        self.assertEqual(error["error"]["code"], "branch_budget_exceeded")
+        # The engine refuses this one, when the branches are made already.
+        self.client.ask("POST", f"/v1/branches/{root}/continue",
+                        {"workers": ["a", "b"], "logit_bias": {"99999999": 1}}, status=400)
+        self.assertEqual(self.client.branch(root)["children"], [])
+
+    def test_workers_share_one_context(self):
+        longest = self.client.ask("GET", "/v1/models")["data"][0]["max_model_len"]
+        root = self.client.root()
+        self.client.go_on(root, workers=["a", "b", "c"], max_tokens=-1, ignore_eos=True)
+        start = self.client.branch(root)
+        ends = [self.client.branch(child)["num_tokens"] for child in start["children"]]
+        used = start["num_tokens"] + sum(end - start["num_tokens"] for end in ends)
+        self.assertTrue(longest - 3 < used <= longest, (used, longest))
+
     def test_scores_are_those_of_a_whole_prompt(self):
         root = self.client.root()
         tokens = self.client.branch(root)["token_ids"]

@@ -20,6 +20,7 @@ NOT_SHOWN = {
     "heddle_branches_running",
     "heddle_branch_tokens",
     "heddle_branches_forked_total",
+    "heddle_branches_workers_total",
     "heddle_branches_joined_total",
     "heddle_branches_ended_total",
     "heddle_parallel_branches_total",     # of models that think in branches

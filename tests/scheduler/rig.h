@@ -46,6 +46,7 @@ class Rig {
                   .state_groups = options.state_groups,
                   .state_is_snapshot = options.state_is_snapshot,
                   .reads_pieces = options.reads_pieces,
+                  .turns_queries = options.turns_queries,
                   .max_draft_tokens = options.max_draft_tokens,
                   .adapter_slots = options.adapter_slots},
                  max_in_flight) {}

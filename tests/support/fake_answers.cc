@@ -153,6 +153,53 @@ std::vector<TokenId> FakeExecutor::AnswerParts(const std::vector<TokenId>& promp
   return {tokens.begin() + length, tokens.end()};
 }
 
+std::vector<std::vector<TokenId>> FakeExecutor::AnswerWorkers(
+    const std::vector<TokenId>& prompt, const std::vector<std::vector<TokenId>>& given,
+    uint64_t seed, const std::vector<int32_t>& max_tokens, int32_t vocab) {
+  uint64_t of_prompt = kEmptyHistory;
+  for (const TokenId token : prompt) of_prompt = Extend(of_prompt, token);
+  const auto n = static_cast<int32_t>(prompt.size());
+  std::vector<std::vector<TokenId>> blocks = given;
+  std::vector<std::vector<uint64_t>> own(given.size());  // histories of the rows that have run
+  const auto length_of = [&](size_t w) { return blocks[w].size() - given[w].size(); };
+  bool runs = true;
+  for (size_t t = 0; runs; ++t) {
+    runs = false;
+    const std::vector<std::vector<uint64_t>> before = own;
+    for (size_t w = 0; w < given.size(); ++w) {
+      // The last token of an answer does not run.
+      const bool is_over = static_cast<int32_t>(length_of(w)) == max_tokens[w];
+      if (t + (is_over ? 1 : 0) >= blocks[w].size()) continue;
+      runs = true;
+      uint64_t history = of_prompt;
+      int32_t turn = 0;
+      for (size_t o = 0; o < given.size(); ++o) {
+        if (o != w) turn += static_cast<int32_t>(before[o].size());
+      }
+      const auto see = [&](size_t o) {
+        for (size_t u = 0; u < before[o].size(); ++u) {
+          const engine::Position position = n + static_cast<int32_t>(u) - turn;
+          history = See(history, blocks[o][u], position, before[o][u]);
+        }
+      };
+      for (size_t o = 0; o < given.size(); ++o) {
+        if (o == w) continue;
+        see(o);
+        turn -= static_cast<int32_t>(before[o].size());
+      }
+      see(w);
+      own[w].push_back(Extend(history, blocks[w][t]));
+      if (t + 1 < blocks[w].size()) continue;
+      const int64_t position = n + static_cast<int64_t>(t) + 1;
+      blocks[w].push_back(TokenFor(own[w].back(), seed + w, position, vocab));
+    }
+  }
+  for (size_t w = 0; w < given.size(); ++w) {
+    blocks[w].erase(blocks[w].begin(), blocks[w].begin() + static_cast<int64_t>(given[w].size()));
+  }
+  return blocks;
+}
+
 float FakeExecutor::Logprob(const std::vector<TokenId>& history, TokenId token) {
   uint64_t hash = kEmptyHistory;
   for (TokenId t : history) hash = Extend(hash, t);

@@ -1,7 +1,6 @@
 #include "tests/support/fake_executor.h"
 
 #include <algorithm>
-#include <numeric>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -347,16 +346,17 @@ absl::Status FakeExecutor::WriteSlots(const StepPlan& plan, const SequenceSlice&
   return absl::OkStatus();
 }
 
-std::vector<engine::Position> FakeExecutor::PositionsOf(const StepPlan& plan,
-                                                        const SequenceSlice& slice) const {
-  std::vector<engine::Position> positions;
+std::vector<FakeExecutor::SeenPosition> FakeExecutor::PositionsOf(
+    const StepPlan& plan, const SequenceSlice& slice) const {
+  std::vector<SeenPosition> positions;
   for (int32_t i = slice.piece_begin; i < slice.piece_begin + slice.num_pieces; ++i) {
     const engine::ContextPiece& piece = plan.pieces[i];
-    for (int32_t j = 0; j < piece.num_tokens; ++j) positions.push_back(piece.position + j);
+    for (int32_t j = 0; j < piece.num_tokens; ++j)
+      positions.push_back({piece.position + j, piece.turn});
   }
   if (slice.num_pieces > 0) return positions;
-  positions.resize(plan.positions[slice.token_begin] + slice.num_tokens);
-  std::iota(positions.begin(), positions.end(), 0);
+  const engine::Position end = plan.positions[slice.token_begin] + slice.num_tokens;
+  for (engine::Position position = 0; position < end; ++position) positions.push_back({position});
   return positions;
 }
 
@@ -364,12 +364,13 @@ std::vector<engine::Position> FakeExecutor::PositionsOf(const StepPlan& plan,
 // row of the slice sees; there the history behind a token is the token's own.
 absl::Status FakeExecutor::ReadParts(const StepPlan& plan, const SequenceSlice& slice,
                                      const GroupView& view) {
-  const bool has_windows = std::any_of(limits_.windows.begin(), limits_.windows.end(),
-                                       [](int32_t window) { return window > 0; });
-  std::vector<engine::Position> positions;
-  if (has_windows) positions = PositionsOf(plan, slice);
+  const bool tells =
+      slice.num_pieces > 0 || std::any_of(limits_.windows.begin(), limits_.windows.end(),
+                                          [](int32_t window) { return window > 0; });
+  std::vector<SeenPosition> positions;
+  if (tells) positions = PositionsOf(plan, slice);
   const int32_t lacks =
-      has_windows ? static_cast<int32_t>(positions.size()) - view.range.context_tokens : 0;
+      tells ? static_cast<int32_t>(positions.size()) - view.range.context_tokens : 0;
   const int32_t window = limits_.windows[view.group];
   const engine::Position first_new = plan.positions[slice.token_begin];
   if (lacks < 0 || (lacks > 0 && (window == 0 || lacks > first_new + 1 - window))) {
@@ -386,11 +387,13 @@ absl::Status FakeExecutor::ReadParts(const StepPlan& plan, const SequenceSlice& 
       Cell& cell = At(span.page, offset);
       if (!cell.written) return Broken(slice.id, "reads a slot that was never written");
       if (cell.group != view.group) return Broken(slice.id, "reads another group's page");
-      if (has_windows && cell.position != *position++) {
+      const int32_t turn = tells ? position->turn : 0;
+      if (tells && cell.position != (position++)->position) {
         return Broken(slice.id, "reads a position of another place");
       }
       if (row < slice.token_begin) {
-        history = is_known ? See(history, cell.token, cell.position, cell.history) : cell.history;
+        history =
+            is_known ? See(history, cell.token, cell.position - turn, cell.history) : cell.history;
         is_known = true;
         continue;
       }

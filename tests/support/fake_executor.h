@@ -70,6 +70,19 @@ class FakeExecutor final : public engine::Executor {
   static std::vector<engine::TokenId> AnswerParts(const std::vector<engine::TokenId>& prompt,
                                                   const scheduler::ContextParts& parts,
                                                   uint64_t seed, int32_t count, int32_t vocab);
+  // Those of workers that see each other (scheduler/workers.h), which draw max_tokens[i] tokens, or
+  // all as many.
+  static std::vector<std::vector<engine::TokenId>> AnswerWorkers(
+      const std::vector<engine::TokenId>& prompt,
+      const std::vector<std::vector<engine::TokenId>>& given, uint64_t seed,
+      const std::vector<int32_t>& max_tokens, int32_t vocab);
+  static std::vector<std::vector<engine::TokenId>> AnswerWorkers(
+      const std::vector<engine::TokenId>& prompt,
+      const std::vector<std::vector<engine::TokenId>>& given, uint64_t seed, int32_t max_tokens,
+      int32_t vocab) {
+    return AnswerWorkers(prompt, given, seed, std::vector<int32_t>(given.size(), max_tokens),
+                         vocab);
+  }
   // The change that an adapter at a scale makes to every token's history; 0 for the base model.
   static uint64_t AdapterKey(engine::AdapterId id, float scale);
   // These replace a grammar: which sequences are constrained, and what is forced behind a token.
@@ -123,9 +136,13 @@ class FakeExecutor final : public engine::Executor {
   absl::Status RunSequence(const engine::StepPlan& plan, size_t index);
   absl::Status WriteSlots(const engine::StepPlan& plan, const engine::SequenceSlice& slice,
                           const GroupView& view);
-  // The positions of a slice's context, those included that its groups lack.
-  std::vector<engine::Position> PositionsOf(const engine::StepPlan& plan,
-                                            const engine::SequenceSlice& slice) const;
+  // The positions of a slice's context, those included that its groups lack, as its rows see them.
+  struct SeenPosition {
+    engine::Position position = 0;
+    int32_t turn = 0;
+  };
+  std::vector<SeenPosition> PositionsOf(const engine::StepPlan& plan,
+                                        const engine::SequenceSlice& slice) const;
   absl::Status ReadParts(const engine::StepPlan& plan, const engine::SequenceSlice& slice,
                          const GroupView& view);
   absl::Status ReadContext(const engine::StepPlan& plan, const engine::SequenceSlice& slice,

@@ -1,0 +1,156 @@
+// Workers that see each other's tokens, on real forwards: their tokens and log-probabilities are
+// those of a plain forward that rotates keys for each reader, and do not depend on what else runs,
+// bit for bit.
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "catch2/catch.hpp"
+#include "engine/model/load.h"
+#include "nlohmann/json.hpp"
+#include "scheduler/scheduler.h"
+#include "tests/support/goldens.h"
+#include "tests/support/stepped_load.h"
+#include "tests/support/synthetic_model.h"
+#include "tests/support/temp_dir.h"
+
+namespace heddle {
+namespace {
+
+using engine::TokenId;
+using nlohmann::json;
+using scheduler::GenerationRequest;
+using scheduler::RequestId;
+using scheduler::SchedulerOptions;
+using test::SteppedLoad;
+
+std::unique_ptr<engine::LocalExecutor> Load(const std::string& name,
+                                            const std::filesystem::path& folder, int32_t tp = 1,
+                                            const char* kv_type = "f32",
+                                            bool reference_ops = false) {
+  engine::LoadOptions options;
+  options.layout.tp = tp;
+  options.reference_ops = reference_ops;
+  options.cpu.num_threads = 2;
+  options.capacity.kv_bytes = 4 << 20;
+  options.capacity.page_tokens = 8;
+  options.capacity.max_batch_tokens = 64;
+  options.kv_type = kv_type;
+  auto model =
+      engine::LoadLocalModel(test::WriteSyntheticModel(test::LoadGolden(name), folder), options);
+  INFO(model.status().ToString());
+  REQUIRE(model.ok());
+  return std::move(model->executor);
+}
+
+SchedulerOptions OptionsFor(const engine::ExecutorLimits& limits) {
+  return {.num_pages = limits.num_pages,
+          .page_tokens = limits.page_tokens,
+          .max_context = limits.max_context,
+          .windows = limits.windows,
+          .window_grain = limits.window_grain,
+          .layers_have_windows = limits.layers_have_windows,
+          .reads_pieces = limits.reads_pieces,
+          .turns_queries = limits.turns_queries,
+          .max_step_tokens = limits.max_batch_tokens,
+          .max_step_seqs = 16,
+          .max_in_flight = 1};
+}
+
+GenerationRequest Workers(const json& group) {
+  GenerationRequest request;
+  request.id = RequestId{1};
+  request.prompt = group["prompt"].get<std::vector<TokenId>>();
+  request.workers = group["given"].get<std::vector<std::vector<TokenId>>>();
+  request.num_branches = static_cast<int32_t>(request.workers.size());
+  request.max_tokens = static_cast<int32_t>(group["tokens"][0].size());
+  request.sampling.temperature = 0;
+  request.sampling.num_logprobs = 0;
+  return request;
+}
+
+TEST_CASE("Workers have the tokens of a forward that rotates keys for each reader",
+          "[model][golden]") {
+  const std::string name = GENERATE("llama", "qwen3", "mistral_window", "llama_yarn_rope");
+  const bool reference_ops = GENERATE(false, true);
+  const int32_t tp = GENERATE(1, 2);
+  if (reference_ops && tp > 1) return;
+  if (name == "mistral_window" && tp > 1) return;  // it has one head of keys
+  INFO(name << (reference_ops ? ", reference" : "") << ", tp " << tp);
+  const json golden = test::LoadGoldenJson("workers.json");
+  const test::TempDir folder;
+  const auto executor = Load(name, folder.path(), tp, "f32", reference_ops);
+  double worst = 0;
+  for (const json& group : golden[name]) {
+    const GenerationRequest request = Workers(group);
+    const SchedulerOptions options = OptionsFor(executor->limits());
+    const absl::Status valid = scheduler::Scheduler::Validate(request, options);
+    INFO(valid.ToString());
+    REQUIRE(valid.ok());
+    SteppedLoad load(executor.get(), options);
+    load.Run({request}, 0);
+    for (int32_t w = 0; w < request.num_branches; ++w) {
+      const auto& answer = load.answers().at({request.id, w});
+      REQUIRE(answer.size() == group["tokens"][w].size());
+      for (size_t i = 0; i < answer.size(); ++i) {
+        REQUIRE(answer[i].first == group["tokens"][w][i].get<TokenId>());
+        const double want = group["logprobs"][w][i];
+        worst = std::max(worst, std::abs(answer[i].second - want) / (1 + std::abs(want)));
+      }
+    }
+  }
+  CHECK(worst < 1e-5);
+}
+
+TEST_CASE("What workers draw does not depend on what else runs, bit for bit", "[model][golden]") {
+  const std::string name = GENERATE("llama", "gemma3");
+  const std::string kv_type = GENERATE("f16", "int8");
+  const test::TempDir folder;
+  const auto executor = Load(name, folder.path(), 1, kv_type.c_str());
+  GenerationRequest request;
+  request.id = RequestId{1};
+  for (int32_t i = 0; i < 21; ++i) request.prompt.push_back(3 + 7 * i % 200);
+  request.workers = {{5, 6, 7}, {8}, {9, 10}};
+  request.num_branches = 3;
+  request.max_tokens = 25;
+  request.priority = 5;
+  request.sampling.seed = 3;
+  request.sampling.num_logprobs = 0;
+  SchedulerOptions options = OptionsFor(executor->limits());
+  SteppedLoad alone(executor.get(), options);
+  alone.Run({request}, 0);
+  const test::Answers expected = alone.answers();
+  options.policy = scheduler::PolicyKind::kPriority;
+  options.num_pages =
+      24 * static_cast<int32_t>(options.windows.size());  // they take up to 16 of each group
+  std::mt19937 random(4);
+  std::vector<GenerationRequest> load = {request};
+  for (uint64_t i = 2; i < 14; ++i) {
+    GenerationRequest other;
+    other.id = RequestId{i};
+    for (size_t n = 1 + random() % 60; n > 0; --n) {
+      other.prompt.push_back(3 + static_cast<TokenId>(random() % 200));
+    }
+    other.max_tokens = 1 + static_cast<int32_t>(random() % 20);
+    load.push_back(other);
+  }
+  SteppedLoad crowded(executor.get(), options);
+  crowded.Run(load, 5);
+  CHECK(crowded.stats().preemptions > 0);
+  for (int32_t w = 0; w < 3; ++w) {
+    CHECK(crowded.answers().at({request.id, w}) == expected.at({request.id, w}));
+  }
+}
+
+TEST_CASE("Models whose queries cannot be rotated further say so", "[model][golden]") {
+  const std::string name = GENERATE("gpt2", "llama4", "lfm2", "hunyuan");
+  INFO(name);
+  const test::TempDir folder;
+  CHECK_FALSE(Load(name, folder.path())->limits().turns_queries);
+}
+
+}  // namespace
+}  // namespace heddle
