@@ -136,7 +136,7 @@ void EncodeImage(const AdapterImage& image, int32_t rank, const StepPlan& plan, 
     if (load.adapter != image.id || load.image_page >= own.num_pages) continue;
     bytes.Zigzag(load.image_page);
     const std::span<const std::byte> page = own.page(load.image_page);
-    out->append(reinterpret_cast<const char*>(page.data()), page.size());
+    bytes.Bytes({reinterpret_cast<const char*>(page.data()), page.size()});
   }
 }
 

@@ -33,19 +33,26 @@ class PlanChecker {
     return absl::InvalidArgumentError(base::StrCat(
         "the step plan ", plan_.step, " has an impossible entry ", entry, " in ", array));
   }
-  // OK if `is_right` holds for all entries of `array`.
+  // OK if `is_right` holds for all entries of `array`. All are looked at without a branch on each,
+  // and once more if one is wrong.
   template <typename T, typename IsRight>
   absl::Status All(const std::vector<T>& array, std::string_view name, IsRight&& is_right) const {
+    bool are_right = true;
+    for (const T& entry : array) are_right &= is_right(entry);
+    if (are_right) return absl::OkStatus();
     const auto found = std::find_if_not(array.begin(), array.end(), is_right);
-    if (found == array.end()) return absl::OkStatus();
     return Wrong(name, static_cast<size_t>(found - array.begin()));
   }
 
   int64_t num_rows() const { return static_cast<int64_t>(plan_.token_ids.size()); }
-  bool IsPage(PageId page) const { return Index(page) >= 0 && Index(page) < limits_.num_pages; }
-  bool IsToken(TokenId token) const { return token >= 0 && token < limits_.vocab; }
+  // Unsigned, so that one comparison sees both borders.
+  static bool IsBelow(int32_t value, int32_t end) {
+    return static_cast<uint32_t>(value) < static_cast<uint32_t>(std::max(end, 0));
+  }
+  bool IsPage(PageId page) const { return IsBelow(Index(page), limits_.num_pages); }
+  bool IsToken(TokenId token) const { return IsBelow(token, limits_.vocab); }
   bool IsSlot(const KvSlot& slot) const {
-    return IsPage(slot.page) && slot.offset >= 0 && slot.offset < limits_.page_tokens;
+    return IsPage(slot.page) && IsBelow(slot.offset, limits_.page_tokens);
   }
   bool IsSpan(const KvSpan& span) const {
     return IsPage(span.page) && span.num_tokens > 0 && span.num_tokens <= limits_.page_tokens;
@@ -73,9 +80,19 @@ class PlanChecker {
                      limits_.max_batch_tokens, " rows and ", limits_.max_batch_seqs, " sequences"));
   }
 
+  // The first row without a token for which there is no entry in `undrawn` left. REQUIRES: there is
+  // one.
+  size_t FirstUnnamed() const {
+    size_t named = plan_.undrawn.size();
+    const auto found =
+        std::find_if(plan_.token_ids.begin(), plan_.token_ids.end(),
+                     [&](TokenId token) { return token == kNoToken && named-- == 0; });
+    return static_cast<size_t>(found - plan_.token_ids.begin());
+  }
+
   absl::Status CheckRows() const {
     HEDDLE_RETURN_IF_ERROR(All(plan_.positions, "positions", [this](Position position) {
-      return position >= 0 && position < limits_.max_context;
+      return IsBelow(position, limits_.max_context);
     }));
     int64_t last = -1;
     for (size_t i = 0; i < plan_.undrawn.size(); ++i) {
@@ -87,12 +104,13 @@ class PlanChecker {
       }
       last = undrawn.row;
     }
-    size_t num_unknown = 0;
-    HEDDLE_RETURN_IF_ERROR(All(plan_.token_ids, "token_ids", [&, this](TokenId token) {
-      if (token != kNoToken) return IsToken(token);
-      return ++num_unknown <= plan_.undrawn.size();
+    HEDDLE_RETURN_IF_ERROR(All(plan_.token_ids, "token_ids", [this](TokenId token) {
+      return token == kNoToken || IsToken(token);
     }));
-    if (num_unknown != plan_.undrawn.size()) return Wrong("undrawn", num_unknown);
+    const auto num_unknown =
+        static_cast<size_t>(std::count(plan_.token_ids.begin(), plan_.token_ids.end(), kNoToken));
+    if (num_unknown < plan_.undrawn.size()) return Wrong("undrawn", num_unknown);
+    if (num_unknown > plan_.undrawn.size()) return Wrong("token_ids", FirstUnnamed());
     const auto is_slot = [this](const KvSlot& slot) { return IsSlot(slot); };
     HEDDLE_RETURN_IF_ERROR(All(plan_.kv_slots, "kv_slots", is_slot));
     HEDDLE_RETURN_IF_ERROR(All(plan_.ahead_slots, "ahead_slots", is_slot));

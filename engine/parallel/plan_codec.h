@@ -7,7 +7,7 @@
 // checksum of itself and all before it, and one that does not follow is refused. Data that exists
 // in one process only (StepLocals) does not travel: the rank that draws has it.
 //
-// Format, version 1: "HPLN", a byte with the version, the plan in the order of plan_codec.cc, and
+// Format, version 2: "HPLN", a byte with the version, the plan in the order of plan_codec.cc, and
 // the checksum (8 bytes, little-endian). It is read by programs of the same build
 // only (engine/parallel's ranks compare their builds first), so it promises nothing to others.
 //
@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "engine/executor.h"
@@ -40,7 +41,12 @@ class PlanEncoder {
   void Encode(const StepPlan& plan, std::string* message);
 
  private:
+  void WritePlan(const StepPlan& plan, std::string* message);
   void WriteSlice(const StepPlan& plan, size_t slice, ByteWriter* bytes);
+  // Writes the spans of a slice that is not the usual one, and makes *known's lists them.
+  void WriteSpans(const StepPlan& plan, size_t slice, bool grown, MirroredSequence* known,
+                  ByteWriter* bytes) const;
+  bool AreGrown(const StepPlan& plan, size_t slice, const MirroredSequence& known) const;
 
   int32_t page_tokens_;
   SpanMirror mirror_;
@@ -61,15 +67,23 @@ class PlanDecoder {
  private:
   absl::Status Read(std::string_view body, StepPlan* plan);
   void ReadSlice(ByteReader* bytes, StepPlan* plan);
-  void ReadSpans(ByteReader* bytes, bool grown, MirroredSequence* known, SequenceSlice* slice,
-                 StepPlan* plan);
+  bool HasRoom(const MirroredSequence& known) const;
+  void AddRow(ByteReader* bytes, MirroredSequence* known, StepPlan* plan) const;
+  void ReadSpans(ByteReader* bytes, bool grown, uint64_t num_tokens, MirroredSequence* known) const;
+  void ReadLists(ByteReader* bytes, bool as_expected, const MirroredSequence& known,
+                 SequenceSlice* slice, StepPlan* plan) const;
   void ReadPositionsAndSlots(ByteReader* bytes, uint8_t lists, const MirroredSequence& known,
-                             int32_t num_tokens, StepPlan* plan);
+                             int32_t num_tokens, StepPlan* plan) const;
+  void AppendSpans(ByteReader* bytes, const MirroredSequence& known, SequenceSlice* slice,
+                   StepPlan* plan);
+  void BeginPlan(StepPlan* plan);
+  void EndSpans(StepPlan* plan);
 
   ExecutorLimits limits_;
   SpanMirror mirror_;
   uint64_t chain_ = 0;
   uint64_t last_step_ = 0;
+  std::vector<SpanArray> spans_;  // [groups] of the plan that is being read
   bool is_broken_ = false;
 };
 

@@ -82,6 +82,23 @@ void SpanMirror::EndPlan(const StepPlan& plan) {
   });
 }
 
+void SpanArray::Append(std::span<const KvSpan> list) {
+  // A few more than needed: what is added is cleared first.
+  constexpr size_t kMargin = 256;
+  constexpr size_t kSpansPerTurn = 8;
+  if (all_.size() - size_ < list.size()) all_.resize(size_ + list.size() + kMargin);
+  KvSpan* to = all_.data() + size_;
+  const KvSpan* from = list.data();
+  // In registers of 16 bytes, of which few cross a cache line; memmove's wider ones cross one each,
+  // and take longer for lists of some hundred bytes (docs/benchmarks/parallel.md).
+  size_t i = 0;
+  for (; i + kSpansPerTurn <= list.size(); i += kSpansPerTurn) {
+    std::memcpy(to + i, from + i, kSpansPerTurn * sizeof(KvSpan));
+  }
+  for (; i < list.size(); ++i) to[i] = from[i];
+  size_ += list.size();
+}
+
 bool IsGrown(const MirroredSpans& mirrored, const ListedSpans& listed, int32_t num_tokens,
              int32_t page_tokens) {
   const std::span<const KvSpan> known = mirrored.spans;
@@ -115,6 +132,7 @@ void WriteGrowth(const ListedSpans& listed, MirroredSpans* mirrored, ByteWriter*
     known.push_back(span);
   }
   mirrored->list_version = listed.list_version;
+  mirrored->context_tokens = listed.context_tokens;
 }
 
 void ReadGrowth(ByteReader* bytes, int32_t num_tokens, const PageBounds& bounds,
@@ -157,6 +175,7 @@ void WriteDifference(const ListedSpans& listed, MirroredSpans* known, ByteWriter
   }
   known->spans.assign(spans.begin(), spans.end());
   known->list_version = listed.list_version;
+  known->context_tokens = listed.context_tokens;
 }
 
 void ReadDifference(ByteReader* bytes, const PageBounds& bounds, MirroredSpans* known) {

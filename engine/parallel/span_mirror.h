@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -18,7 +19,7 @@ namespace heddle::engine {
 
 struct MirroredSpans {
   std::vector<KvSpan> spans;
-  int64_t context_tokens = 0;  // sum over the spans; where plans are read
+  int64_t context_tokens = 0;  // sum over the spans
   uint64_t list_version = 0;   // of the spans (step.h); where plans are written
 };
 
@@ -59,6 +60,27 @@ class SpanMirror {
   size_t last_ = 0;  // the place that was found last
 };
 
+// An array of the lists of a plan, which takes over the memory of another plan's. Spans are most of
+// a plan, and most plans have about as many as the one before: what is there is overwritten, and
+// not cleared first.
+class SpanArray {
+ public:
+  void Begin(std::vector<KvSpan>* memory) {
+    all_ = std::move(*memory);
+    size_ = 0;
+  }
+  size_t size() const { return size_; }
+  void Append(std::span<const KvSpan> list);
+  std::vector<KvSpan> End() {
+    all_.resize(size_);
+    return std::move(all_);
+  }
+
+ private:
+  std::vector<KvSpan> all_;
+  size_t size_ = 0;  // of what was appended
+};
+
 // Spans have a page in [0, num_pages) and 1 to page_tokens positions.
 struct PageBounds {
   int32_t num_pages = 0;
@@ -68,6 +90,7 @@ struct PageBounds {
 // A list as a plan has it.
 struct ListedSpans {
   std::span<const KvSpan> spans;
+  int64_t context_tokens = 0;
   uint64_t list_version = 0;
 };
 
@@ -75,8 +98,24 @@ struct ListedSpans {
 // all others of the new pages full but the last. O(new pages) if both have the same version.
 bool IsGrown(const MirroredSpans& known, const ListedSpans& listed, int32_t num_tokens,
              int32_t page_tokens);
-// Writes the new pages of such a list, or reads them, and makes *known the list. Pages that are
-// not among `num_pages` fail the reader.
+// Whether a list with `num_spans` spans and `context_tokens` positions is `known` with `slot`
+// behind it, in its last page. O(1), and false for lists without a version.
+inline bool HasOneMore(const MirroredSpans& known, const GroupSpans::Range& listed,
+                       const KvSlot& slot, int32_t page_tokens) {
+  if (listed.list_version == 0 || listed.list_version != known.list_version) return false;
+  if (known.spans.empty() || static_cast<size_t>(listed.num_spans) != known.spans.size()) {
+    return false;
+  }
+  const KvSpan& last = known.spans.back();
+  return listed.context_tokens == known.context_tokens + 1 && slot.page == last.page &&
+         slot.offset == last.num_tokens && slot.offset < page_tokens;
+}
+inline void AddOne(MirroredSpans* known) {
+  ++known->spans.back().num_tokens;
+  ++known->context_tokens;
+}
+// Writes the new pages of a list that IsGrown, or reads them, and makes *known the list. Pages that
+// are not among `num_pages` fail the reader.
 void WriteGrowth(const ListedSpans& listed, MirroredSpans* known, ByteWriter* bytes);
 void ReadGrowth(ByteReader* bytes, int32_t num_tokens, const PageBounds& bounds,
                 MirroredSpans* known);

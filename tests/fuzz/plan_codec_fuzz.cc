@@ -37,7 +37,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     rest.remove_prefix(2);
     const std::string_view body = rest.substr(0, std::min(length, rest.size()));
     rest.remove_prefix(body.size());
-    std::string message = "HPLN\x01";
+    std::string message = "HPLN\x02";
     message += body;
     chain = ChainChecksum(chain, message);
     ByteWriter(&message).Word(chain);

@@ -181,7 +181,7 @@ void FuzzRank(Input input) {
   uint64_t chain = 0;
   while (!input.empty()) {
     if (input.Byte() % 2 == 0) {
-      std::string plan = "HPLN\x01" + input.Bytes();
+      std::string plan = "HPLN\x02" + input.Bytes();
       chain = heddle::engine::ChainChecksum(chain, plan);
       heddle::engine::ByteWriter(&plan).Word(chain);
       message.set_plan(plan);

@@ -62,7 +62,7 @@ TEST_CASE("Messages that have no place among steps are refused", "[unit]") {
   FromHead welcome, start, garbage, nothing;
   welcome.mutable_welcome();
   start.mutable_start();
-  garbage.set_plan("HPLN\x01 and more that is no plan at all");
+  garbage.set_plan("HPLN\x02 and more that is no plan at all");
   for (const FromHead& message : {welcome, start, nothing, garbage}) {
     CHECK(absl::IsInvalidArgument(orders.Take(message).status()));
   }
