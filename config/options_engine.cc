@@ -10,9 +10,10 @@ constexpr std::string_view kIsas[] = {"auto",   "portable",    "avx2", "avx2_vnn
                                       "avx512", "avx512_bf16", "amx"};
 constexpr std::string_view kKvTypes[] = {"auto", "f32", "f16", "bf16", "fp8", "int8"};
 constexpr std::string_view kWeightFormats[] = {
-    "auto",  "int8", "int4", "f32",       "f16",       "bf16",  "q8_0",  "q4_0",   "q4_1",
-    "q5_0",  "q5_1", "q2_k", "q3_k",      "q4_k",      "q5_k",  "q6_k",  "iq4_nl", "iq4_xs",
-    "mxfp4", "fp8",  "nf4",  "int4_g128", "int8_g128", "tq2_0", "nvfp4", "fp4"};
+    "auto",   "int8",   "int4",  "f32",  "f16",     "bf16",      "q8_0",      "q4_0",
+    "q4_1",   "q5_0",   "q5_1",  "q2_k", "q3_k",    "q4_k",      "q5_k",      "q6_k",
+    "iq4_nl", "iq4_xs", "mxfp4", "fp8",  "nf4",     "int4_g128", "int8_g128", "tq2_0",
+    "nvfp4",  "fp4",    "iq1",   "iq2",  "iq3_xxs", "iq3_s"};
 constexpr std::string_view kPolicies[] = {"fcfs", "priority", "deadline", "fair", "shortest"};
 constexpr std::string_view kOffOn[] = {"off", "on"};
 constexpr std::string_view kCacheScopes[] = {"auto", "key", "all"};

@@ -15,6 +15,8 @@ static_assert(kFirstBlockFormat + static_cast<int32_t>(BlockFormat::kTQ2_0) ==
               static_cast<int32_t>(DType::kTQ2_0));
 static_assert(kFirstBlockFormat + static_cast<int32_t>(BlockFormat::kFP4) ==
               static_cast<int32_t>(DType::kFP4));
+static_assert(kFirstBlockFormat + static_cast<int32_t>(BlockFormat::kIQ3S) ==
+              static_cast<int32_t>(DType::kIQ3S));
 static_assert(kFirstBlockFormat + kNumBlockFormats == kNumDTypes);
 
 float HalfAt(const uint8_t* p) {
@@ -209,6 +211,19 @@ void ReadNVFP4(const uint8_t* b, BlockCodes* out) {
   ReadNibbles(b + 24, out->codes + 32);
 }
 
+void ReadThreeBitTable(const uint8_t* b, BlockCodes* out) {
+  std::memcpy(&out->scale, b, 4);
+  std::memcpy(out->sub_scales, b + 4, 16);
+  ReadTwoBits(b + 20, out->codes);
+  AddHighBits(b + 84, 2, out->codes);
+}
+
+void ReadFourBitTable(const uint8_t* b, BlockCodes* out) {
+  std::memcpy(&out->scale, b, 4);
+  std::memcpy(out->sub_scales, b + 4, 8);
+  for (int s = 0; s < 8; ++s) ReadNibbles(b + 12 + s * 16, out->codes + s * 32);
+}
+
 // The format is a sign, 4 bits of exponent with bias 7 and 3 bits of mantissa; all exponent and
 // mantissa bits set mean NaN.
 float E4m3ToF32(uint8_t code) {
@@ -220,10 +235,12 @@ float E4m3ToF32(uint8_t code) {
 
 using Reader = void (*)(const uint8_t* block, BlockCodes* out);
 constexpr Reader kReaders[kNumBlockFormats] = {
-    ReadQ4_1,     ReadQ5_0,      ReadQ5_1,     ReadQ2_K,      ReadQ3_K,   ReadQ4_K,
-    ReadQ5_K,     ReadQ6_K,      ReadIQ4_NL,   ReadIQ4_XS,    ReadMXFP4,  ReadInt4<32>,
-    ReadInt4<64>, ReadInt4<128>, ReadInt8<32>, ReadInt8<128>, ReadF8<32>, ReadF8<128>,
-    ReadNF4,      ReadTQ2_0,     ReadNVFP4,    ReadNF4,
+    ReadQ4_1,         ReadQ5_0,     ReadQ5_1,          ReadQ2_K,          ReadQ3_K,
+    ReadQ4_K,         ReadQ5_K,     ReadQ6_K,          ReadIQ4_NL,        ReadIQ4_XS,
+    ReadMXFP4,        ReadInt4<32>, ReadInt4<64>,      ReadInt4<128>,     ReadInt8<32>,
+    ReadInt8<128>,    ReadF8<32>,   ReadF8<128>,       ReadNF4,           ReadTQ2_0,
+    ReadNVFP4,        ReadNF4,      ReadThreeBitTable, ReadThreeBitTable, ReadFourBitTable,
+    ReadFourBitTable,
 };
 
 }  // namespace
@@ -244,12 +261,9 @@ int32_t CodeValue(const BlockTraits& traits, uint8_t code) {
       return code - traits.bias;
     case CodeValues::kInt8:
       return static_cast<int8_t>(code);
-    case CodeValues::kIq4:
-      return kIq4Values[code];
-    case CodeValues::kE2m1:
-      return kE2m1Values[code];
     default:
-      HEDDLE_CHECK(false, "values are no integers");
+      HEDDLE_CHECK(IntTable(traits.values) != nullptr, "values are no integers");
+      return IntTable(traits.values)[code];
   }
 }
 

@@ -38,8 +38,12 @@ enum class BlockFormat : uint8_t {
   kTQ2_0,
   kNVFP4,
   kFP4,
+  kIQ1,
+  kIQ2,
+  kIQ3XXS,
+  kIQ3S,
 };
-constexpr int32_t kNumBlockFormats = 22;
+constexpr int32_t kNumBlockFormats = 26;
 constexpr int32_t kFirstBlockFormat = 5;  // as a DType
 
 enum class CodeValues : uint8_t {
@@ -50,6 +54,10 @@ enum class CodeValues : uint8_t {
   kE4m3,    // c as an 8-bit float without infinities
   kNf4,     // kNf4Values[c]
   kFp4,     // kFp4Values[c]
+  kIq1,     // kIq1Values[c], and so on
+  kIq2,
+  kIq3Xxs,
+  kIq3S,
 };
 enum class SubScales : uint8_t {
   kNone,
@@ -94,6 +102,10 @@ inline constexpr BlockTraits kBlockTraits[kNumBlockFormats] = {
     {256, 32, 2, 1, CodeValues::kLinear, SubScales::kNone, false, false, ScaleType::kF16},
     {64, 16, 4, 0, CodeValues::kE2m1, SubScales::kE4m3, false, false, ScaleType::kF32},
     {64, 32, 4, 0, CodeValues::kFp4, SubScales::kNone, false, false, ScaleType::kF32},
+    {256, 16, 3, 0, CodeValues::kIq1, SubScales::kInt8, false, false, ScaleType::kF32},
+    {256, 16, 3, 0, CodeValues::kIq2, SubScales::kInt8, false, false, ScaleType::kF32},
+    {256, 32, 4, 0, CodeValues::kIq3Xxs, SubScales::kInt8, false, false, ScaleType::kF32},
+    {256, 32, 4, 0, CodeValues::kIq3S, SubScales::kInt8, false, false, ScaleType::kF32},
 };
 
 inline constexpr int8_t kIq4Values[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
@@ -106,6 +118,35 @@ inline constexpr BlockTraits kQ40Traits = {
 
 // Twice the values of E2M1; the scales are halved.
 inline constexpr int8_t kE2m1Values[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+
+// GGUF's formats with grids: a magnitude, and the sign in the bit above it. Those of IQ1 are eight
+// times -1, 0 or 1 and an eighth more or less; the scales are an eighth.
+inline constexpr int8_t kIq1Values[16] = {-7, 1, 9, 0, -9, -1, 7};
+inline constexpr int8_t kIq2Values[16] = {8, 25, 43, 0, -8, -25, -43};
+inline constexpr int8_t kIq3XxsValues[16] = {4,  12,  20,  28,  36,  44,  52,  62,
+                                             -4, -12, -20, -28, -36, -44, -52, -62};
+inline constexpr int8_t kIq3SValues[16] = {1,  3,  5,  7,  9,  11,  13,  15,
+                                           -1, -3, -5, -7, -9, -11, -13, -15};
+
+// The integers that codes stand for, 16 of them, or nullptr where they are no table's.
+constexpr const int8_t* IntTable(CodeValues values) {
+  switch (values) {
+    case CodeValues::kIq4:
+      return kIq4Values;
+    case CodeValues::kE2m1:
+      return kE2m1Values;
+    case CodeValues::kIq1:
+      return kIq1Values;
+    case CodeValues::kIq2:
+      return kIq2Values;
+    case CodeValues::kIq3Xxs:
+      return kIq3XxsValues;
+    case CodeValues::kIq3S:
+      return kIq3SValues;
+    default:
+      return nullptr;
+  }
+}
 
 inline constexpr float kNf4Values[16] = {-1.0f,
                                          -0.6961928009986877f,

@@ -45,9 +45,16 @@ enum class DType : uint8_t {
   kNVFP4 = 25,  // blocks of 64: F32 scale, four E4M3 scales of 16 columns each, 4-bit floats;
                 // value = scale * E4M3 * E2M1, nibbles per 32 columns as in Q4_0
   kFP4 = 26,    // as NF4 with other numbers
+  // Made from GGUF's formats with grids. Blocks of 256: F32 d, int8 scales s of 16 (IQ1, IQ2) or 32
+  // columns each, then codes as in Q3_K (low bits, high bits) or, of 32 columns each, as in Q4_0;
+  // value = d * s * (one of 6 or 16 fixed integers).
+  kIQ1 = 27,
+  kIQ2 = 28,
+  kIQ3XXS = 29,
+  kIQ3S = 30,
 };
 
-constexpr int32_t kNumDTypes = 27;
+constexpr int32_t kNumDTypes = 31;
 
 struct DTypeInfo {
   std::string_view name;

@@ -185,7 +185,7 @@ absl::Status Checkpoint::Storage::IndexTensors() {
         config, config_file, [this](const CheckpointTensor& tensor) { return FileOf(tensor); },
         &tensors, &matrices));
   } else {
-    HEDDLE_RETURN_IF_ERROR(GroupGgufNvfp4(
+    HEDDLE_RETURN_IF_ERROR(GroupGgufMatrices(
         [this](const CheckpointTensor& tensor) { return FileOf(tensor); }, &tensors, &matrices));
   }
   for (size_t i = 0; i < tensors.size(); ++i) {

@@ -186,6 +186,10 @@ constexpr BlockFill kBlockFills[] = {
     {"tq2_0", DType::kTQ2_0, {{FieldType::kF16, 64, 0.577f}}, 0xaa},
     {"nvfp4", DType::kNVFP4, {{FieldType::kF32, 0, 1 / 6.0f}, {FieldType::kOnes, 4}}},
     {"fp4", DType::kFP4, {{FieldType::kF32, 0, 1.0f}}},
+    {"iq1", DType::kIQ1, {{FieldType::kF32, 0, 1 / 731.0f}}},
+    {"iq2", DType::kIQ2, {{FieldType::kF32, 0, 1 / 3232.0f}}},
+    {"iq3_xxs", DType::kIQ3XXS, {{FieldType::kF32, 0, 1 / 4784.0f}}},
+    {"iq3_s", DType::kIQ3S, {{FieldType::kF32, 0, 1 / 1182.0f}}},
 };
 
 const BlockFill* FindBlockFill(DType dtype) {

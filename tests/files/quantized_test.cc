@@ -2,7 +2,6 @@
 // numpy from the published layouts, decode (tests/golden/make_quantized_goldens.py); and what is
 // said of parts that do not fit.
 #include <algorithm>
-#include <cstdio>
 #include <cstring>
 #include <functional>
 #include <limits>
@@ -16,6 +15,7 @@
 #include "engine/files/safetensors.h"
 #include "kernels/weight_sources.h"
 #include "nlohmann/json.hpp"
+#include "tests/support/block_goldens.h"
 #include "tests/support/gguf_writer.h"
 #include "tests/support/goldens.h"
 #include "tests/support/paths.h"
@@ -29,17 +29,6 @@ namespace {
 using nlohmann::json;
 using test::CheckError;
 using test::TensorToWrite;
-
-std::string Hash(const std::vector<float>& values) {
-  uint64_t hash = 0xcbf29ce484222325u;  // FNV-1a
-  const auto* bytes = reinterpret_cast<const uint8_t*>(values.data());
-  for (size_t i = 0; i < values.size() * sizeof(float); ++i) {
-    hash = (hash ^ bytes[i]) * 0x100000001b3u;
-  }
-  char text[17];
-  std::snprintf(text, sizeof(text), "%016llx", static_cast<unsigned long long>(hash));
-  return text;
-}
 
 json Goldens() { return test::LoadGoldenJson("quantized/quantized.json"); }
 
@@ -100,7 +89,7 @@ TEST_CASE("Quantised matrices decode to the bits that their own packages give", 
       const std::vector<float> values = Decode(*tensor, count);
       CHECK(std::vector<float>(values.begin(), values.begin() + 8) ==
             golden["first"].get<std::vector<float>>());
-      CHECK(Hash(values) == golden["hash"].get<std::string>());
+      CHECK(test::HashOf(values) == golden["hash"].get<std::string>());
     }
     CHECK(tensor->quantized->CheckCodes().ok());
   }
@@ -372,7 +361,7 @@ TEST_CASE("GGUF's NVFP4 takes its scales from tensors of their own", "[files][go
       const std::vector<float> values = Decode(*tensor, count);
       CHECK(std::vector<float>(values.begin(), values.begin() + 8) ==
             golden["first"].get<std::vector<float>>());
-      CHECK(Hash(values) == golden["hash"].get<std::string>());
+      CHECK(test::HashOf(values) == golden["hash"].get<std::string>());
     }
   }
 }
@@ -407,7 +396,7 @@ TEST_CASE("Offsets of gemv_fast have two names", "[files][unit]") {
   WriteFolder(dir, golden.at("quantization_config"), tensors);
   auto checkpoint = OpenCheckpoint(dir.path());
   REQUIRE(checkpoint.ok());
-  CHECK(Hash(Decode(*checkpoint->Find("m.weight"), 8)) == golden.at("hash").get<std::string>());
+  CHECK(test::HashOf(Decode(*checkpoint->Find("m.weight"), 8)) == golden.at("hash").get<std::string>());
 }
 
 TEST_CASE("Options beside config.json are read where it has none", "[files][unit]") {
@@ -428,7 +417,7 @@ TEST_CASE("Options beside config.json are read where it has none", "[files][unit
     INFO(checkpoint.status().ToString());
     REQUIRE(checkpoint.ok());
     REQUIRE(checkpoint->Find("m.weight") != nullptr);
-    CHECK(Hash(Decode(*checkpoint->Find("m.weight"), 8)) == Goldens().at(name).at("hash"));
+    CHECK(test::HashOf(Decode(*checkpoint->Find("m.weight"), 8)) == Goldens().at(name).at("hash"));
   }
 }
 

@@ -33,8 +33,8 @@ void ReadKeys(const GgufFile& file) {
   sink = total;
 }
 
-// Groups tensors with their scales, and reads a few rows of each matrix.
-void ReadNvfp4(const GgufFile& file) {
+// Finds matrices that are read into other formats, and reads a few rows of each matrix.
+void ReadMatrices(const GgufFile& file) {
   std::vector<CheckpointTensor> tensors;
   for (const auto& tensor : file.tensors()) {
     tensors.push_back({tensor.name, tensor.type->name, heddle::engine::FindDType(tensor.type->name),
@@ -43,7 +43,7 @@ void ReadNvfp4(const GgufFile& file) {
   std::sort(tensors.begin(), tensors.end(),
             [](const auto& a, const auto& b) { return a.name < b.name; });
   std::vector<std::unique_ptr<heddle::engine::QuantizedMatrix>> matrices;
-  const auto status = heddle::engine::GroupGgufNvfp4(
+  const auto status = heddle::engine::GroupGgufMatrices(
       [](const CheckpointTensor&) { return std::string("fuzz"); }, &tensors, &matrices);
   if (!status.ok()) return;
   constexpr int64_t kMaxColumns = int64_t{1} << 20;
@@ -62,7 +62,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   auto file = GgufFile::Parse(std::as_bytes(std::span(data, size)), "fuzz.gguf");
   if (!file.ok()) return 0;
   ReadKeys(*file);
-  ReadNvfp4(*file);
+  ReadMatrices(*file);
   std::map<std::string_view, CheckpointTensor> tensors;
   for (const auto& tensor : file->tensors()) {
     if (!tensor.data.empty()) {

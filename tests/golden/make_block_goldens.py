@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """What the gguf package's dequantiser makes of random blocks: the golden of
-tests/kernels/block_codes_test.cc.
+tests/kernels/block_codes_test.cc and, for formats that are read into others, of
+tests/files/gguf_codes_test.cc.
 
 The test makes the same blocks (a linear congruential generator; the F16 fields get exponents below
 2). Committed are the first values and a hash of all of them as F32 bits.
@@ -17,7 +18,8 @@ BLOCKS = 64
 # name -> offsets of the block's F16 fields
 FORMATS = {"Q8_0": [0], "Q4_0": [0], "Q4_1": [0, 2], "Q5_0": [0], "Q5_1": [0, 2], "Q2_K": [80, 82],
            "Q3_K": [108], "Q4_K": [0, 2], "Q5_K": [0, 2], "Q6_K": [208], "IQ4_NL": [0],
-           "IQ4_XS": [0], "MXFP4": [], "TQ2_0": [64]}
+           "IQ4_XS": [0], "MXFP4": [], "TQ2_0": [64], "TQ1_0": [52], "IQ1_S": [0], "IQ1_M": [54],
+           "IQ2_XXS": [0], "IQ2_XS": [0], "IQ2_S": [0], "IQ3_XXS": [0], "IQ3_S": [0]}
 MASK = 2**64 - 1
 
 

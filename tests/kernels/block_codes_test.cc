@@ -2,19 +2,17 @@
 // on random blocks.
 #include "kernels/block_codes.h"
 
-#include <cstdio>
 #include <cstring>
 #include <string>
 #include <vector>
 
 #include "catch2/catch.hpp"
 #include "nlohmann/json.hpp"
+#include "tests/support/block_goldens.h"
 #include "tests/support/goldens.h"
 
 namespace heddle::kernels {
 namespace {
-
-constexpr int64_t kBlocks = 64;
 
 struct Named {
   const char* name;
@@ -28,49 +26,21 @@ constexpr Named kFormats[] = {
     {"TQ2_0", DType::kTQ2_0}, {"MXFP4", DType::kMXFP4},
 };
 
-// The bytes that the script makes.
-std::vector<uint8_t> Blocks(const std::string& name, const nlohmann::json& golden) {
-  const auto size = golden["block_bytes"].get<size_t>();
-  uint64_t state = 0;
-  for (size_t i = 0; i < name.size(); ++i) state += static_cast<uint64_t>(name[i]) << (8 * i);
-  std::vector<uint8_t> bytes(kBlocks * size);
-  for (uint8_t& byte : bytes) {
-    state = state * 6364136223846793005u + 1442695040888963407u;
-    byte = static_cast<uint8_t>(state >> 56);
-  }
-  for (size_t field : golden["fields"]) {
-    for (size_t b = 0; b < kBlocks; ++b) bytes[b * size + field + 1] &= 0xbf;
-  }
-  return bytes;
-}
-
-std::string Hash(const std::vector<float>& values) {
-  uint64_t hash = 0xcbf29ce484222325u;  // FNV-1a
-  const auto* bytes = reinterpret_cast<const uint8_t*>(values.data());
-  for (size_t i = 0; i < values.size() * sizeof(float); ++i) {
-    hash = (hash ^ bytes[i]) * 0x100000001b3u;
-  }
-  char text[17];
-  std::snprintf(text, sizeof(text), "%016llx", static_cast<unsigned long long>(hash));
-  return text;
-}
-
 TEST_CASE("Random blocks of every format decode to the bits that the gguf package gives",
           "[kernels][golden]") {
   const nlohmann::json goldens = test::LoadGoldenJson("blocks.json");
-  REQUIRE(goldens.size() == std::size(kFormats));
   for (const Named& format : kFormats) {
     INFO(format.name);
     const nlohmann::json& golden = goldens.at(format.name);
     const DTypeInfo& info = Info(format.dtype);
     REQUIRE(golden["columns"] == info.block_elements);
     REQUIRE(golden["block_bytes"] == info.block_bytes);
-    const std::vector<uint8_t> bytes = Blocks(format.name, golden);
-    std::vector<float> values(kBlocks * info.block_elements);
+    const std::vector<uint8_t> bytes = test::RandomBlocks(format.name, golden);
+    std::vector<float> values(test::kGoldenBlocks * info.block_elements);
     DequantizeRow(format.dtype, bytes.data(), static_cast<int64_t>(values.size()), values.data());
     const auto first = golden["first"].get<std::vector<float>>();
     CHECK(std::vector<float>(values.begin(), values.begin() + 8) == first);
-    CHECK(Hash(values) == golden["hash"].get<std::string>());
+    CHECK(test::HashOf(values) == golden["hash"].get<std::string>());
   }
 }
 

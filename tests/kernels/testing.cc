@@ -66,6 +66,10 @@ void RandomBlock(Random& random, DType dtype, uint8_t* out) {
   const float scale = random.Uniform(0.01f, 0.05f);
   std::memcpy(out, &scale, 4);
   if (dtype < DType::kF8G32) out[4] = static_cast<uint8_t>(random.Below(16));
+  if (dtype >= DType::kIQ1) {  // scales as in files
+    for (int32_t i = 4; i < 20; ++i) out[i] = static_cast<uint8_t>(out[i] & 31);
+    return;
+  }
   if (dtype == DType::kNVFP4) {  // scales from zero over 1/512 up to 1.875
     for (int32_t i = 4; i < 8; ++i) out[i] = static_cast<uint8_t>(random.Below(64));
   }

@@ -26,7 +26,8 @@ inline constexpr DType kAllTypes[] = {
     DType::kQ4_K,     DType::kQ5_K,    DType::kQ6_K,    DType::kIQ4_NL,   DType::kIQ4_XS,
     DType::kMXFP4,    DType::kInt4G32, DType::kInt4G64, DType::kInt4G128, DType::kInt8G32,
     DType::kInt8G128, DType::kF8G32,   DType::kF8G128,  DType::kNF4,      DType::kTQ2_0,
-    DType::kNVFP4,    DType::kFP4};
+    DType::kNVFP4,    DType::kFP4,     DType::kIQ1,     DType::kIQ2,      DType::kIQ3XXS,
+    DType::kIQ3S};
 
 // Every level that this machine has, each with `threads` threads.
 std::vector<NamedDevice> CpuDevices(int32_t threads);

@@ -57,9 +57,10 @@ TEST_CASE("Random weights of every format spread as 1 / sqrt(hidden)", "[model][
   REQUIRE(device.ok());
   const ModelSpec spec = SmallSpec(512);
   for (const char* name :
-       {"auto",  "int8", "int4", "f32",       "f16",       "bf16",  "q8_0",  "q4_0",   "q4_1",
-        "q5_0",  "q5_1", "q2_k", "q3_k",      "q4_k",      "q5_k",  "q6_k",  "iq4_nl", "iq4_xs",
-        "mxfp4", "fp8",  "nf4",  "int4_g128", "int8_g128", "tq2_0", "nvfp4", "fp4"}) {
+       {"auto",   "int8",   "int4",  "f32",  "f16",     "bf16",      "q8_0",      "q4_0",
+        "q4_1",   "q5_0",   "q5_1",  "q2_k", "q3_k",    "q4_k",      "q5_k",      "q6_k",
+        "iq4_nl", "iq4_xs", "mxfp4", "fp8",  "nf4",     "int4_g128", "int8_g128", "tq2_0",
+        "nvfp4",  "fp4",    "iq1",   "iq2",  "iq3_xxs", "iq3_s"}) {
     INFO(name);
     auto dtype = RandomFormat(name);
     REQUIRE(dtype.ok());

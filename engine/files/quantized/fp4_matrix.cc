@@ -178,23 +178,10 @@ MatrixOr ReadFp4(const CheckpointTensor& tensor, TensorSet* set) {
   return std::unique_ptr<QuantizedMatrix>(std::move(matrix));
 }
 
-absl::Status GroupGgufNvfp4(const TensorSet::FileOf& file_of,
-                            std::vector<CheckpointTensor>* tensors,
-                            std::vector<std::unique_ptr<QuantizedMatrix>>* matrices) {
-  TensorSet set(*tensors, file_of);
-  std::vector<CheckpointTensor> kept = *tensors;
-  for (CheckpointTensor& tensor : kept) {
-    const bool is_matrix = tensor.shape.size() >= 2 && NumElements(tensor) >= 1;
-    if (tensor.type_name != "NVFP4" || !is_matrix || !tensor.name.ends_with(kWeight)) continue;
-    auto matrix = std::make_unique<GgufNvfp4>();
-    HEDDLE_RETURN_IF_ERROR(matrix->Init(tensor, &set));
-    tensor.dtype = matrix->dtype;
-    tensor.quantized = matrix.get();
-    matrices->push_back(std::move(matrix));
-  }
-  std::erase_if(kept, [&](const CheckpointTensor& tensor) { return set.IsUsed(tensor.name); });
-  *tensors = std::move(kept);
-  return absl::OkStatus();
+MatrixOr ReadGgufNvfp4(const CheckpointTensor& tensor, TensorSet* set) {
+  auto matrix = std::make_unique<GgufNvfp4>();
+  HEDDLE_RETURN_IF_ERROR(matrix->Init(tensor, set));
+  return std::unique_ptr<QuantizedMatrix>(std::move(matrix));
 }
 
 }  // namespace heddle::engine

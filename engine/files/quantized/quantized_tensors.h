@@ -5,7 +5,8 @@
 // plain integers, FP8), FP8 with scales per tensor, channel, group or block, NVFP4, MXFP4, MXFP8,
 // and bitsandbytes' NF4, FP4 and int8. A matrix is recognised by its parts' names and types;
 // config.json's `quantization_config` supplies the rest. Everything is checked here: types, shapes,
-// counts of scales, orders of columns. GGUF's NVFP4 has a companion, too.
+// counts of scales, orders of columns. Matrices of GGUF files that the kernels take in other
+// formats than the file's are read likewise.
 #pragma once
 
 #include <memory>
@@ -30,10 +31,11 @@ absl::Status GroupQuantizedTensors(const nlohmann::json& config, std::string_vie
                                    std::vector<CheckpointTensor>* tensors,
                                    std::vector<std::unique_ptr<QuantizedMatrix>>* matrices);
 
-// The same for GGUF: its NVFP4 tensors, also stacked ones, and their scales.
-absl::Status GroupGgufNvfp4(const TensorSet::FileOf& file_of,
-                            std::vector<CheckpointTensor>* tensors,
-                            std::vector<std::unique_ptr<QuantizedMatrix>>* matrices);
+// The same for GGUF: matrices of NVFP4, which have scales of their own, of the formats with grids
+// (IQ1 to IQ3), TQ1_0, Q1_0 and Q2_0, also stacked ones.
+absl::Status GroupGgufMatrices(const TensorSet::FileOf& file_of,
+                               std::vector<CheckpointTensor>* tensors,
+                               std::vector<std::unique_ptr<QuantizedMatrix>>* matrices);
 
 using MatrixOr = absl::StatusOr<std::unique_ptr<QuantizedMatrix>>;
 
@@ -52,5 +54,8 @@ MatrixOr ReadLlmInt8(const CheckpointTensor& tensor, TensorSet* set);
 MatrixOr ReadFourBits(const CheckpointTensor& tensor, TensorSet* set);
 // NVFP4 and MXFP4.
 MatrixOr ReadFp4(const CheckpointTensor& tensor, TensorSet* set);
+// GGUF's. ReadGgufCodes: nullptr if the kernels take the type as it is, or not at all.
+MatrixOr ReadGgufNvfp4(const CheckpointTensor& tensor, TensorSet* set);
+std::unique_ptr<QuantizedMatrix> ReadGgufCodes(const CheckpointTensor& tensor);
 
 }  // namespace heddle::engine

@@ -57,8 +57,7 @@ struct PanelShape {
   static constexpr bool kIntOffsets = kTraits.has_offset && kHasSubs;
   static constexpr bool kFloatOffsets = kTraits.has_offset && !kHasSubs;
   static constexpr bool kSigned = kTraits.values != CodeValues::kLinear;
-  static constexpr bool kTable =
-      kTraits.values == CodeValues::kIq4 || kTraits.values == CodeValues::kE2m1;
+  static constexpr bool kTable = IntTable(kTraits.values) != nullptr;
   static constexpr int kValueBias = kTraits.values == CodeValues::kE2m1 ? kE2m1Bias : kTableBias;
   static constexpr int kBias = kSigned ? kValueBias : kTraits.bias;
   static constexpr int kScaleBytes = kTraits.scale == ScaleType::kF32 ? 4 : 2;
@@ -71,11 +70,13 @@ struct PanelShape {
   static constexpr int kParts = kTraits.columns / kBlock;
   static constexpr int kOffsetPairs = kParts * kSubs / 2;
 
+  // Formats without a table have one of zeros, which nothing reads.
   static ByteVec Table() {
     uint8_t entries[16] = {};
-    for (int i = 0; i < 16; ++i) {
-      const int8_t value = kTraits.values == CodeValues::kE2m1 ? kE2m1Values[i] : kIq4Values[i];
-      entries[i] = static_cast<uint8_t>(value + kValueBias);
+    if constexpr (kTable) {
+      for (int i = 0; i < 16; ++i) {
+        entries[i] = static_cast<uint8_t>(IntTable(kTraits.values)[i] + kValueBias);
+      }
     }
     return LoadTable(entries);
   }

@@ -131,7 +131,11 @@ constexpr BlockKernels MakeBlockKernels(Shared shared, Bytes bytes, Floats float
                                                   MakeFloats<BlockFormat::kNF4>(floats),
                                                   MakeSharedBlocks<BlockFormat::kTQ2_0>(shared),
                                                   MakeSharedBlocks<BlockFormat::kNVFP4>(shared),
-                                                  MakeFloats<BlockFormat::kFP4>(floats)}};
+                                                  MakeFloats<BlockFormat::kFP4>(floats),
+                                                  MakeSharedBlocks<BlockFormat::kIQ1>(shared),
+                                                  MakeSharedBlocks<BlockFormat::kIQ2>(shared),
+                                                  MakeSharedBlocks<BlockFormat::kIQ3XXS>(shared),
+                                                  MakeSharedBlocks<BlockFormat::kIQ3S>(shared)}};
 }
 
 }  // namespace

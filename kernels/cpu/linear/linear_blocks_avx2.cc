@@ -46,6 +46,8 @@ const BlockKernels kBlocksAvx2 = {{4, {1, 2, 4, 8}, PrepareSums16Tile, /*size_of
                                    kInt16<BlockFormat::kInt8G32>,  kInt16<BlockFormat::kInt8G128>,
                                    kFloats<BlockFormat::kF8G32>,   kFloats<BlockFormat::kF8G128>,
                                    kFloats<BlockFormat::kNF4>,     kSums16<BlockFormat::kTQ2_0>,
-                                   kSums16<BlockFormat::kNVFP4>,   kFloats<BlockFormat::kFP4>}};
+                                   kSums16<BlockFormat::kNVFP4>,   kFloats<BlockFormat::kFP4>,
+                                   kInt16<BlockFormat::kIQ1>,      kInt16<BlockFormat::kIQ2>,
+                                   kInt16<BlockFormat::kIQ3XXS>,   kInt16<BlockFormat::kIQ3S>}};
 
 }  // namespace heddle::kernels::cpu

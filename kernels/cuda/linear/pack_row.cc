@@ -212,7 +212,11 @@ WeightLayout LayoutOf(DType dtype) {
     case CodeValues::kE2m1:
     case CodeValues::kNf4:
     case CodeValues::kFp4:
-      if (traits.sub_columns == 16) break;  // E2M1 doubled is an integer
+    case CodeValues::kIq1:
+    case CodeValues::kIq2:
+    case CodeValues::kIq3Xxs:
+    case CodeValues::kIq3S:
+      if (traits.sub_columns == 16) break;  // as integers of 8 bits
       return WeightLayout::kTable4;
     case CodeValues::kLinear:
     case CodeValues::kInt8:

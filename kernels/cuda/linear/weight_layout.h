@@ -31,7 +31,7 @@ enum class WeightLayout : uint8_t {
   kBF16,
   kInt8,            // code is a signed byte; Q8_0, Q5_0
   kInt8Offset,      // Q5_1, Q5_K, 8-bit groups with zero points
-  kInt8Fine,        // scales per 16 columns; Q3_K, Q6_K, NVFP4
+  kInt8Fine,        // scales per 16 columns; Q3_K, Q6_K, NVFP4, IQ1, IQ2
   kInt8FineOffset,  // Q2_K, and stacks of several integer formats
   kInt8Row,         // one scale for a row and no zero points: 8-bit integers per channel
   kF8,              // E4M3; FP8 with scales of groups
@@ -39,7 +39,7 @@ enum class WeightLayout : uint8_t {
   kF8Block,         // one scale for 128 rows and columns, as DeepSeek-V3 has them
   kInt4,            // nibble - 8; Q4_0
   kInt4Offset,      // nibble; Q4_1, Q4_K, 4-bit groups with zero points
-  kTable4,          // one of 16 numbers; IQ4_NL, IQ4_XS, MXFP4, NF4, FP4
+  kTable4,          // one of 16 numbers; IQ3, IQ4, MXFP4, NF4, FP4
 };
 
 // Rows, and columns, that share a scale in kF8Block: two groups of columns.
