@@ -5,10 +5,9 @@
 // numbers. So activations have 16 bits, which makes one scale enough for 256 columns, a group: it
 // is applied once per group, and the rounding of activations is no longer seen.
 //
-// For each group, in order of k: t = 0; per block of 32 columns one Fma adds its exact sum times
-// the weights' F32 scale to t; then the result += t * scale of x. Packed and expanded panels give
-// the same bits.
-// REQUIRES: int16_tile_avx2.h and words_avx2.h included before, on AVX2.
+// For each group, in order of k: t = 0; per sub-block of 16 or 32 columns one Fma adds its exact
+// sum times the weights' F32 scale to t; then the result += t * scale of x. Packed and expanded
+// panels give the same bits. REQUIRES: int16_tile_avx2.h and words_avx2.h included before, on AVX2.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +23,7 @@ struct Int16Panel {
   using Shape = PanelShape<kTraits>;
   using Expanded = ExpandedWords<kTraits, Packed>;
 
-  template <int kGroup, bool kFirst, int kRows, int kVecs, typename Block>
+  template <int kGroup, int kEnd, bool kFirst, int kRows, int kVecs, typename Block>
   [[gnu::always_inline]] static inline void Steps(const Block& w, int part, int vec, ByteVec table,
                                                   const int16_t (*x)[kBlock],
                                                   __m256i (&sums)[kRows][kVecs]) {
@@ -46,18 +45,19 @@ struct Int16Panel {
         }
       }
     }
-    if constexpr (kGroup + 1 < kGroupsOfFour) {
-      Steps<kGroup + 1, false>(w, part, vec, table, x, sums);
+    if constexpr (kGroup + 1 < kEnd) {
+      Steps<kGroup + 1, kEnd, false>(w, part, vec, table, x, sums);
     }
   }
 
-  // Adds the products of a part to t [kRows][kPanelRows].
-  template <int kRows, int kVecs, typename Block>
-  [[gnu::always_inline]] static inline void AddPart(const Block& w, int part, int vec,
-                                                    ByteVec table, const Int16Block<kRows>& x,
-                                                    float* t) {
+  // Adds the products of sub-block kSub of a part to t [kRows][kPanelRows].
+  template <int kSub, int kRows, int kVecs, typename Block>
+  [[gnu::always_inline]] static inline void AddSub(const Block& w, int part, int vec, ByteVec table,
+                                                   const Int16Block<kRows>& x, float* t) {
+    constexpr int kGroups = kGroupsOfFour / Shape::kSubs;
     __m256i sums[kRows][kVecs];
     if constexpr (Block::kHasZero) {
+      static_assert(Shape::kSubs == 1);
 #pragma GCC unroll 8
       for (int m = 0; m < kRows; ++m) {
 #pragma GCC unroll 2
@@ -65,16 +65,24 @@ struct Int16Panel {
           sums[m][v] = AsIntSums(AsIntVec(w.Zero(vec + v)) * -x.sum[m]);
       }
     }
-    Steps<0, !Block::kHasZero>(w, part, vec, table, x.x, sums);
+    Steps<kSub * kGroups, (kSub + 1) * kGroups, !Block::kHasZero>(w, part, vec, table, x.x, sums);
 #pragma GCC unroll 2
     for (int v = 0; v < kVecs; ++v) {
-      const Vec scale = w.Scale(part, 0, vec + v);
+      const Vec scale = w.Scale(part, kSub, vec + v);
 #pragma GCC unroll 8
       for (int m = 0; m < kRows; ++m) {
         float* at = t + m * kPanelRows + (vec + v) * kLanes;
         Store(at, Fma(ToFloat(sums[m][v]), scale, Load(at)));
       }
     }
+  }
+
+  template <int kRows, int kVecs, typename Block>
+  [[gnu::always_inline]] static inline void AddPart(const Block& w, int part, int vec,
+                                                    ByteVec table, const Int16Block<kRows>& x,
+                                                    float* t) {
+    AddSub<0, kRows, kVecs>(w, part, vec, table, x, t);
+    if constexpr (Shape::kSubs == 2) AddSub<1, kRows, kVecs>(w, part, vec, table, x, t);
   }
 
   template <int kRows, typename Block>

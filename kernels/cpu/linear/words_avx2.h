@@ -86,13 +86,13 @@ class Q80Words {
 };
 
 // The same widened, less the zero point where the format has one. Per part F32 scales
-// [kPanelRows], then int16 [8][2: kOdd][kPanelRows][2].
+// [kSubs][kPanelRows], then int16 [8][2: kOdd][kPanelRows][2].
 template <BlockTraits kTraits, typename Packed>
 class ExpandedWords {
  public:
   using Shape = PanelShape<kTraits>;
   static constexpr bool kHasZero = false;
-  static constexpr int kPartBytes = kIntRowBytes * (1 + 2 * kGroupsOfFour);
+  static constexpr int kPartBytes = kIntRowBytes * (Shape::kSubs + 2 * kGroupsOfFour);
   static constexpr int kBytes = Shape::kParts * kPartBytes;
 
   explicit ExpandedWords(const uint8_t* block) : block_(block) {}
@@ -101,14 +101,16 @@ class ExpandedWords {
   template <int kGroup>
   void Words(int part, ByteVec, int v, __m256i (&words)[2]) const {
     for (int i = 0; i < 2; ++i)
-      words[i] = LoadIntSums(block_ + OffsetOf(part, 1 + 2 * kGroup + i, v));
+      words[i] = LoadIntSums(block_ + OffsetOf(part, Shape::kSubs + 2 * kGroup + i, v));
   }
-  Vec Scale(int part, int, int v) const { return LoadFloats(block_ + OffsetOf(part, 0, v)); }
+  Vec Scale(int part, int h, int v) const { return LoadFloats(block_ + OffsetOf(part, h, v)); }
 
   static void Write(const Packed& from, ByteVec table, uint8_t* out) {
     for (int v = 0; v < 2; ++v) {
       for (int part = 0; part < Shape::kParts; ++part) {
-        Put(from.Scale(part, 0, v), out + OffsetOf(part, 0, v));
+        for (int h = 0; h < Shape::kSubs; ++h) {
+          Put(from.Scale(part, h, v), out + OffsetOf(part, h, v));
+        }
         [&]<int... kGroups>(std::integer_sequence<int, kGroups...>) {
           (PutGroup<kGroups>(from, table, part, v, out), ...);
         }
@@ -128,7 +130,7 @@ class ExpandedWords {
     from.template Words<kGroup>(part, table, v, words);
     for (int i = 0; i < 2; ++i) {
       if constexpr (kTraits.has_zero) words[i] = _mm256_sub_epi16(words[i], InPairs(from.Zero(v)));
-      Put(words[i], out + OffsetOf(part, 1 + 2 * kGroup + i, v));
+      Put(words[i], out + OffsetOf(part, Shape::kSubs + 2 * kGroup + i, v));
     }
   }
   static constexpr int OffsetOf(int part, int row, int v) {
