@@ -152,7 +152,8 @@ HEDDLE_KERNEL_PART void ScoreTile(const AttendArgs& args, const Scratch& s, int3
   constexpr int kVecs = kTile <= 2 && kBlockVecs >= 4 ? 4 : 2;
   RowPrefetch ahead = prefetch;  // in registers
   const Keys keys(s);
-  const float* query = s.queries + static_cast<int64_t>(q) * args.padded_dim;
+  const int64_t stride = args.padded_dim;
+  const int32_t head_dim = args.head_dim;
   for (int32_t j = 0; j < kBlockTokens; j += kVecs * kLanes) {
     Vec sums[kTile][kVecs];
 #pragma GCC unroll 8
@@ -160,14 +161,15 @@ HEDDLE_KERNEL_PART void ScoreTile(const AttendArgs& args, const Scratch& s, int3
 #pragma GCC unroll 4
       for (int v = 0; v < kVecs; ++v) sums[t][v] = Zero();
     }
-    for (int32_t d = 0; d < args.head_dim; ++d) {
+    const float* query = s.queries + q * stride;
+    for (int32_t d = 0; d < head_dim; ++d, ++query) {
       ahead.Next();
       Vec key[kVecs];
 #pragma GCC unroll 4
       for (int v = 0; v < kVecs; ++v) key[v] = keys.At(d, j + v * kLanes);
 #pragma GCC unroll 8
       for (int t = 0; t < kTile; ++t) {
-        Vec x = Set(query[t * args.padded_dim + d]);
+        Vec x = Set(query[t * stride]);
 #pragma GCC unroll 4
         for (int v = 0; v < kVecs; ++v) sums[t][v] = Fma(key[v], x, sums[t][v]);
       }

@@ -33,8 +33,20 @@ inline void ToInt8(int8_t* p, Vec v) {
   std::memcpy(p, &bytes, sizeof(bytes));
 }
 
-// Reads the OCP 8-bit float with 4 bits of exponent, whose bias is 7, and 3 of mantissa. Without an
-// exponent it holds multiples of 2^-9; of F32 such bits would be subnormal, which is slow.
+// Reads the OCP 8-bit float with 4 bits of exponent, whose bias is 7, and 3 of mantissa.
+#if defined(__AVX2__) && !defined(__AVX512F__)
+// Its bits are those of an F16 whose exponent lacks its first bit, which is a factor of 2^8.
+inline Vec FromF8E4M3(const uint8_t* p) {
+  const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p));
+  const __m128i moved = _mm_slli_epi16(_mm_cvtepi8_epi16(bytes), 7);  // the sign is there twice
+  const __m128i halves = _mm_andnot_si128(_mm_set1_epi16(0x4000), moved);
+  const __m128i magnitude = _mm_and_si128(halves, _mm_set1_epi16(0x7fff));
+  const __m128i is_nan = _mm_cmpeq_epi16(magnitude, _mm_set1_epi16(0x7f << 7));
+  return _mm256_cvtph_ps(_mm_or_si128(halves, is_nan)) * Set(256.0f);
+}
+#else
+// Without an exponent it holds multiples of 2^-9; of F32 such bits would be subnormal, which is
+// slow.
 inline Vec FromF8E4M3(const uint8_t* p) {
   const IntVec code = FromUnsignedBytes(p);
   const IntVec magnitude = code & 0x7f;
@@ -44,6 +56,7 @@ inline Vec FromF8E4M3(const uint8_t* p) {
   const Vec value = Select(magnitude < 8, subnormal, normal);
   return FromBits(Bits(value) | (is_nan & 0x7fc00000) | ((code & 0x80) << 24));
 }
+#endif
 // Rounds to nearest even; magnitudes beyond 448 become 448.
 inline void ToF8E4M3(uint8_t* p, Vec v) {
   using Bytes = uint8_t __attribute__((vector_size(kLanes)));
