@@ -5,10 +5,13 @@ The models are those of make_model_goldens.py, with their weights. Branches begi
 do not see each other; what follows them begins behind the largest of their positions and sees all of
 them. A layer's window counts positions: a token sees what is less than `window` positions before
 its own. Here that is transformers with
-explicit masks, one for each kind of layer, and explicit positions; float32 on the CPU.
+explicit masks, one for each kind of layer, and explicit positions; float64 on the CPU, because in
+float32 transformers' own sums are off by up to 3e-5 of a logit (Gemma 3), more than the test allows.
 
 Run with the versions in requirements.txt: ./make_window_join_goldens.py
 """
+
+import contextlib
 
 import numpy as np
 import torch
@@ -19,6 +22,18 @@ import make_model_goldens as goldens
 # Longer and shorter than the windows, which are 8 positions.
 PROMPT, BRANCHES, TAIL = 13, (12, 3, 7), 9
 MODELS = ["mistral_window", "qwen2_window", "gemma2", "gemma3", "gpt_oss"]
+
+
+@contextlib.contextmanager
+def in_float64():
+    """Where models' code says float32 (norms, softmax, angles), it computes in float64."""
+    kept = torch.float32, torch.float, torch.Tensor.float
+    torch.float32 = torch.float = torch.float64
+    torch.Tensor.float = torch.Tensor.double
+    try:
+        yield
+    finally:
+        torch.float32, torch.float, torch.Tensor.float = kept
 
 
 def layout():
@@ -32,7 +47,7 @@ def layout():
 
 
 def additive(sees):
-    mask = torch.zeros(sees.shape).masked_fill(~sees, torch.finfo(torch.float32).min)
+    mask = torch.zeros(sees.shape, dtype=torch.float64).masked_fill(~sees, torch.finfo(torch.float32).min)
     return mask[None, None]
 
 
@@ -54,7 +69,8 @@ def joined(name: str) -> dict:
     vocab = case["config"]["vocab_size"]
     _, positions = layout()
     tokens = [(13 * i * i + 31 * i + 7) % vocab for i in range(len(positions))]
-    with torch.no_grad():
+    model = model.double()
+    with torch.no_grad(), in_float64():
         logits = model(torch.tensor([tokens]), attention_mask=masks(case["config"]),
                        position_ids=torch.tensor([positions])).logits[0].numpy()
     best = np.argsort(-logits, axis=1)[:, :goldens.TOP]

@@ -138,8 +138,10 @@ TEST_CASE("Windows over branches side by side have the logits of explicit masks 
   for (size_t i = 0; i < 2; ++i) {
     for (size_t v = 0; v < vocab; ++v) compare(tokens.size() - 2 + i, v, file[name]["last"][i][v]);
   }
-  // Both sides compute in F32; logits of these two are sums of larger terms.
-  CHECK(worst < (name == "gemma3" || name == "gpt_oss" ? 2e-5 : 1e-5));
+  // The golden is in F64, and so are sums of the reference's ops. The device's sums are in F32, as
+  // are those of transformers, which are off by 3.1e-5 in Gemma 3 and by 1.4e-5 in gpt-oss.
+  const bool is_rough = !reference_ops && (name == "gemma3" || name == "gpt_oss");
+  CHECK(worst < (is_rough ? 2e-5 : 1e-5));
 }
 
 }  // namespace
