@@ -24,6 +24,8 @@ from heddle_server import BINARY, DEMO_MODEL, TIMEOUT_SCALE, Server, wait_until 
 
 LIMITS = ("--threads", "1", "--kv-memory", "64MiB", "--max-batch-tokens", "64")
 DRAFTERS = pathlib.Path(__file__).resolve().parents[1] / "demo_model"
+EXPERTS = DRAFTERS / "moe"
+PROMPTS = [f"The {animal} went to" for animal in ("cat", "dog", "old fish", "bird of the sea")]
 RANKS_LOST = 75  # exit code: all processes are to be started again
 
 
@@ -77,11 +79,11 @@ class Rank:
 class Group:
     """A head and its ranks; a context manager that ends them."""
 
-    def __init__(self, others, *flags, rank_flags=()):
+    def __init__(self, others, *flags, rank_flags=(), model=DEMO_MODEL):
         self.port = free_port()
-        self.ranks = [Rank(self.port, *rank_flags) for _ in range(others)]
+        self.ranks = [Rank(self.port, *rank_flags, model=model) for _ in range(others)]
         try:
-            self.head = Server(*LIMITS, "--ranks-listen", f"127.0.0.1:{self.port}", *flags)
+            self.head = Server(*LIMITS, "--ranks-listen", f"127.0.0.1:{self.port}", *flags, model=model)
         except RuntimeError:
             self.end()
             raise
@@ -101,15 +103,18 @@ class Group:
 def answers(server, model=None):
     """What the server says to requests that run side by side."""
     named = {} if model is None else {"model": model}
-    prompts = [f"The {animal} went to" for animal in ("cat", "dog", "old fish", "bird of the sea")]
-
     def ask(i):
-        answer = server.complete(prompts[i], max_tokens=24, temperature=0.8 * (i % 2), seed=i, logprobs=2, **named)
+        answer = server.complete(PROMPTS[i], max_tokens=24, temperature=0.8 * (i % 2), seed=i, logprobs=2, **named)
         choice = answer["choices"][0]
         return choice["text"], choice["logprobs"]["token_logprobs"]
 
-    with concurrent.futures.ThreadPoolExecutor(len(prompts)) as pool:
-        return list(pool.map(ask, range(len(prompts))))
+    with concurrent.futures.ThreadPoolExecutor(len(PROMPTS)) as pool:
+        return list(pool.map(ask, range(len(PROMPTS))))
+
+
+def greedy_answers(server):
+    """The likeliest answers to a few prompts, one after the other."""
+    return [server.complete(prompt, max_tokens=24, temperature=0)["choices"][0]["text"] for prompt in PROMPTS]
 
 
 def ask_in_background(server):
@@ -249,6 +254,20 @@ class RankProcessesTest(unittest.TestCase):
                     self.assertEqual(group.head.stop(), 0)
                     for rank in group.ranks:
                         self.assertEqual(rank.wait(), 0, rank.log)
+
+    def test_ranks_share_each_expert(self):
+        flags = ("--isa", "portable")  # sums in F32, so that no order of adding them changes a choice
+        with Server(*LIMITS, *flags, model=EXPERTS) as one:
+            expected = greedy_answers(one)
+        for tp in (2, 3):
+            layout = ("--tp", str(tp), *flags)
+            with self.subTest(tp=tp):
+                with Server(*LIMITS, *layout, model=EXPERTS) as threads:
+                    self.assertEqual(greedy_answers(threads), expected)
+                    drawn = answers(threads)
+                with Group(tp - 1, *layout, rank_flags=flags, model=EXPERTS) as group:
+                    self.assertEqual(greedy_answers(group.head), expected)
+                    self.assertEqual(answers(group.head), drawn)
 
     def test_a_drafter_runs_on_the_head(self):
         for layout in (("--tp", "2"), ("--pp", "2"), ("--tp", "2", "--pp", "2")):
