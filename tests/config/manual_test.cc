@@ -15,7 +15,7 @@
 namespace heddle::config {
 namespace {
 
-bool Contains(const std::string& text, const std::string& part) {
+bool Holds(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 
@@ -32,14 +32,14 @@ std::string Hyphens(std::string_view text) {
 TEST_CASE("A command's manual page has the options that it takes, and no other", "[config][unit]") {
   for (Command command : kAllCommands) {
     const std::string page = CommandManual(command, "1.2.3");
-    CHECK(Contains(page, "\"heddle 1.2.3\""));
-    CHECK(Contains(page, "heddle\\-" + std::string(CommandName(command)) + " \\- "));
+    CHECK(Holds(page, "\"heddle 1.2.3\""));
+    CHECK(Holds(page, "heddle\\-" + std::string(CommandName(command)) + " \\- "));
     for (const Option& option : Options()) {
       INFO(CommandName(command) << " " << option.name);
       const std::string label = option.positional ? "\\fI" + std::string(option.value) + "\\fR\n"
                                                   : "\\fB\\-\\-" + Hyphens(option.name) + "\\fR";
       // It must be the head of an entry, because texts name other options.
-      CHECK(Contains(page, ".TP\n" + label) == ((option.commands & command) != 0));
+      CHECK(Holds(page, ".TP\n" + label) == ((option.commands & command) != 0));
     }
   }
 }
@@ -47,7 +47,7 @@ TEST_CASE("A command's manual page has the options that it takes, and no other",
 TEST_CASE("heddle(1) refers to the page of every command", "[config][unit]") {
   const std::string page = ProgramManual("1.2.3");
   for (Command command : kAllCommands) {
-    CHECK(Contains(page, "\\fBheddle\\-" + std::string(CommandName(command)) + "\\fR(1)"));
+    CHECK(Holds(page, "\\fBheddle\\-" + std::string(CommandName(command)) + "\\fR(1)"));
   }
 }
 
@@ -85,7 +85,7 @@ TEST_CASE("Completions name every option, and there are none for other shells", 
     for (const Option& option : Options()) {
       if (option.positional) continue;
       INFO(shell << " " << option.name);
-      CHECK(Contains(script, (shell == "fish" ? "-l " : "--") + std::string(option.name)));
+      CHECK(Holds(script, (shell == "fish" ? "-l " : "--") + std::string(option.name)));
     }
   }
 }

@@ -17,11 +17,11 @@ using absl::StatusCode;
 using test::CheckError;
 using test::GgufWriter;
 
-absl::StatusOr<GgufFile> Parse(const std::string& bytes) {
+absl::StatusOr<GgufFile> ParseGguf(const std::string& bytes) {
   return GgufFile::Parse(std::as_bytes(std::span(bytes)), "m.gguf");
 }
 
-absl::Status ParseError(const std::string& bytes) { return Parse(bytes).status(); }
+absl::Status ParseError(const std::string& bytes) { return ParseGguf(bytes).status(); }
 
 // 2 x 3 F32 and 2 x 32 Q8_0, with one key of each kind.
 GgufWriter Example() {
@@ -42,7 +42,7 @@ GgufWriter Example() {
 
 TEST_CASE("Metadata of every kind comes back as it was written", "[files][unit]") {
   std::string bytes = Example().Bytes();
-  auto file = Parse(bytes);
+  auto file = ParseGguf(bytes);
   REQUIRE(file.ok());
   CHECK(file->version() == 3);
   CHECK(file->keys().size() == 7);
@@ -62,7 +62,7 @@ TEST_CASE("Metadata of every kind comes back as it was written", "[files][unit]"
 TEST_CASE("An absent key is NOT_FOUND, or the value for it; a wrong type is an error either way",
           "[files][unit]") {
   std::string bytes = Example().Bytes();
-  auto file = Parse(bytes);
+  auto file = ParseGguf(bytes);
   REQUIRE(file.ok());
   CheckError(file->Int("none").status(), StatusCode::kNotFound, {"m.gguf", "\"none\""});
   CHECK(*file->IntOr("none", 9) == 9);
@@ -77,7 +77,7 @@ TEST_CASE("An absent key is NOT_FOUND, or the value for it; a wrong type is an e
 
 TEST_CASE("Tensors have shapes with rows first and lie where the table says", "[files][unit]") {
   std::string bytes = Example().Bytes();
-  auto file = Parse(bytes);
+  auto file = ParseGguf(bytes);
   REQUIRE(file.ok());
   REQUIRE(file->tensors().size() == 2);
   const GgufTensor* matrix = file->FindTensor("matrix");
@@ -103,7 +103,7 @@ TEST_CASE("Every prefix of a GGUF file is refused as truncated, not read past", 
     INFO("prefix of " << size);
     REQUIRE(file.status().code() == StatusCode::kInvalidArgument);
   }
-  CHECK(Parse(bytes.substr(0, end_of_data)).ok());
+  CHECK(ParseGguf(bytes.substr(0, end_of_data)).ok());
   CheckError(ParseError(bytes.substr(0, 30)), StatusCode::kInvalidArgument, {"m.gguf"});
 }
 
@@ -122,7 +122,7 @@ TEST_CASE("A wrong magic or version names what was found", "[files][unit]") {
   GgufWriter second = Example();
   second.version = 2;
   std::string bytes = second.Bytes();
-  CHECK(Parse(bytes).ok());
+  CHECK(ParseGguf(bytes).ok());
 }
 
 TEST_CASE("Huge counts are refused before memory is taken", "[files][unit]") {
@@ -150,7 +150,7 @@ TEST_CASE("Arrays in arrays are followed to a bounded depth", "[files][unit]") {
   for (int depth = 1; depth < 4; ++depth) {
     nested = std::string("\x09\0\0\0\x01\0\0\0\0\0\0\0", 12) + nested;
   }
-  CHECK(Parse(GgufWriter().Raw("a", GgufType::kArray, nested).Bytes()).ok());
+  CHECK(ParseGguf(GgufWriter().Raw("a", GgufType::kArray, nested).Bytes()).ok());
   nested = std::string("\x09\0\0\0\x01\0\0\0\0\0\0\0", 12) + nested;
   CheckError(ParseError(GgufWriter().Raw("a", GgufType::kArray, nested).Bytes()),
              StatusCode::kInvalidArgument, {"\"a\" nests arrays deeper than 4"});
@@ -191,7 +191,7 @@ TEST_CASE("The alignment of the data is that of the file", "[files][unit]") {
       .Tensor("a", 0, std::vector<int64_t>{2}, data)
       .Tensor("b", 0, std::vector<int64_t>{2}, data);
   std::string bytes = writer.Bytes();
-  auto file = Parse(bytes);
+  auto file = ParseGguf(bytes);
   REQUIRE(file.ok());
   CHECK(file->FindTensor("b")->data.data() - file->FindTensor("a")->data.data() == 64);
   CHECK(file->FindTensor("b")->data[0] == std::byte{7});

@@ -11,13 +11,13 @@ using absl::StatusCode;
 using test::CheckError;
 using test::SafetensorsBytes;
 
-absl::StatusOr<SafetensorsFile> Parse(const std::string& bytes) {
+absl::StatusOr<SafetensorsFile> ParseSafetensors(const std::string& bytes) {
   return SafetensorsFile::Parse(std::as_bytes(std::span(bytes)), "m.safetensors");
 }
 
 // The error for a header, with 24 bytes of data behind it.
 absl::Status HeaderError(const std::string& header) {
-  return Parse(SafetensorsBytes(header, std::string(24, 'x'))).status();
+  return ParseSafetensors(SafetensorsBytes(header, std::string(24, 'x'))).status();
 }
 
 constexpr const char* kGood = R"({"a":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]}})";
@@ -31,7 +31,7 @@ TEST_CASE("Tensors come back with type, shape and bytes, in the order of the dat
           "a":{"dtype":"U8","shape":[4],"data_offsets":[0,4],"extra":{"deep":[1,{"x":null}]}},
           "scalar":{"dtype":"I64","shape":[],"data_offsets":[12,20]}} )",
       "aaaabbbbbbbbssssssss");
-  auto file = Parse(bytes);
+  auto file = ParseSafetensors(bytes);
   REQUIRE(file.ok());
   REQUIRE(file->tensors().size() == 4);
   CHECK(file->tensors()[0].name == "a");
@@ -46,21 +46,21 @@ TEST_CASE("Tensors come back with type, shape and bytes, in the order of the dat
 
 TEST_CASE("Every prefix of a safetensors file is refused, not read past", "[files][unit]") {
   std::string bytes = SafetensorsBytes(kGood, std::string(24, 'x'));
-  REQUIRE(Parse(bytes).ok());
+  REQUIRE(ParseSafetensors(bytes).ok());
   for (size_t size = 0; size < bytes.size(); ++size) {
     std::vector<char> part(bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(size));
     auto file = SafetensorsFile::Parse(std::as_bytes(std::span(part)), "m.safetensors");
     INFO("prefix of " << size);
     REQUIRE(file.status().code() == StatusCode::kInvalidArgument);
   }
-  CheckError(Parse(bytes.substr(0, 20)).status(), StatusCode::kInvalidArgument,
+  CheckError(ParseSafetensors(bytes.substr(0, 20)).status(), StatusCode::kInvalidArgument,
              {"m.safetensors: truncated", "claims 57 bytes", "only 12 follow"});
 }
 
 TEST_CASE("A file of another kind is told from a truncated one", "[files][unit]") {
-  CheckError(Parse(std::string("GGUF\x03\0\0\0....", 12)).status(), StatusCode::kInvalidArgument,
-             {"not a safetensors file"});
-  CheckError(Parse(std::string("\x04\0\0\0\0\0\0\0HTML", 12)).status(),
+  CheckError(ParseSafetensors(std::string("GGUF\x03\0\0\0....", 12)).status(),
+             StatusCode::kInvalidArgument, {"not a safetensors file"});
+  CheckError(ParseSafetensors(std::string("\x04\0\0\0\0\0\0\0HTML", 12)).status(),
              StatusCode::kInvalidArgument, {"not a safetensors file", "\"HTML\""});
   CheckError(HeaderError(R"({"a":{"dtype":"F32",)"), StatusCode::kInvalidArgument,
              {"not valid JSON at byte"});
@@ -113,7 +113,7 @@ TEST_CASE("Overlaps, holes, trailing bytes and duplicate names are refused", "[f
 
 TEST_CASE("A header of absurd length is refused by its length", "[files][unit]") {
   std::string bytes("\xff\xff\xff\xff\xff\xff\xff\xff{}", 10);
-  CheckError(Parse(bytes).status(), StatusCode::kInvalidArgument,
+  CheckError(ParseSafetensors(bytes).status(), StatusCode::kInvalidArgument,
              {"header of 18446744073709551615 bytes", "at most 100000000"});
 }
 

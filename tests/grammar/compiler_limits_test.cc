@@ -8,6 +8,7 @@
 #include "base/message.h"
 #include "catch2/catch.hpp"
 #include "engine/grammar/grammar_compiler.h"
+#include "tests/grammar/byte_vocabulary.h"
 #include "tests/grammar/testing.h"
 
 namespace heddle::test {
@@ -18,29 +19,13 @@ using engine::grammar::CompiledGrammar;
 using engine::grammar::Constraint;
 using engine::grammar::ConstraintKind;
 using engine::grammar::GrammarCompiler;
-using engine::grammar::Vocabulary;
-
-Vocabulary ByteVocabulary() {
-  std::string bytes;
-  for (int byte = 0; byte < 256; ++byte) bytes.push_back(static_cast<char>(byte));
-  return {257, [&bytes](engine::TokenId id) {
-            return id == kEndToken ? std::string_view()
-                                   : std::string_view(bytes).substr(static_cast<size_t>(id - 1), 1);
-          }};
-}
-
-Constraint Schema(std::string text) {
-  Constraint constraint;
-  constraint.text = std::move(text);
-  return constraint;
-}
 
 // Some tenth of a second.
 Constraint Slow() { return {.kind = ConstraintKind::kRegex, .text = "(a|b)*a(a|b){24}"}; }
 
 TEST_CASE("What was refused is refused again without being read", "[grammar][unit]") {
   GrammarCompiler compiler(ByteVocabulary, {kEndToken});
-  for (const Constraint& wrong : {Schema(R"({"type":"what"})"), Slow()}) {
+  for (const Constraint& wrong : {SchemaConstraint(R"({"type":"what"})"), Slow()}) {
     CHECK(compiler.Refusal(wrong).ok());
     int asked = 0;
     const auto ask = [&asked]() -> absl::Status {
@@ -54,12 +39,12 @@ TEST_CASE("What was refused is refused again without being read", "[grammar][uni
     CHECK(compiler.Compile(wrong, ask).status() == first);
     CHECK(asked == 0);
   }
-  CHECK(compiler.Refusal(Schema(R"({"type":"boolean"})")).ok());
+  CHECK(compiler.Refusal(SchemaConstraint(R"({"type":"boolean"})")).ok());
 }
 
 TEST_CASE("Refusals are remembered up to a number", "[grammar][unit]") {
   GrammarCompiler compiler(ByteVocabulary, {kEndToken});
-  const auto wrong = [](int i) { return Schema(StrCat(R"({"type":"what)", i, "\"}")); };
+  const auto wrong = [](int i) { return SchemaConstraint(StrCat(R"({"type":"what)", i, "\"}")); };
   for (int i = 0; i < 1100; ++i) CHECK_FALSE(compiler.Compile(wrong(i)).ok());
   CHECK(compiler.Refusal(wrong(0)).ok());
   CHECK_FALSE(compiler.Refusal(wrong(1099)).ok());
@@ -106,8 +91,8 @@ TEST_CASE("Grammars that nobody uses are forgotten beyond the bytes that all may
   constexpr size_t kMaxBytes = size_t{4} << 20;
   GrammarCompiler compiler(ByteVocabulary, {kEndToken}, kMaxBytes);
   const auto schema = [](int i) {
-    return Schema(StrCat(R"({"type":"object","properties":{"key)", i,
-                         R"(":{"type":"string","maxLength":)", 100 + i, "}}}"));
+    return SchemaConstraint(StrCat(R"({"type":"object","properties":{"key)", i,
+                                   R"(":{"type":"string","maxLength":)", 100 + i, "}}}"));
   };
   std::vector<std::shared_ptr<CompiledGrammar>> held;
   for (int i = 0; i < 300; ++i) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "catch2/catch.hpp"
+#include "tests/grammar/byte_vocabulary.h"
 #include "tests/grammar/testing.h"
 
 namespace heddle::test {
@@ -16,27 +17,10 @@ using engine::grammar::CompiledGrammar;
 using engine::grammar::Constraint;
 using engine::grammar::ConstraintKind;
 using engine::grammar::GrammarCompiler;
-using engine::grammar::Vocabulary;
-
-// kEndToken, and the bytes behind it.
-Vocabulary ByteVocabulary() {
-  std::string bytes;
-  for (int byte = 0; byte < 256; ++byte) bytes.push_back(static_cast<char>(byte));
-  return {257, [&bytes](engine::TokenId id) {
-            return id == kEndToken ? std::string_view()
-                                   : std::string_view(bytes).substr(static_cast<size_t>(id - 1), 1);
-          }};
-}
-
-Constraint Schema(std::string text) {
-  Constraint constraint;
-  constraint.text = std::move(text);
-  return constraint;
-}
 
 TEST_CASE("What was compiled is known, and nothing else", "[grammar][unit]") {
   GrammarCompiler compiler(ByteVocabulary, {kEndToken});
-  const Constraint boolean = Schema(R"({"type":"boolean"})");
+  const Constraint boolean = SchemaConstraint(R"({"type":"boolean"})");
   CHECK(compiler.Known(boolean) == nullptr);
   const auto compiled = compiler.Compile(boolean);
   REQUIRE(compiled.ok());
@@ -45,7 +29,7 @@ TEST_CASE("What was compiled is known, and nothing else", "[grammar][unit]") {
   Constraint without = boolean;
   without.json.whitespace = engine::grammar::JsonWhitespace::kNone;
   CHECK(compiler.Known(without) == nullptr);
-  const Constraint wrong = Schema(R"({"type":"what"})");
+  const Constraint wrong = SchemaConstraint(R"({"type":"what"})");
   CHECK_FALSE(compiler.Compile(wrong).ok());
   CHECK(compiler.Known(wrong) == nullptr);
 }
@@ -62,7 +46,7 @@ TEST_CASE("Threads that ask for the same grammar at once get one that was compil
         return ByteVocabulary();
       },
       {kEndToken});
-  const Constraint constraint = Schema(R"({"type":"array","items":{"type":"integer"}})");
+  const Constraint constraint = SchemaConstraint(R"({"type":"array","items":{"type":"integer"}})");
   const auto compile = [&] { return compiler.Compile(constraint).value(); };
   std::vector<std::future<std::shared_ptr<CompiledGrammar>>> threads;
   threads.push_back(std::async(std::launch::async, compile));

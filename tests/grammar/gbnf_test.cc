@@ -10,7 +10,7 @@ namespace {
 using test::CompileGbnf;
 using test::Matches;
 
-std::string ErrorOf(std::string_view text) {
+std::string GbnfError(std::string_view text) {
   const absl::StatusOr<Grammar> grammar = ParseGbnf(text);
   if (!grammar.ok()) return std::string(grammar.status().message());
   const absl::StatusOr<Automaton> automaton = Compile(*grammar);
@@ -48,23 +48,23 @@ TEST_CASE("Any character is one code point of well-formed UTF-8", "[grammar][uni
 
 TEST_CASE("A faulty grammar is refused with the place and the reason", "[grammar][unit]") {
   using Catch::Contains;
-  CHECK_THAT(ErrorOf("start ::= \"a\""), Contains("no rule \"root\""));
-  CHECK_THAT(ErrorOf("root ::= name"), Contains("\"name\"") && Contains("not define"));
-  CHECK_THAT(ErrorOf("root ::= \"a\nroot ::= \"b\""), Contains("line 2"));
-  CHECK_THAT(ErrorOf("root ::= [a"), Contains("does not end"));
-  CHECK_THAT(ErrorOf("root ::= (\"a\""), Contains("expected )"));
-  CHECK_THAT(ErrorOf("root ::= \"a\")"), Contains("closes nothing"));
-  CHECK_THAT(ErrorOf("root ::= \"a\"{3,2}"), Contains("wrong way round"));
-  CHECK_THAT(ErrorOf("root ::= \"a\"{99999999}"), Contains("at most"));
-  CHECK_THAT(ErrorOf("root ::= a\na ::= \"x\"\na ::= \"y\""), Contains("defined twice"));
-  CHECK_THAT(ErrorOf("root ::= \"\\q\""), Contains("unknown escape"));
-  CHECK_THAT(ErrorOf("root ::= a\na ::= e b \"x\"\nb ::= a \"y\" | \"z\"\ne ::= \"e\"?"),
+  CHECK_THAT(GbnfError("start ::= \"a\""), Contains("no rule \"root\""));
+  CHECK_THAT(GbnfError("root ::= name"), Contains("\"name\"") && Contains("not define"));
+  CHECK_THAT(GbnfError("root ::= \"a\nroot ::= \"b\""), Contains("line 2"));
+  CHECK_THAT(GbnfError("root ::= [a"), Contains("does not end"));
+  CHECK_THAT(GbnfError("root ::= (\"a\""), Contains("expected )"));
+  CHECK_THAT(GbnfError("root ::= \"a\")"), Contains("closes nothing"));
+  CHECK_THAT(GbnfError("root ::= \"a\"{3,2}"), Contains("wrong way round"));
+  CHECK_THAT(GbnfError("root ::= \"a\"{99999999}"), Contains("at most"));
+  CHECK_THAT(GbnfError("root ::= a\na ::= \"x\"\na ::= \"y\""), Contains("defined twice"));
+  CHECK_THAT(GbnfError("root ::= \"\\q\""), Contains("unknown escape"));
+  CHECK_THAT(GbnfError("root ::= a\na ::= e b \"x\"\nb ::= a \"y\" | \"z\"\ne ::= \"e\"?"),
              Contains("left recursion") && Contains("a -> b -> a"));
-  CHECK_THAT(ErrorOf("root ::= \"a\" root"), Contains("derives no text"));
-  CHECK_THAT(ErrorOf("root ::= " + std::string(200, '(')), Contains("nested"));
-  CHECK_THAT(ErrorOf("root ::= ((\"a\"{60000}){60000}){60000}"), Contains("states"));
-  CHECK_THAT(ErrorOf("root ::= [ab]* \"a\" [ab]{40}"), Contains("states"));
-  CHECK_THAT(ErrorOf("root ::= \"\xFF\""), Contains("UTF-8"));
+  CHECK_THAT(GbnfError("root ::= \"a\" root"), Contains("derives no text"));
+  CHECK_THAT(GbnfError("root ::= " + std::string(200, '(')), Contains("nested"));
+  CHECK_THAT(GbnfError("root ::= ((\"a\"{60000}){60000}){60000}"), Contains("states"));
+  CHECK_THAT(GbnfError("root ::= [ab]* \"a\" [ab]{40}"), Contains("states"));
+  CHECK_THAT(GbnfError("root ::= \"\xFF\""), Contains("UTF-8"));
 }
 
 TEST_CASE("Alternatives that never end are left out", "[grammar][unit]") {

@@ -21,7 +21,7 @@ std::shared_ptr<CompiledGrammar> CompileSchema(std::string_view schema,
   return CompileOrDie(*grammar);
 }
 
-std::string ErrorOf(std::string_view schema) {
+std::string SchemaError(std::string_view schema) {
   const absl::StatusOr<Grammar> grammar = ParseJsonSchema(schema, {});
   if (!grammar.ok()) return std::string(grammar.status().message());
   const absl::StatusOr<Automaton> automaton = Compile(*grammar);
@@ -70,7 +70,7 @@ TEST_CASE("An object of a schema has at most 4096 members", "[grammar][unit]") {
     return text + "}]}";
   };
   CHECK(ParseJsonSchema(schema(4096), {}).ok());
-  CHECK_THAT(ErrorOf(schema(4097)), Contains("more than 4096 members"));
+  CHECK_THAT(SchemaError(schema(4097)), Contains("more than 4096 members"));
 }
 
 TEST_CASE("Lengths count characters, whatever they are written with", "[grammar][unit]") {
@@ -134,37 +134,38 @@ TEST_CASE("Decimals are read exactly", "[grammar][unit]") {
 }
 
 TEST_CASE("What cannot be honoured is refused with keyword and place", "[grammar][unit]") {
-  CHECK_THAT(ErrorOf(R"j({"properties":{"a/b":{"items":{"pattern":"(a)\\1"}}}})j"),
+  CHECK_THAT(SchemaError(R"j({"properties":{"a/b":{"items":{"pattern":"(a)\\1"}}}})j"),
              Contains("\"#/properties/a~1b/items\"") && Contains("\"pattern\""));
-  CHECK_THAT(ErrorOf(R"({"type":"strin"})"), Contains("\"type\"") && Contains("strin"));
-  CHECK_THAT(ErrorOf(R"({"extends":{}})"), Contains("\"extends\""));
-  CHECK_THAT(ErrorOf(R"({"$ref":"other.json"})"), Contains("other.json"));
-  CHECK_THAT(ErrorOf(R"({"$ref":"#/$defs/none"})"), Contains("none"));
-  CHECK_THAT(ErrorOf(R"j({"pattern":"(x(?=a))*"})j"),
+  CHECK_THAT(SchemaError(R"({"type":"strin"})"), Contains("\"type\"") && Contains("strin"));
+  CHECK_THAT(SchemaError(R"({"extends":{}})"), Contains("\"extends\""));
+  CHECK_THAT(SchemaError(R"({"$ref":"other.json"})"), Contains("other.json"));
+  CHECK_THAT(SchemaError(R"({"$ref":"#/$defs/none"})"), Contains("none"));
+  CHECK_THAT(SchemaError(R"j({"pattern":"(x(?=a))*"})j"),
              Contains("\"pattern\"") && Contains("look-ahead"));
-  CHECK_THAT(ErrorOf(R"({"multipleOf":0})"), Contains("\"multipleOf\""));
-  CHECK_THAT(ErrorOf(R"({"minLength":-1})"), Contains("\"minLength\""));
-  CHECK_THAT(ErrorOf(R"({"contains":{},"minContains":500})"), Contains("\"minContains\""));
-  CHECK_THAT(ErrorOf(R"({"properties":{"a":3}})"), Contains("\"#/properties/a\""));
-  CHECK_THAT(ErrorOf("{\"type\":"), Contains("not valid JSON"));
-  CHECK_THAT(ErrorOf(R"({"$ref":"#"})"), Contains(""));  // ends, whatever it says
-  CHECK_THAT(ErrorOf(std::string(100, '[') + std::string(100, ']')), Contains("nested"));
+  CHECK_THAT(SchemaError(R"({"multipleOf":0})"), Contains("\"multipleOf\""));
+  CHECK_THAT(SchemaError(R"({"minLength":-1})"), Contains("\"minLength\""));
+  CHECK_THAT(SchemaError(R"({"contains":{},"minContains":500})"), Contains("\"minContains\""));
+  CHECK_THAT(SchemaError(R"({"properties":{"a":3}})"), Contains("\"#/properties/a\""));
+  CHECK_THAT(SchemaError("{\"type\":"), Contains("not valid JSON"));
+  CHECK_THAT(SchemaError(R"({"$ref":"#"})"), Contains(""));  // ends, whatever it says
+  CHECK_THAT(SchemaError(std::string(100, '[') + std::string(100, ']')), Contains("nested"));
 }
 
 TEST_CASE("A contradiction is told with its place", "[grammar][unit]") {
-  CHECK_THAT(ErrorOf("false"), Contains("contradict"));
-  CHECK_THAT(ErrorOf(R"({"not":{}})"), Contains("contradict"));
-  CHECK_THAT(ErrorOf(R"({"type":"string","minLength":5,"maxLength":4})"),
+  CHECK_THAT(SchemaError("false"), Contains("contradict"));
+  CHECK_THAT(SchemaError(R"({"not":{}})"), Contains("contradict"));
+  CHECK_THAT(SchemaError(R"({"type":"string","minLength":5,"maxLength":4})"),
              Contains("\"minLength\" 5 is above \"maxLength\" 4"));
-  CHECK_THAT(ErrorOf(R"({"type":"object","required":["a"],"properties":{"a":
+  CHECK_THAT(SchemaError(R"({"type":"object","required":["a"],"properties":{"a":
                          {"type":"integer","minimum":5,"maximum":1}}})"),
              Contains("at \"#/properties/a\": minimum 5 is above maximum 1"));
-  CHECK_THAT(ErrorOf(R"({"type":"number","minimum":1,"exclusiveMaximum":1})"),
+  CHECK_THAT(SchemaError(R"({"type":"number","minimum":1,"exclusiveMaximum":1})"),
              Contains("leave no number"));
-  CHECK_THAT(ErrorOf(R"({"type":"array","items":{"type":"boolean"},"minItems":3,
+  CHECK_THAT(SchemaError(R"({"type":"array","items":{"type":"boolean"},"minItems":3,
                          "uniqueItems":true})"),
              Contains("\"minItems\" 3 is above the 2 different values"));
-  CHECK_THAT(ErrorOf(R"({"enum":["a"],"type":"integer"})"), Contains("none of the listed values"));
+  CHECK_THAT(SchemaError(R"({"enum":["a"],"type":"integer"})"),
+             Contains("none of the listed values"));
 }
 
 TEST_CASE("A list with an object that refers to the whole has an end", "[grammar][unit]") {

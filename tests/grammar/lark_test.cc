@@ -24,7 +24,7 @@ std::shared_ptr<CompiledGrammar> CompileLark(std::string_view text) {
   return CompileOrDie(*grammar);
 }
 
-std::string ErrorOf(std::string_view text) {
+std::string LarkError(std::string_view text) {
   Budget budget;
   const absl::StatusOr<Grammar> grammar = ParseLark(text, &budget);
   if (!grammar.ok()) return std::string(grammar.status().message());
@@ -75,26 +75,26 @@ TEST_CASE("Between words that would run together something has to stand", "[gram
 }
 
 TEST_CASE("A Lark grammar's faults are told with their place", "[grammar][unit]") {
-  CHECK_THAT(ErrorOf("begin: \"a\""), Contains("no rule \"start\""));
-  CHECK_THAT(ErrorOf("start: name"), Contains("rule \"name\"") && Contains("not define"));
-  CHECK_THAT(ErrorOf("start: NAME"), Contains("terminal \"NAME\"") && Contains("not define"));
-  CHECK_THAT(ErrorOf("start: \"a\"\nstart: \"b\""), Contains("line 2") && Contains("twice"));
-  CHECK_THAT(ErrorOf("start: (\"a\""), Contains("expected )"));
-  CHECK_THAT(ErrorOf("start: \"a"), Contains("does not end"));
-  CHECK_THAT(ErrorOf("start: /a"), Contains("does not end"));
-  CHECK_THAT(ErrorOf("start: /a/l"), Contains("locale"));
-  CHECK_THAT(ErrorOf("start: /(?<=a)b/"), Contains("look-behind"));
-  CHECK_THAT(ErrorOf("start: /^a/"), Contains("anchors"));
-  CHECK_THAT(ErrorOf("start: A\nA: B\nB: A"), Contains("uses itself"));
-  CHECK_THAT(ErrorOf("start: A\nA: b\nb: \"x\""), Contains("uses rule \"b\""));
-  CHECK_THAT(ErrorOf("start: x{\"a\"}\nx{a, b}: a b"), Contains("2 parameters"));
-  CHECK_THAT(ErrorOf("start: x{\"a\"}\nx{a}: x{y{a}}\ny{a}: a"), Contains("rules when"));
-  CHECK_THAT(ErrorOf("%import python.NAME\nstart: NAME"), Contains("\"python\""));
-  CHECK_THAT(ErrorOf("%import common.NAME\nstart: NAME"), Contains("\"NAME\""));
-  CHECK_THAT(ErrorOf("%declare A\nstart: A"), Contains("%declare"));
-  CHECK_THAT(ErrorOf("start: <think>"), Contains("special tokens"));
-  CHECK_THAT(ErrorOf("start[max_tokens]: \"a\""), Contains("max_tokens"));
-  CHECK_THAT(ErrorOf("start: \"a\" ~ 3..2"), Contains("wrong way round"));
+  CHECK_THAT(LarkError("begin: \"a\""), Contains("no rule \"start\""));
+  CHECK_THAT(LarkError("start: name"), Contains("rule \"name\"") && Contains("not define"));
+  CHECK_THAT(LarkError("start: NAME"), Contains("terminal \"NAME\"") && Contains("not define"));
+  CHECK_THAT(LarkError("start: \"a\"\nstart: \"b\""), Contains("line 2") && Contains("twice"));
+  CHECK_THAT(LarkError("start: (\"a\""), Contains("expected )"));
+  CHECK_THAT(LarkError("start: \"a"), Contains("does not end"));
+  CHECK_THAT(LarkError("start: /a"), Contains("does not end"));
+  CHECK_THAT(LarkError("start: /a/l"), Contains("locale"));
+  CHECK_THAT(LarkError("start: /(?<=a)b/"), Contains("look-behind"));
+  CHECK_THAT(LarkError("start: /^a/"), Contains("anchors"));
+  CHECK_THAT(LarkError("start: A\nA: B\nB: A"), Contains("uses itself"));
+  CHECK_THAT(LarkError("start: A\nA: b\nb: \"x\""), Contains("uses rule \"b\""));
+  CHECK_THAT(LarkError("start: x{\"a\"}\nx{a, b}: a b"), Contains("2 parameters"));
+  CHECK_THAT(LarkError("start: x{\"a\"}\nx{a}: x{y{a}}\ny{a}: a"), Contains("rules when"));
+  CHECK_THAT(LarkError("%import python.NAME\nstart: NAME"), Contains("\"python\""));
+  CHECK_THAT(LarkError("%import common.NAME\nstart: NAME"), Contains("\"NAME\""));
+  CHECK_THAT(LarkError("%declare A\nstart: A"), Contains("%declare"));
+  CHECK_THAT(LarkError("start: <think>"), Contains("special tokens"));
+  CHECK_THAT(LarkError("start[max_tokens]: \"a\""), Contains("max_tokens"));
+  CHECK_THAT(LarkError("start: \"a\" ~ 3..2"), Contains("wrong way round"));
 }
 
 TEST_CASE("Templates, imports, overrides and repeats of Lark grammars", "[grammar][unit]") {

@@ -4,12 +4,10 @@
 #include <string>
 
 #include "catch2/catch.hpp"
+#include "tests/parallel/head_identity.h"
 
 namespace heddle::server {
 namespace {
-
-const RankIdentity kHead{
-    .token = "sixteen letters.", .build = "1.2", .model_digest = 77, .isa = "avx2"};
 
 std::string Refusal(const RankIdentity& other) {
   return std::string(CheckIdentity(kHead, other).message());

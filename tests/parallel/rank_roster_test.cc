@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "catch2/catch.hpp"
+#include "tests/parallel/head_identity.h"
 
 namespace heddle::server {
 namespace {
@@ -14,9 +15,6 @@ using std::chrono::milliseconds;
 using Phase = RankRoster::Phase;
 using CallId = RankRoster::CallId;
 using ranks::v1::FromRank;
-
-const RankIdentity kHead{
-    .token = "sixteen letters.", .build = "1.2", .model_digest = 77, .isa = "avx2"};
 
 constexpr uint64_t kSession = 4711;
 

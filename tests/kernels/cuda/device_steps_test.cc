@@ -8,22 +8,14 @@
 #include "kernels/cuda/runtime/runtime.h"
 #include "tests/emulate/machine.h"
 #include "tests/kernels/cuda/emulated.h"
+#include "tests/kernels/cuda/on_machine.h"
 
 namespace heddle::kernels::test {
 namespace {
 
 using cuda::emulate::GraphLaunches;
 using cuda::emulate::Machine;
-using cuda::emulate::SetMachine;
 using cuda::emulate::TileCopies;
-
-// Sets a machine for the rest of a test.
-struct OnMachine {
-  explicit OnMachine(const Machine& machine) { SetMachine(machine); }
-  ~OnMachine() { SetMachine({}); }
-  OnMachine(const OnMachine&) = delete;
-  OnMachine& operator=(const OnMachine&) = delete;
-};
 
 constexpr int64_t kWidth = 128;  // 4 heads of 32
 

@@ -10,20 +10,12 @@
 #include "kernels/cuda/runtime/tape.h"
 #include "tests/emulate/machine.h"
 #include "tests/kernels/cuda/emulated.h"
+#include "tests/kernels/cuda/on_machine.h"
 
 namespace heddle::kernels::test {
 namespace {
 
 using cuda::emulate::Machine;
-using cuda::emulate::SetMachine;
-
-// Sets a machine for the rest of a test.
-struct OnMachine {
-  explicit OnMachine(const Machine& machine) { SetMachine(machine); }
-  ~OnMachine() { SetMachine({}); }
-  OnMachine(const OnMachine&) = delete;
-  OnMachine& operator=(const OnMachine&) = delete;
-};
 
 absl::Status Opening(const Machine& machine, int32_t ordinal = 0) {
   OnMachine on(machine);

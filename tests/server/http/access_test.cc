@@ -8,6 +8,7 @@
 #include "server/access/key_account.h"
 #include "server/http/peer.h"
 #include "server/retry_after.h"
+#include "tests/server/http/shared_requests.h"
 #include "tests/server/server_under_test.h"
 
 namespace heddle::test {
@@ -26,7 +27,6 @@ using std::chrono::seconds;
 const char* const kOne = "456f1612bd25c6c8455039437bf441f43aa3b7d1c0b0047c712d5036dfebef0d";
 const char* const kTwo = "5e31278545505db1d65bf1dd696e8eaa1edfb00ba455e21c83200c04ef643c91";
 
-std::string SayHi(const server::GenerationRequest&) { return "hi"; }
 const char* const kCompletion = R"({"model":"test-model","prompt":"abc"})";
 
 std::string Bearer(const std::string& key) { return "Authorization: Bearer " + key + "\r\n"; }

@@ -7,6 +7,7 @@
 #include "server/access/api_keys.h"
 #include "server/adapters/adapter_sets.h"
 #include "tests/server/adapters/registry_rig.h"
+#include "tests/server/http/shared_requests.h"
 #include "tests/server/server_under_test.h"
 
 namespace heddle::test {
@@ -82,8 +83,6 @@ struct AdapterServer {
   std::unique_ptr<server::AdapterSets> sets;
   std::unique_ptr<server::HttpServer> http;
 };
-
-json ErrorOf(const RawResponse& response) { return json::parse(response.body).at("error"); }
 
 TEST_CASE("vLLM's routes load an adapter under a name, replace it and unload it", "[server]") {
   AdapterServer server;

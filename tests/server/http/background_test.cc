@@ -6,6 +6,7 @@
 #include "server/access/api_keys.h"
 #include "server/http/background_responses.h"
 #include "server/http/response_log.h"
+#include "tests/server/http/shared_requests.h"
 #include "tests/server/server_under_test.h"
 #include "tests/server/two_users.h"
 
@@ -14,15 +15,6 @@ namespace {
 
 using nlohmann::json;
 using server::HttpServerOptions;
-
-std::string SayHi(const server::GenerationRequest&) { return "hi"; }
-
-RawResponse Send(RawClient* client, const std::string& method, const std::string& path,
-                 const std::string& headers = "") {
-  client->Send(method + " " + path + " HTTP/1.1\r\nHost: t\r\nContent-Length: 0\r\n" + headers +
-               "\r\n");
-  return client->Read();
-}
 
 json Parsed(const RawResponse& response, int status = 200) {
   INFO(response.body);
@@ -42,7 +34,7 @@ std::vector<json> Events(const std::string& body) {
 
 json WaitForEnd(RawClient* client, const std::string& id, const std::string& headers = "") {
   for (int i = 0; i < 1000; ++i) {
-    const json body = Parsed(Send(client, "GET", "/v1/responses/" + id, headers));
+    const json body = Parsed(SendEmpty(client, "GET", "/v1/responses/" + id, headers));
     if (body["status"] != "queued" && body["status"] != "in_progress") return body;
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
@@ -82,7 +74,7 @@ TEST_CASE("A response in the background goes on without its client", "[server]")
   CHECK(Parsed(client.Post("/v1/responses", next.dump()))["status"] == "queued");
   CHECK(Parsed(client.Get("/v1/responses/" + id + "/input_items"))["data"].size() == 1);
   CHECK(client.Post("/v1/responses/" + id + "/cancel", "").status == 400);
-  CHECK(Parsed(Send(&client, "DELETE", "/v1/responses/" + id))["deleted"] == true);
+  CHECK(Parsed(SendEmpty(&client, "DELETE", "/v1/responses/" + id))["deleted"] == true);
   CHECK(client.Get("/v1/responses/" + id).status == 404);
 }
 
@@ -150,20 +142,20 @@ TEST_CASE("A response in the background is cancelled by its owner alone", "[serv
       Parsed(client.Post("/v1/responses", R"({"input":"x","background":true})", kAlice))["id"];
   const std::string path = "/v1/responses/" + id;
   engine->WaitForRequest(0);
-  CHECK(Send(&client, "GET", path, kBob).status == 404);
-  CHECK(Send(&client, "GET", path + "?stream=true", kBob).status == 404);
-  CHECK(Send(&client, "POST", path + "/cancel", kBob).status == 404);
-  CHECK(Send(&client, "DELETE", path, kBob).status == 404);
-  CHECK(Send(&client, "GET", path + "/input_items", kAlice).status == 400);
-  CHECK(Parsed(Send(&client, "POST", path + "/cancel", kAlice))["status"] == "cancelled");
+  CHECK(SendEmpty(&client, "GET", path, kBob).status == 404);
+  CHECK(SendEmpty(&client, "GET", path + "?stream=true", kBob).status == 404);
+  CHECK(SendEmpty(&client, "POST", path + "/cancel", kBob).status == 404);
+  CHECK(SendEmpty(&client, "DELETE", path, kBob).status == 404);
+  CHECK(SendEmpty(&client, "GET", path + "/input_items", kAlice).status == 400);
+  CHECK(Parsed(SendEmpty(&client, "POST", path + "/cancel", kAlice))["status"] == "cancelled");
   CHECK(engine->WaitForCancel(0));
-  CHECK(Parsed(Send(&client, "POST", path + "/cancel", kAlice))["status"] == "cancelled");
-  CHECK(Parsed(Send(&client, "GET", path, kAlice))["status"] == "cancelled");
+  CHECK(Parsed(SendEmpty(&client, "POST", path + "/cancel", kAlice))["status"] == "cancelled");
+  CHECK(Parsed(SendEmpty(&client, "GET", path, kAlice))["status"] == "cancelled");
 
   const std::string other =
       Parsed(client.Post("/v1/responses", R"({"input":"x","background":true})", kAlice))["id"];
   engine->WaitForRequest(1);
-  CHECK(Send(&client, "DELETE", "/v1/responses/" + other, kAlice).status == 200);
+  CHECK(SendEmpty(&client, "DELETE", "/v1/responses/" + other, kAlice).status == 200);
   CHECK(engine->WaitForCancel(1));
 }
 
@@ -247,7 +239,7 @@ TEST_CASE("A conversation gets what requests say and what is answered", "[server
   }
   const std::string item = path + "/items/" + items[0]["id"].get<std::string>();
   CHECK(Parsed(client.Get(item)) == items[0]);
-  CHECK(Parsed(Send(&client, "DELETE", item))["id"] == id);
+  CHECK(Parsed(SendEmpty(&client, "DELETE", item))["id"] == id);
   CHECK(client.Get(item).status == 404);
   const json added = Parsed(client.Post(path + "/items", R"({"items":[{"role":"user","content":"1"},
       {"type":"function_call_output","call_id":"c","output":"2"}]})"));
@@ -255,7 +247,7 @@ TEST_CASE("A conversation gets what requests say and what is answered", "[server
   CHECK(added["data"][1]["output"] == "2");
   CHECK(Parsed(client.Get(path + "/items"))["data"].size() == 6);
   CHECK(Parsed(client.Post(path, R"({"metadata":{"c":"d"}})"))["metadata"] == json{{"c", "d"}});
-  CHECK(Parsed(Send(&client, "DELETE", path))["deleted"] == true);
+  CHECK(Parsed(SendEmpty(&client, "DELETE", path))["deleted"] == true);
   CHECK(client.Get(path).status == 404);
   CHECK(client.Post("/v1/responses", asked.dump()).status == 404);
 }
@@ -267,9 +259,9 @@ TEST_CASE("Wrong conversations are errors, and others' are not there", "[server]
   RawClient client(server.port());
   const std::string id = Parsed(client.Post("/v1/conversations", "", kAlice))["id"];
   const std::string path = "/v1/conversations/" + id;
-  CHECK(Send(&client, "GET", path, kBob).status == 404);
-  CHECK(Send(&client, "DELETE", path, kBob).status == 404);
-  CHECK(Send(&client, "GET", path + "/items", kBob).status == 404);
+  CHECK(SendEmpty(&client, "GET", path, kBob).status == 404);
+  CHECK(SendEmpty(&client, "DELETE", path, kBob).status == 404);
+  CHECK(SendEmpty(&client, "GET", path + "/items", kBob).status == 404);
   CHECK(client.Post(path + "/items", R"({"items":[{"role":"user","content":"1"}]})", kBob).status ==
         404);
   CHECK(client.Post(path, R"({"metadata":{}})", kBob).status == 404);
@@ -286,7 +278,7 @@ TEST_CASE("Wrong conversations are errors, and others' are not there", "[server]
   }
   CHECK(client.Post(path + "/items", R"({"items":[]})", kAlice).status == 400);
   for (const char* missing : {"/items/none", "/items/a/b", "/none"}) {
-    CHECK(Send(&client, "GET", path + missing, kAlice).status == 404);
+    CHECK(SendEmpty(&client, "GET", path + missing, kAlice).status == 404);
   }
 }
 

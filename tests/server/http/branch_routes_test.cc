@@ -5,6 +5,7 @@
 #include "catch2/catch.hpp"
 #include "nlohmann/json.hpp"
 #include "server/access/api_keys.h"
+#include "tests/server/http/shared_requests.h"
 #include "tests/server/server_under_test.h"
 #include "tests/server/two_users.h"
 
@@ -14,8 +15,6 @@ namespace {
 using nlohmann::json;
 using server::FinishReason;
 using server::HttpServerOptions;
-
-std::string SayHi(const server::GenerationRequest&) { return "hi"; }
 
 RawResponse Send(RawClient* client, const std::string& method, const std::string& path,
                  const std::string& headers = "", const std::string& body = "") {

@@ -6,6 +6,7 @@
 #include "catch2/catch.hpp"
 #include "nlohmann/json.hpp"
 #include "server/http/connection.h"
+#include "tests/server/http/shared_requests.h"
 #include "tests/server/server_under_test.h"
 
 namespace heddle::test {
@@ -16,24 +17,15 @@ using server::FinishReason;
 using server::HttpServerOptions;
 using std::chrono::milliseconds;
 
-const char* const kChatStream =
+const char* const kLongChatStream =
     R"({"stream":true,"messages":[{"role":"user","content":"x"}],"max_tokens":200})";
-// Each token becomes about two kilobytes.
-const char* const kWordyStream =
-    R"({"stream":true,"messages":[{"role":"user","content":"x"}],"logprobs":true,"top_logprobs":20})";
-
-std::string Echo(const server::GenerationRequest&) { return "ok"; }
-
-std::string ErrorMessage(const RawResponse& response) {
-  return json::parse(response.body).at("error").at("message");
-}
 
 void CheckAlive(const ServerUnderTest& server) {
   CHECK(RawClient(server.port()).Get("/health").status == 200);
 }
 
 TEST_CASE("Garbage is a 400 with an error object, and the connection closes", "[server]") {
-  ServerUnderTest server(Echo);
+  ServerUnderTest server(SayOk);
   RawClient client(server.port());
   client.Send("\x16\x03\x01 this is not HTTP\r\n\r\n");
   RawResponse response = client.Read();
@@ -47,7 +39,7 @@ TEST_CASE("Garbage is a 400 with an error object, and the connection closes", "[
 TEST_CASE("A header over its limit is 431", "[server]") {
   HttpServerOptions options;
   options.max_header_bytes = 1024;
-  ServerUnderTest server(Echo, options);
+  ServerUnderTest server(SayOk, options);
   RawClient client(server.port());
   client.Send("GET /health HTTP/1.1\r\nHost: t\r\nX-Long: " + std::string(4096, 'a') + "\r\n\r\n");
   CHECK(client.Read().status == 431);
@@ -58,7 +50,7 @@ TEST_CASE("A body over its limit is 413 before it is sent, and also when it come
           "[server]") {
   HttpServerOptions options;
   options.max_body_bytes = 1000;
-  ServerUnderTest server(Echo, options);
+  ServerUnderTest server(SayOk, options);
   RawClient declared(server.port());
   declared.Send("POST /tokenize HTTP/1.1\r\nHost: t\r\nContent-Length: 1001\r\n\r\n");
   RawResponse response = declared.Read();
@@ -73,7 +65,7 @@ TEST_CASE("A body over its limit is 413 before it is sent, and also when it come
 }
 
 TEST_CASE("Errors of the transport have the shape of their route, too", "[server]") {
-  ServerUnderTest server(Echo);
+  ServerUnderTest server(SayOk);
   for (const auto& [path, outermost] :
        {std::pair{"/v1/messages", "type"}, std::pair{"/v1/chat/completions", "error"}}) {
     RawClient client(server.port());
@@ -114,7 +106,7 @@ TEST_CASE("Embeddings of a list longer than the queue are worked off in turn", "
 TEST_CASE("A half-sent request is 408 after its time, an idle connection is closed", "[server]") {
   HttpServerOptions options;
   options.header_timeout = options.body_timeout = options.idle_timeout = milliseconds(60);
-  ServerUnderTest server(Echo, options);
+  ServerUnderTest server(SayOk, options);
   RawClient half_header(server.port());
   half_header.Send("GET /health HT");
   CHECK(half_header.Read().status == 408);
@@ -131,7 +123,7 @@ TEST_CASE("A half-sent request is 408 after its time, an idle connection is clos
 }
 
 TEST_CASE("Requests that two servers could read differently are refused", "[server]") {
-  ServerUnderTest server(Echo);
+  ServerUnderTest server(SayOk);
   const char* const smuggled[] = {
       "POST /tokenize HTTP/1.1\r\nHost: t\r\nContent-Length: 5\r\n"
       "Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
@@ -202,7 +194,7 @@ TEST_CASE("A silent stream is kept alive by comments", "[server]") {
   options.sse_keep_alive = milliseconds(20);
   ServerUnderTest server(options);
   RawClient client(server.port());
-  client.Send(PostText("/v1/chat/completions", kChatStream));
+  client.Send(PostText("/v1/chat/completions", kLongChatStream));
   server.generation->WaitForRequest(0);
   server.generation->EmitText(0, "a");
   CHECK(client.ReadUntil(": ping\n\n").ends_with(": ping\n\n"));
@@ -222,7 +214,7 @@ TEST_CASE("A request that outlives its time ends in an error and is cancelled", 
   CHECK(json::parse(response.body)["error"]["code"] == "request_timeout");
   CHECK(server.generation->WaitForCancel(0));
   RawClient stream(server.port());
-  stream.Send(PostText("/v1/chat/completions", kChatStream));
+  stream.Send(PostText("/v1/chat/completions", kLongChatStream));
   server.generation->WaitForRequest(1);
   server.generation->EmitText(1, "a");
   CHECK(stream.Read().body.find("request_timeout") != std::string::npos);
@@ -230,7 +222,7 @@ TEST_CASE("A request that outlives its time ends in an error and is cancelled", 
 }
 
 TEST_CASE("An address in use, and a host that is none, are errors that say so", "[server]") {
-  ServerUnderTest server(Echo);
+  ServerUnderTest server(SayOk);
   HttpServerOptions options;
   options.port = server.port();
   server::HttpDependencies dependencies{server.generation.get(), &server.codec, &server.model,
@@ -247,7 +239,7 @@ TEST_CASE("Connections over the limit are told so where each has a request", "[s
   options.max_connections = 1;
   ServerUnderTest server(options);
   RawClient first(server.port());
-  first.Send(PostText("/v1/chat/completions", kChatStream));
+  first.Send(PostText("/v1/chat/completions", kLongChatStream));
   server.generation->WaitForRequest(0);
   RawClient second(server.port());
   RawResponse response = second.Read();
@@ -263,7 +255,7 @@ TEST_CASE("An idle connection makes room for a new one", "[server]") {
   options.max_connections = 2;
   ServerUnderTest server(options);
   RawClient busy(server.port());
-  busy.Send(PostText("/v1/chat/completions", kChatStream));
+  busy.Send(PostText("/v1/chat/completions", kLongChatStream));
   server.generation->WaitForRequest(0);
   RawClient idle(server.port());
   CHECK(idle.Get("/health").status == 200);
@@ -279,7 +271,7 @@ TEST_CASE("An idle connection makes room for a new one", "[server]") {
 TEST_CASE("Pipelined requests behind a long answer wait their turn, however many", "[server]") {
   ServerUnderTest server;
   RawClient client(server.port());
-  client.Send(PostText("/v1/chat/completions", kChatStream));
+  client.Send(PostText("/v1/chat/completions", kLongChatStream));
   server.generation->WaitForRequest(0);
   server.generation->EmitText(0, "a");
   client.ReadUntil("\"a\"");
@@ -299,9 +291,9 @@ TEST_CASE("Pipelined requests behind a long answer wait their turn, however many
 }
 
 TEST_CASE("HTTP/1.0 clients get a stream that ends with the connection", "[server]") {
-  ServerUnderTest server(Echo);
+  ServerUnderTest server(SayOk);
   RawClient client(server.port());
-  std::string body = kChatStream;
+  std::string body = kLongChatStream;
   client.Send("POST /v1/chat/completions HTTP/1.0\r\nContent-Length: " +
               std::to_string(body.size()) + "\r\n\r\n" + body);
   RawResponse response = client.Read();
@@ -311,8 +303,8 @@ TEST_CASE("HTTP/1.0 clients get a stream that ends with the connection", "[serve
 }
 
 TEST_CASE("Connections that break at every byte of a request leave nothing behind", "[server]") {
-  ServerUnderTest server(Echo);
-  std::string request = PostText("/v1/chat/completions", kChatStream);
+  ServerUnderTest server(SayOk);
+  std::string request = PostText("/v1/chat/completions", kLongChatStream);
   for (size_t bytes = 0; bytes <= request.size(); ++bytes) {
     RawClient client(server.port());
     client.Send(std::string_view(request).substr(0, bytes));

@@ -10,6 +10,7 @@
 
 #include "catch2/catch.hpp"
 #include "nlohmann/json.hpp"
+#include "tests/server/http/shared_requests.h"
 #include "tests/server/server_under_test.h"
 #include "tests/support/paths.h"
 
@@ -20,16 +21,8 @@ using nlohmann::json;
 using server::FinishReason;
 using server::HttpServerOptions;
 
-std::string SayHi(const server::GenerationRequest&) { return "hi there"; }
-
-const char* const kChat = R"({"model":"test-model","messages":[{"role":"user","content":"x"}]})";
-const char* const kChatStream =
-    R"({"model":"test-model","stream":true,"messages":[{"role":"user","content":"x"}]})";
-
-json ErrorOf(const RawResponse& response) { return json::parse(response.body).at("error"); }
-
 TEST_CASE("Readiness is 503 while loading and draining, health stays", "[server]") {
-  ServerUnderTest server(SayHi);
+  ServerUnderTest server(SayHiThere);
   RawClient client(server.port());
   CHECK(client.Get("/ready").status == 200);
   server.http->SetReady(false);
@@ -41,7 +34,7 @@ TEST_CASE("Readiness is 503 while loading and draining, health stays", "[server]
 }
 
 TEST_CASE("A server that leaves is not ready, serves on, and ends its connections", "[server]") {
-  ServerUnderTest server(SayHi);
+  ServerUnderTest server(SayHiThere);
   RawClient kept(server.port());
   CHECK(kept.Get("/ready").status == 200);
   server.http->Leave();
@@ -56,7 +49,7 @@ TEST_CASE("A server that leaves is not ready, serves on, and ends its connection
 }
 
 TEST_CASE("A server whose engine has failed is not ready", "[server]") {
-  ServerUnderTest server(SayHi);
+  ServerUnderTest server(SayHiThere);
   CHECK(RawClient(server.port()).Get("/ready").status == 200);
   server::EngineStats stats;
   stats.state = server::EngineState::kFailed;
@@ -69,7 +62,7 @@ TEST_CASE("A server whose engine has failed is not ready", "[server]") {
 }
 
 TEST_CASE("Health fails when a step does not end, or the engine has failed", "[server]") {
-  ServerUnderTest server(SayHi);
+  ServerUnderTest server(SayHiThere);
   server::EngineStats stats;
   stats.busy_since_seconds = 61;
   server.generation->SetStats(stats);
@@ -128,7 +121,7 @@ TEST_CASE("A page of another site is refused, unless it has a key", "[server]") 
     return client.Read();
   };
   const std::string page = "Origin: https://evil.example\r\nSec-Fetch-Site: cross-site\r\n";
-  ServerUnderTest open(SayHi);
+  ServerUnderTest open(SayHiThere);
   const RawResponse refused = post(open.port(), page);
   CHECK(refused.status == 403);
   CHECK(ErrorOf(refused)["message"].get<std::string>().find("--cors-origin") != std::string::npos);
@@ -136,7 +129,7 @@ TEST_CASE("A page of another site is refused, unless it has a key", "[server]") 
 
   HttpServerOptions options;
   options.api_keys = {"sk-right"};
-  ServerUnderTest locked(SayHi, options);
+  ServerUnderTest locked(SayHiThere, options);
   CHECK(post(locked.port(), page).status == 401);
   CHECK(
       post(locked.port(), std::string(page).append("Authorization: Bearer sk-right\r\n")).status ==
@@ -146,7 +139,7 @@ TEST_CASE("A page of another site is refused, unless it has a key", "[server]") 
 TEST_CASE("Keys: a missing or wrong one is 401, health needs none", "[server]") {
   HttpServerOptions options;
   options.api_keys = {"sk-right", "sk-other"};
-  ServerUnderTest server(SayHi, options);
+  ServerUnderTest server(SayHiThere, options);
   RawClient client(server.port());
   RawResponse missing = client.Post("/v1/chat/completions", kChat);
   CHECK(missing.status == 401);
@@ -159,7 +152,7 @@ TEST_CASE("Keys: a missing or wrong one is 401, health needs none", "[server]") 
 }
 
 TEST_CASE("Metrics count requests, outcomes and tokens", "[server]") {
-  ServerUnderTest server(SayHi);
+  ServerUnderTest server(SayHiThere);
   RawClient client(server.port());
   client.Post("/v1/chat/completions", kChatStream);
   client.Post("/v1/chat/completions", R"({"messages":3})");
@@ -187,7 +180,7 @@ TEST_CASE("Metrics count requests, outcomes and tokens", "[server]") {
 }
 
 TEST_CASE("Every metric is documented, and every documented one is sent", "[server]") {
-  ServerUnderTest server(SayHi);
+  ServerUnderTest server(SayHiThere);
   RawClient client(server.port());
   client.Post("/v1/chat/completions", kChat);
   auto names = [](const std::string& text, const std::string& pattern) {

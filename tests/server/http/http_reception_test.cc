@@ -5,6 +5,7 @@
 #include "catch2/catch.hpp"
 #include "nlohmann/json.hpp"
 #include "server/http/body_budget.h"
+#include "tests/server/http/shared_requests.h"
 #include "tests/server/server_under_test.h"
 
 namespace heddle::test {
@@ -16,8 +17,6 @@ using server::HttpServerOptions;
 using std::chrono::milliseconds;
 
 constexpr size_t kLargest = size_t{8} << 20;
-
-std::string Echo(const server::GenerationRequest&) { return "ok"; }
 
 HttpServerOptions WithKey() {
   HttpServerOptions options;
@@ -36,10 +35,6 @@ std::string TokenizeBody(size_t bytes) {
   return begin + std::string(bytes - begin.size() - 2, 'y') + "\"}";
 }
 
-std::string ErrorMessage(const RawResponse& response) {
-  return json::parse(response.body).at("error").at("message");
-}
-
 int64_t Refused(const ServerUnderTest& server, const std::string& reason) {
   const std::string name = "heddle_refused_total{reason=\"" + reason + "\"} ";
   const std::string text = server.metrics.Render({}, {});
@@ -48,7 +43,7 @@ int64_t Refused(const ServerUnderTest& server, const std::string& reason) {
 }
 
 TEST_CASE("Who may not ask is told so before the body comes", "[server]") {
-  ServerUnderTest server(Echo, WithKey());
+  ServerUnderTest server(SayOk, WithKey());
   const std::string key = "Authorization: Bearer secret\r\n";
   const struct {
     std::string head;
@@ -75,14 +70,14 @@ TEST_CASE("Who may not ask is told so before the body comes", "[server]") {
 }
 
 TEST_CASE("A page of another site is refused before its body comes", "[server]") {
-  ServerUnderTest server(Echo);
+  ServerUnderTest server(SayOk);
   RawClient client(server.port());
   client.Send(Head("POST /v1/chat/completions", 1000, "Sec-Fetch-Site: cross-site\r\n"));
   CHECK(client.Read().status == 403);
 }
 
 TEST_CASE("A connection goes on behind a refused request with a small body", "[server]") {
-  ServerUnderTest server(Echo, WithKey());
+  ServerUnderTest server(SayOk, WithKey());
   RawClient client(server.port());
   client.Send(Head("POST /tokenize", 5));
   RawResponse refused = client.Read();
@@ -112,7 +107,7 @@ HttpServerOptions Narrow() {
 }
 
 TEST_CASE("Large bodies wait for each other's memory, small ones do not", "[server]") {
-  ServerUnderTest server(Echo, Narrow());
+  ServerUnderTest server(SayOk, Narrow());
   const std::string body = TokenizeBody(90'000);
   RawClient first(server.port());
   first.Send(Head("POST /tokenize", body.size(), "Expect: 100-continue\r\n"));
@@ -141,7 +136,7 @@ TEST_CASE("Large bodies wait for each other's memory, small ones do not", "[serv
 TEST_CASE("A body that waits in vain is a 503 that says when to come again", "[server]") {
   HttpServerOptions options = Narrow();
   options.body_timeout = milliseconds(100);
-  ServerUnderTest server(Echo, options);
+  ServerUnderTest server(SayOk, options);
   BodyBudget::Place another = server.http->bodies()->Ask(100'000, [] {});
   RawClient client(server.port());
   client.Send(Head("POST /tokenize", 90'000) + "{");
@@ -165,7 +160,7 @@ TEST_CASE("A body that waits in vain is a 503 that says when to come again", "[s
 TEST_CASE("A body that stops arriving loses its place to one that waits", "[server]") {
   HttpServerOptions options = Narrow();
   options.body_stall_timeout = milliseconds(50);
-  ServerUnderTest server(Echo, options);
+  ServerUnderTest server(SayOk, options);
   const std::string body = TokenizeBody(90'000);
   RawClient stalled(server.port());
   stalled.Send(Head("POST /tokenize", body.size()) + body.substr(0, 89'999));
@@ -180,7 +175,7 @@ TEST_CASE("A body that stops arriving loses its place to one that waits", "[serv
 }
 
 TEST_CASE("Clients that leave give back what they had of the budget, or waited for", "[server]") {
-  ServerUnderTest server(Echo, Narrow());
+  ServerUnderTest server(SayOk, Narrow());
   for (int i = 0; i < 20; ++i) {
     RawClient client(server.port());
     client.Send(Head("POST /tokenize", 90'000) + std::string(20'000, ' '));

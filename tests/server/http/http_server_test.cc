@@ -6,6 +6,7 @@
 #include "catch2/catch.hpp"
 #include "nlohmann/json.hpp"
 #include "server/retry_after.h"
+#include "tests/server/http/shared_requests.h"
 #include "tests/server/server_under_test.h"
 
 namespace heddle::test {
@@ -15,16 +16,8 @@ using nlohmann::json;
 using server::FinishReason;
 using server::HttpServerOptions;
 
-std::string SayHi(const server::GenerationRequest&) { return "hi there"; }
-
-const char* const kChat = R"({"model":"test-model","messages":[{"role":"user","content":"x"}]})";
-const char* const kChatStream =
-    R"({"model":"test-model","stream":true,"messages":[{"role":"user","content":"x"}]})";
-
-json ErrorOf(const RawResponse& response) { return json::parse(response.body).at("error"); }
-
 TEST_CASE("A chat completion comes back whole", "[server]") {
-  ServerUnderTest server(SayHi);
+  ServerUnderTest server(SayHiThere);
   RawResponse response = RawClient(server.port()).Post("/v1/chat/completions", kChat);
   CHECK(response.status == 200);
   CHECK(response.headers["content-type"] == "application/json");
@@ -35,7 +28,7 @@ TEST_CASE("A chat completion comes back whole", "[server]") {
 }
 
 TEST_CASE("A chat completion streams as server-sent events and ends with DONE", "[server]") {
-  ServerUnderTest server(SayHi);
+  ServerUnderTest server(SayHiThere);
   RawResponse response = RawClient(server.port()).Post("/v1/chat/completions", kChatStream);
   CHECK(response.status == 200);
   CHECK(response.headers["content-type"] == "text/event-stream; charset=utf-8");
@@ -52,7 +45,7 @@ TEST_CASE("A chat completion streams as server-sent events and ends with DONE", 
 }
 
 TEST_CASE("One connection serves many requests, pipelined ones in order", "[server]") {
-  ServerUnderTest server(SayHi);
+  ServerUnderTest server(SayHiThere);
   RawClient client(server.port());
   client.Send(PostText("/v1/chat/completions", kChat) + PostText("/tokenize", R"({"prompt":"a"})") +
               "GET /v1/models HTTP/1.1\r\nHost: t\r\n\r\n");
@@ -63,14 +56,14 @@ TEST_CASE("One connection serves many requests, pipelined ones in order", "[serv
 }
 
 TEST_CASE("A request that comes byte by byte is answered like any other", "[server]") {
-  ServerUnderTest server(SayHi);
+  ServerUnderTest server(SayHiThere);
   RawClient client(server.port());
   for (char c : PostText("/tokenize", R"({"prompt":"ab"})")) client.Send(std::string(1, c));
   CHECK(json::parse(client.Read().body)["count"] == 3);
 }
 
 TEST_CASE("A chunked body is accepted", "[server]") {
-  ServerUnderTest server(SayHi);
+  ServerUnderTest server(SayHiThere);
   RawClient client(server.port());
   client.Send("POST /tokenize HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n");
   client.Send("8\r\n{\"prompt\r\n7\r\n\":\"ab\"}\r\n0\r\n\r\n");
@@ -78,7 +71,7 @@ TEST_CASE("A chunked body is accepted", "[server]") {
 }
 
 TEST_CASE("A client that expects 100-continue gets it before its body", "[server]") {
-  ServerUnderTest server(SayHi);
+  ServerUnderTest server(SayHiThere);
   RawClient client(server.port());
   client.Send(
       "POST /tokenize HTTP/1.1\r\nHost: t\r\nContent-Length: 15\r\nExpect: 100-continue\r\n\r\n");
@@ -88,7 +81,7 @@ TEST_CASE("A client that expects 100-continue gets it before its body", "[server
 }
 
 TEST_CASE("Unknown paths and methods get errors in OpenAI's shape", "[server]") {
-  ServerUnderTest server(SayHi);
+  ServerUnderTest server(SayHiThere);
   RawClient client(server.port());
   RawResponse missing = client.Get("/v2/nothing");
   CHECK(missing.status == 404);
@@ -100,7 +93,7 @@ TEST_CASE("Unknown paths and methods get errors in OpenAI's shape", "[server]") 
 }
 
 TEST_CASE("A path that misses a route by its base URL names the route", "[server]") {
-  ServerUnderTest server(SayHi);
+  ServerUnderTest server(SayHiThere);
   const auto message = [&server](const std::string& path) {
     RawResponse response = RawClient(server.port()).Post(path, kChat);
     CHECK(response.status == 404);
@@ -115,7 +108,7 @@ TEST_CASE("A path that misses a route by its base URL names the route", "[server
 }
 
 TEST_CASE("HEAD answers with the headers of GET and no body", "[server]") {
-  ServerUnderTest server(SayHi);
+  ServerUnderTest server(SayHiThere);
   RawClient client(server.port());
   client.Send("HEAD /v1/models HTTP/1.1\r\nHost: t\r\n\r\n");
   RawResponse response = client.Read(/*head_request=*/true);
@@ -127,7 +120,7 @@ TEST_CASE("HEAD answers with the headers of GET and no body", "[server]") {
 TEST_CASE("CORS headers come where an origin is configured, and only there", "[server]") {
   HttpServerOptions options;
   options.cors_origin = "https://app.example";
-  ServerUnderTest with(SayHi, options);
+  ServerUnderTest with(SayHiThere, options);
   RawClient client(with.port());
   client.Send(
       "OPTIONS /v1/chat/completions HTTP/1.1\r\nHost: t\r\nOrigin: https://app.example\r\n"
@@ -142,7 +135,7 @@ TEST_CASE("CORS headers come where an origin is configured, and only there", "[s
   CHECK(stream.headers["access-control-expose-headers"].find("x-ratelimit-remaining-requests") !=
         std::string::npos);
 
-  ServerUnderTest without(SayHi);
+  ServerUnderTest without(SayHiThere);
   CHECK_FALSE(
       RawClient(without.port()).Get("/health").headers.contains("access-control-allow-origin"));
 }
@@ -151,7 +144,7 @@ TEST_CASE("A page may send the headers that it asks for, if they are names of he
           "[server]") {
   HttpServerOptions options;
   options.cors_origin = "*";
-  ServerUnderTest server(SayHi, options);
+  ServerUnderTest server(SayHiThere, options);
   RawClient client(server.port());
   const auto allowed = [&client](const std::string& asked) {
     client.Send(
@@ -168,7 +161,7 @@ TEST_CASE("A page may send the headers that it asks for, if they are names of he
 }
 
 TEST_CASE("A client's request id comes back, an unfit one is replaced", "[server]") {
-  ServerUnderTest server(SayHi);
+  ServerUnderTest server(SayHiThere);
   RawClient client(server.port());
   RawResponse own = client.Post("/tokenize", R"({"prompt":"a"})", "X-Request-Id: abc-123\r\n");
   CHECK(own.headers["x-request-id"] == "abc-123");
@@ -184,7 +177,7 @@ TEST_CASE("A client's request id comes back, an unfit one is replaced", "[server
 }
 
 TEST_CASE("Models are listed and described; another name is not found", "[server]") {
-  ServerUnderTest server(SayHi);
+  ServerUnderTest server(SayHiThere);
   RawClient client(server.port());
   json list = json::parse(client.Get("/v1/models").body);
   CHECK(list["data"][0]["id"] == "test-model");

@@ -126,24 +126,24 @@ TEST_CASE("Every figure of the engine stands in the exposition and in the JSON, 
   stats.drafts.gained_seconds = -0.5;
   stats.drafts.is_off = true;
   const auto families = Parse(metrics.Render(stats, {}));
-  const auto json = nlohmann::json::parse(metrics.RenderJson(stats, {}));
+  const auto figures = nlohmann::json::parse(metrics.RenderJson(stats, {}));
   for (const server::EngineFigure& figure : server::EngineFigures()) {
     INFO(figure.name);
     std::string pointer(figure.name);
     std::replace(pointer.begin(), pointer.end(), '.', '/');
     pointer.insert(0, 1, '/');
-    CHECK(json.at(nlohmann::json::json_pointer(pointer)) == figure.value(stats));
+    CHECK(figures.at(nlohmann::json::json_pointer(pointer)) == figure.value(stats));
     CHECK(families.contains(std::string(figure.metric)));
   }
-  CHECK(json["pages"]["swapped_out"].dump() == "1000000");
-  CHECK(json["forced_tokens"].dump() == "7");
-  CHECK(json["step_seconds"]["swap"] == 1.5);
+  CHECK(figures["pages"]["swapped_out"].dump() == "1000000");
+  CHECK(figures["forced_tokens"].dump() == "7");
+  CHECK(figures["step_seconds"]["swap"] == 1.5);
   CHECK(families.at("heddle_pages_swapped_out_total").samples.at(0) ==
         "heddle_pages_swapped_out_total 1000000");
   CHECK(families.at("heddle_step_seconds_total").samples.size() == 5);
-  CHECK(json["drafts"]["made"] == 3);
-  CHECK(json["drafts"]["accepted_at_1"] == 4);
-  CHECK(json["drafts"]["paused"] == 1);
+  CHECK(figures["drafts"]["made"] == 3);
+  CHECK(figures["drafts"]["accepted_at_1"] == 4);
+  CHECK(figures["drafts"]["paused"] == 1);
   CHECK(families.at("heddle_spec_decode_gained_seconds").samples.at(0) ==
         "heddle_spec_decode_gained_seconds -0.5");
   const auto& places = families.at("heddle_spec_decode_accepted_tokens_per_position_total").samples;

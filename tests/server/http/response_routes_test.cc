@@ -5,6 +5,7 @@
 #include "catch2/catch.hpp"
 #include "nlohmann/json.hpp"
 #include "server/access/api_keys.h"
+#include "tests/server/http/shared_requests.h"
 #include "tests/server/server_under_test.h"
 
 namespace heddle::test {
@@ -14,13 +15,9 @@ using nlohmann::json;
 using server::HttpServerOptions;
 
 // printf %s sk-one | sha256sum; printf %s sk-two | sha256sum
-const char* const kKeys =
+const char* const kLimitedKeys =
     "alice 456f1612bd25c6c8455039437bf441f43aa3b7d1c0b0047c712d5036dfebef0d\n"
     "bob 5e31278545505db1d65bf1dd696e8eaa1edfb00ba455e21c83200c04ef643c91 requests_per_minute=1\n";
-
-std::string SayHi(const server::GenerationRequest&) { return "hi"; }
-
-json ErrorOf(const RawResponse& response) { return json::parse(response.body).at("error"); }
 
 // The id of a response to `input` that is kept.
 std::string Respond(RawClient* client, const json& body) {
@@ -28,13 +25,6 @@ std::string Respond(RawClient* client, const json& body) {
   INFO(response.body);
   REQUIRE(response.status == 200);
   return json::parse(response.body)["id"];
-}
-
-RawResponse Send(RawClient* client, const std::string& method, const std::string& path,
-                 const std::string& headers = "") {
-  client->Send(method + " " + path + " HTTP/1.1\r\nHost: t\r\nContent-Length: 0\r\n" + headers +
-               "\r\n");
-  return client->Read(/*head_request=*/method == "HEAD");
 }
 
 TEST_CASE("The items of a response are listed, with those of the one that it goes on from",
@@ -58,7 +48,7 @@ TEST_CASE("The items of a response are listed, with those of the one that it goe
   CHECK(json::parse(client.Get("/v1/responses/" + first + "/input_items").body)["data"].size() ==
         1);
   // They stay when the one before is forgotten.
-  CHECK(Send(&client, "DELETE", "/v1/responses/" + first).status == 200);
+  CHECK(SendEmpty(&client, "DELETE", "/v1/responses/" + first).status == 200);
   CHECK(client.Get("/v1/responses/" + first + "/input_items").status == 404);
   CHECK(json::parse(client.Get(path).body)["data"].size() == 3);
 }
@@ -183,11 +173,11 @@ TEST_CASE("Other methods are told which there are; HEAD answers where GET does",
   };
   for (const auto& [method, path, allow] : wrong) {
     INFO(method << " " << path);
-    RawResponse response = Send(&client, method, path);
+    RawResponse response = SendEmpty(&client, method, path);
     CHECK(response.status == 405);
     CHECK(response.headers["allow"] == allow);
   }
-  const RawResponse head = Send(&client, "HEAD", id + "/input_items");
+  const RawResponse head = SendEmpty(&client, "HEAD", id + "/input_items");
   CHECK(head.status == 200);
   CHECK(head.body.empty());
   CHECK(client.Get(id).status == 200);  // nothing of a body was left in between
@@ -195,7 +185,7 @@ TEST_CASE("Other methods are told which there are; HEAD answers where GET does",
 
 TEST_CASE("What stands below another key's response is as unknown as the response", "[server]") {
   HttpServerOptions options;
-  auto keys = server::ParseKeyFile(kKeys, {});
+  auto keys = server::ParseKeyFile(kLimitedKeys, {});
   REQUIRE(keys.ok());
   options.hashed_keys = *keys;
   ServerUnderTest server(SayHi, options);
@@ -205,15 +195,15 @@ TEST_CASE("What stands below another key's response is as unknown as the respons
   const json made = json::parse(client.Post("/v1/responses", R"({"input":"x"})", alice).body);
   const std::string id = made["id"];
   const std::string path = "/v1/responses/" + id;
-  CHECK(Send(&client, "GET", path + "/input_items").status == 401);
-  CHECK(Send(&client, "GET", path + "/input_items", alice).status == 200);
-  CHECK(Send(&client, "POST", path + "/cancel").status == 401);
-  CHECK(Send(&client, "POST", path + "/cancel", alice).status == 400);
+  CHECK(SendEmpty(&client, "GET", path + "/input_items").status == 401);
+  CHECK(SendEmpty(&client, "GET", path + "/input_items", alice).status == 200);
+  CHECK(SendEmpty(&client, "POST", path + "/cancel").status == 401);
+  CHECK(SendEmpty(&client, "POST", path + "/cancel", alice).status == 400);
   CHECK(client.Post("/v1/responses/input_tokens", R"({"input":"x"})").status == 401);
-  const RawResponse items = Send(&client, "GET", path + "/input_items", bob);
+  const RawResponse items = SendEmpty(&client, "GET", path + "/input_items", bob);
   CHECK(items.status == 404);
-  CHECK(items.body == Send(&client, "GET", path, bob).body);
-  const RawResponse cancel = Send(&client, "POST", path + "/cancel", bob);
+  CHECK(items.body == SendEmpty(&client, "GET", path, bob).body);
+  const RawResponse cancel = SendEmpty(&client, "POST", path + "/cancel", bob);
   CHECK(cancel.status == 404);
   CHECK(cancel.body == items.body);
   // Bob has used his one request of this minute.

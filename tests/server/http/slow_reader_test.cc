@@ -5,6 +5,7 @@
 #include "catch2/catch.hpp"
 #include "server/http/connection.h"
 #include "server/http/reading_pace.h"
+#include "tests/server/http/shared_requests.h"
 #include "tests/server/raw_client.h"
 #include "tests/server/server_under_test.h"
 
@@ -15,9 +16,6 @@ using server::Clock;
 using server::FinishReason;
 using server::ReadingPace;
 using std::chrono::milliseconds;
-
-const char* const kWordyStream =
-    R"({"stream":true,"messages":[{"role":"user","content":"x"}],"logprobs":true,"top_logprobs":20})";
 
 Clock::time_point At(int ms) {
   return Clock::time_point() + std::chrono::hours(1) + milliseconds(ms);

@@ -8,14 +8,13 @@
 
 #include "catch2/catch.hpp"
 #include "nlohmann/json.hpp"
+#include "tests/server/http/shared_requests.h"
 #include "tests/server/server_under_test.h"
 
 namespace heddle::test {
 namespace {
 
 using nlohmann::json;
-
-std::string SayHi(const server::GenerationRequest&) { return "hi"; }
 
 RawResponse GetIndex(RawClient* client, const std::string& accept) {
   client->Send("GET / HTTP/1.1\r\nHost: t\r\n" + accept + "\r\n");

@@ -9,10 +9,10 @@
 namespace heddle::test {
 namespace {
 
-const ApiParser parser;
+const ApiParser kParser;
 
 scheduler::GenerationRequest Parsed(const std::string& members) {
-  return parser.Chat(members).generations.at(0);
+  return kParser.Chat(members).generations.at(0);
 }
 
 TEST_CASE("Drafts are the server's to decide unless the request says more", "[openai]") {
@@ -33,8 +33,8 @@ TEST_CASE("A request chooses how its guesses are verified", "[openai]") {
   CHECK_FALSE(Parsed("").sampling.rejects_guesses);
   CHECK_FALSE(Parsed(R"("speculative":{"mode":"exact"})").sampling.rejects_guesses);
   CHECK(Parsed(R"("speculative":{"mode":"rejection"})").sampling.rejects_guesses);
-  CHECK(parser.ChatRefused(R"("speculative":{"mode":"fast"})").param == "speculative.mode");
-  CHECK(parser.ChatRefused(R"("speculative":{"mode":1})").code == "invalid_type");
+  CHECK(kParser.ChatRefused(R"("speculative":{"mode":"fast"})").param == "speculative.mode");
+  CHECK(kParser.ChatRefused(R"("speculative":{"mode":1})").code == "invalid_type");
 }
 
 TEST_CASE("llama.cpp's names of the limits count where ours are not given", "[openai]") {
@@ -50,15 +50,15 @@ TEST_CASE("llama.cpp's names of the limits count where ours are not given", "[op
 }
 
 TEST_CASE("Limits of drafts out of range are refused by name", "[openai]") {
-  CHECK(parser.ChatRefused(R"("speculative":{"max":-1})").param == "speculative.max");
-  CHECK(parser.ChatRefused(R"("speculative":{"max":1025})").param == "speculative.max");
-  CHECK(parser.ChatRefused(R"("speculative":{"min_p":1.5})").param == "speculative.min_p");
-  CHECK(parser.ChatRefused(R"("speculative":{"off":1})").code == "invalid_type");
-  CHECK(parser.ChatRefused(R"("speculative":8)").param == "speculative");
-  CHECK(parser.ChatRefused(R"("speculative.n_max":-2)").param == "speculative.n_max");
-  CHECK(parser.ChatRefused(R"("speculative.n_max":"8")").code == "invalid_type");
-  CHECK(parser.ChatRefused(R"("speculative.p_min":-0.1)").param == "speculative.p_min");
-  CHECK(parser.ChatRefused(R"("speculative.p_min":-0.1)").http_status == 400);
+  CHECK(kParser.ChatRefused(R"("speculative":{"max":-1})").param == "speculative.max");
+  CHECK(kParser.ChatRefused(R"("speculative":{"max":1025})").param == "speculative.max");
+  CHECK(kParser.ChatRefused(R"("speculative":{"min_p":1.5})").param == "speculative.min_p");
+  CHECK(kParser.ChatRefused(R"("speculative":{"off":1})").code == "invalid_type");
+  CHECK(kParser.ChatRefused(R"("speculative":8)").param == "speculative");
+  CHECK(kParser.ChatRefused(R"("speculative.n_max":-2)").param == "speculative.n_max");
+  CHECK(kParser.ChatRefused(R"("speculative.n_max":"8")").code == "invalid_type");
+  CHECK(kParser.ChatRefused(R"("speculative.p_min":-0.1)").param == "speculative.p_min");
+  CHECK(kParser.ChatRefused(R"("speculative.p_min":-0.1)").http_status == 400);
 }
 
 TEST_CASE("A prediction is a text or parts of text, and becomes tokens", "[openai]") {
@@ -69,23 +69,23 @@ TEST_CASE("A prediction is a text or parts of text, and becomes tokens", "[opena
             .prediction == Bytes("abcd"));
   CHECK(Parsed(R"("prediction":{"content":""})").prediction.empty());
   CHECK(Parsed(R"("prediction":null)").prediction.empty());
-  CHECK(parser.Completion(R"({"prompt":"x","prediction":{"content":"y"}})")
+  CHECK(kParser.Completion(R"({"prompt":"x","prediction":{"content":"y"}})")
             .generations.at(0)
             .prediction == Bytes("y"));
 }
 
 TEST_CASE("Other forms of a prediction are refused by name", "[openai]") {
-  CHECK(parser.ChatRefused(R"("prediction":"abc")").param == "prediction");
-  CHECK(parser.ChatRefused(R"("prediction":{"type":"content"})").param == "prediction.content");
-  CHECK(parser.ChatRefused(R"("prediction":{"type":"patch","content":"x"})").param ==
+  CHECK(kParser.ChatRefused(R"("prediction":"abc")").param == "prediction");
+  CHECK(kParser.ChatRefused(R"("prediction":{"type":"content"})").param == "prediction.content");
+  CHECK(kParser.ChatRefused(R"("prediction":{"type":"patch","content":"x"})").param ==
         "prediction.type");
-  CHECK(parser.ChatRefused(R"("prediction":{"content":7})").param == "prediction.content");
-  CHECK(parser.ChatRefused(R"("prediction":{"content":[7]})").param == "prediction.content[0]");
-  CHECK(parser.ChatRefused(R"("prediction":{"content":[{"type":"image_url"}]})").param ==
+  CHECK(kParser.ChatRefused(R"("prediction":{"content":7})").param == "prediction.content");
+  CHECK(kParser.ChatRefused(R"("prediction":{"content":[7]})").param == "prediction.content[0]");
+  CHECK(kParser.ChatRefused(R"("prediction":{"content":[{"type":"image_url"}]})").param ==
         "prediction.content[0]");
-  CHECK(parser.ChatRefused(R"("prediction":{"content":[{"type":"text","text":7}]})").param ==
+  CHECK(kParser.ChatRefused(R"("prediction":{"content":[{"type":"text","text":7}]})").param ==
         "prediction.content[0].text");
-  CHECK(parser.ChatRefused(R"("n":2,"prediction":{"content":"x"})").param == "prediction");
+  CHECK(kParser.ChatRefused(R"("n":2,"prediction":{"content":"x"})").param == "prediction");
 }
 
 }  // namespace

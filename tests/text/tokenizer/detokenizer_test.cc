@@ -6,17 +6,11 @@
 #include "base/utf8.h"
 #include "catch2/catch.hpp"
 #include "engine/text/tokenizer.h"
-#include "tests/support/paths.h"
+#include "tests/text/tokenizer/golden_tokenizer.h"
 #include "tests/text/tokenizer/random_text.h"
 
 namespace heddle::engine::text {
 namespace {
-
-std::unique_ptr<Tokenizer> Load(const char* name) {
-  auto tokenizer = LoadTokenizer(test::SourceDir() / "tests/golden/tokenizers" / name);
-  REQUIRE(tokenizer.ok());
-  return *std::move(tokenizer);
-}
 
 // Whether each piece is well-formed is checked on the way.
 std::string DecodeInSteps(const Tokenizer& tokenizer, const std::vector<TokenId>& ids,
@@ -36,7 +30,7 @@ std::string DecodeInSteps(const Tokenizer& tokenizer, const std::vector<TokenId>
 TEST_CASE("Streamed text equals whole-text decoding for any ids", "[text][unit]") {
   const char* name = GENERATE("falcon_like.json", "unigram_bytes.json", "unigram.json",
                               "spm_bpe.model", "spm_unigram.model", "added_tokens.json");
-  const auto tokenizer = Load(name);
+  const auto tokenizer = GoldenTokenizer(name);
   SplitMix64 random(7);
   for (int round = 0; round < 300; ++round) {
     std::vector<TokenId> ids;
@@ -56,7 +50,7 @@ TEST_CASE("Streamed text equals whole-text decoding for any ids", "[text][unit]"
 
 TEST_CASE("Text comes back from its ids", "[text][unit]") {
   const char* name = GENERATE("falcon_like.json", "spm_bpe.model", "cl100k.json");
-  const auto tokenizer = Load(name);
+  const auto tokenizer = GoldenTokenizer(name);
   const bool is_lossy = std::string_view(name) == "spm_bpe.model";  // it normalises
   for (uint64_t i = 0; i < 500; ++i) {
     const std::string text = is_lossy ? "Hello world, it's 5 o'clock" : RandomText(i);
@@ -69,7 +63,7 @@ TEST_CASE("Text comes back from its ids", "[text][unit]") {
 
 TEST_CASE("An unfinished code point waits, and becomes U+FFFD when nothing follows",
           "[text][unit]") {
-  const auto tokenizer = Load("falcon_like.json");
+  const auto tokenizer = GoldenTokenizer("falcon_like.json");
   std::vector<TokenId> ids;
   REQUIRE(tokenizer->Encode("\xF0\x9F\xA6\x99", {.add_special = false}, &ids).ok());
   REQUIRE(ids.size() > 1);
@@ -83,7 +77,7 @@ TEST_CASE("An unfinished code point waits, and becomes U+FFFD when nothing follo
 }
 
 TEST_CASE("A proven ill-formed sequence becomes U+FFFD at once", "[text][unit]") {
-  const auto tokenizer = Load("falcon_like.json");
+  const auto tokenizer = GoldenTokenizer("falcon_like.json");
   std::vector<TokenId> llama;
   REQUIRE(tokenizer->Encode("\xF0\x9F\xA6\x99", {.add_special = false}, &llama).ok());
   const auto letter = tokenizer->Find("a");
@@ -97,7 +91,7 @@ TEST_CASE("A proven ill-formed sequence becomes U+FFFD at once", "[text][unit]")
 
 TEST_CASE("SentencePiece's space in front is dropped once, wherever the text is split",
           "[text][unit]") {
-  const auto tokenizer = Load("spm_bpe.model");
+  const auto tokenizer = GoldenTokenizer("spm_bpe.model");
   std::vector<TokenId> ids;
   REQUIRE(tokenizer->Encode("the  the", {.add_special = false}, &ids).ok());
   CHECK(DecodeInSteps(*tokenizer, ids, true) == "the the");

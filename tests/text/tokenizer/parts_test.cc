@@ -17,17 +17,11 @@
 #include "engine/text/regex_scanners.h"
 #include "engine/text/tokenizer.h"
 #include "engine/text/unicode.h"
-#include "tests/support/paths.h"
+#include "tests/text/tokenizer/golden_tokenizer.h"
 #include "tests/text/tokenizer/random_text.h"
 
 namespace heddle::engine::text {
 namespace {
-
-std::unique_ptr<Tokenizer> Load(const char* name) {
-  auto tokenizer = LoadTokenizer(test::SourceDir() / "tests/golden/tokenizers" / name);
-  REQUIRE(tokenizer.ok());
-  return *std::move(tokenizer);
-}
 
 std::vector<TokenId> Encode(const Tokenizer& tokenizer, std::string_view text,
                             EncodeOptions options) {
@@ -122,7 +116,7 @@ TEST_CASE("Expressions that PCRE2 would read differently are refused", "[text][u
 
 TEST_CASE("Bytes that are no UTF-8 are encoded as they are by byte-level tokenizers",
           "[text][unit]") {
-  const auto tokenizer = Load("falcon_like.json");
+  const auto tokenizer = GoldenTokenizer("falcon_like.json");
   const std::string text = "ab\xFF\xC3\x28 cd\xE2\x82";
   std::string bytes;
   for (const TokenId id : Encode(*tokenizer, text, {.add_special = false})) {
@@ -132,14 +126,14 @@ TEST_CASE("Bytes that are no UTF-8 are encoded as they are by byte-level tokeniz
 }
 
 TEST_CASE("Bytes that are no UTF-8 are U+FFFD to other tokenizers", "[text][unit]") {
-  const auto tokenizer = Load("spm_bpe.model");
+  const auto tokenizer = GoldenTokenizer("spm_bpe.model");
   const auto ids = Encode(*tokenizer, "the\xFF", {.add_special = false});
   CHECK(ids == Encode(*tokenizer, "the\xEF\xBF\xBD", {.add_special = false}));
   CHECK(tokenizer->Decode(ids, true) == "the\xEF\xBF\xBD");
 }
 
 TEST_CASE("Special tokens in a text are text unless they are asked for", "[text][unit]") {
-  const auto tokenizer = Load("cl100k.json");
+  const auto tokenizer = GoldenTokenizer("cl100k.json");
   const auto bos = tokenizer->Find("<s>");
   REQUIRE(bos == TokenId{1});
   CHECK(Encode(*tokenizer, "<s>", {.add_special = false}) == std::vector<TokenId>{1});
@@ -233,7 +227,7 @@ TEST_CASE("A trie finds exactly the strings that it was made of", "[text][unit]"
 
 TEST_CASE("A word of a megabyte takes no more than n log n", "[text][unit]") {
   const char* name = GENERATE("falcon_like.json", "spm_bpe.model", "unigram.json");
-  const auto tokenizer = Load(name);
+  const auto tokenizer = GoldenTokenizer(name);
   const std::string word(1 << 20, 'e');
   const auto start = std::chrono::steady_clock::now();
   CHECK_FALSE(Encode(*tokenizer, word, {}).empty());
@@ -242,7 +236,7 @@ TEST_CASE("A word of a megabyte takes no more than n log n", "[text][unit]") {
 }
 
 TEST_CASE("Threads that share a tokenizer get the ids that each gets alone", "[text][unit]") {
-  const auto tokenizer = Load("o200k.json");
+  const auto tokenizer = GoldenTokenizer("o200k.json");
   std::vector<std::vector<TokenId>> expected;
   for (uint64_t i = 0; i < 200; ++i) expected.push_back(Encode(*tokenizer, RandomText(i), {}));
   std::vector<int> wrong(4, 0);
