@@ -30,8 +30,9 @@ HttpServerOptions WithKeys() {
   return options;
 }
 
-struct Served {
-  explicit Served(const HttpServerOptions& http_options = {}, GrpcServerOptions options = {})
+struct ServiceWithKeys {
+  explicit ServiceWithKeys(const HttpServerOptions& http_options = {},
+                           GrpcServerOptions options = {})
       : http([](const server::GenerationRequest&) { return std::string("hi"); }, http_options) {
     options.model_id = "test-model";
     auto started = GrpcServer::Start(options, http.http.get(), http.generation.get());
@@ -80,7 +81,7 @@ struct Served {
 };
 
 TEST_CASE("A call comes from its client's address, as over HTTP", "[grpc]") {
-  Served served;
+  ServiceWithKeys served;
   v1::GenerateRequest request;
   request.set_prompt("hello");
   grpc::ClientContext context;
@@ -133,7 +134,7 @@ const std::string kCheck = "/grpc.health.v1.Health/Check";
 const std::string kReflect = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo";
 
 TEST_CASE("Methods need the keys that HTTP asks for", "[grpc]") {
-  Served served(WithKeys());
+  ServiceWithKeys served(WithKeys());
   CHECK(served.Code(kModels, "", "") == grpc::StatusCode::UNAUTHENTICATED);
   CHECK(served.Code(kModels, "", "wrong") == grpc::StatusCode::UNAUTHENTICATED);
   CHECK(served.Code(kModels, "", "secret") == grpc::StatusCode::OK);
@@ -152,7 +153,7 @@ TEST_CASE("Methods need the keys that HTTP asks for", "[grpc]") {
 }
 
 TEST_CASE("A call without a key is refused before its message is read", "[grpc]") {
-  Served served(WithKeys());
+  ServiceWithKeys served(WithKeys());
   RawClient client(served.server->port());
   client.Send(std::string(kHttp2Preface) + Frame(kSettings, 0, 0) +
               Frame(kHeaders, kEndHeaders, 1, CallHeaders("/heddle.v1.Inference/Generate")));
@@ -160,7 +161,7 @@ TEST_CASE("A call without a key is refused before its message is read", "[grpc]"
 }
 
 TEST_CASE("What is no message of the method is INVALID_ARGUMENT", "[grpc]") {
-  Served served;
+  ServiceWithKeys served;
   const grpc::Status status = served.Call("/heddle.v1.Inference/Generate", "\xff\xff\xff", "");
   CHECK(status.error_code() == grpc::StatusCode::INVALID_ARGUMENT);
   CHECK(status.error_message() == "the message is not a valid heddle.v1.GenerateRequest");
@@ -171,7 +172,7 @@ TEST_CASE("What is no message of the method is INVALID_ARGUMENT", "[grpc]") {
 TEST_CASE("Messages that are too large, or compressed, are refused", "[grpc]") {
   GrpcServerOptions options;
   options.max_message_bytes = 100'000;
-  Served served({}, options);
+  ServiceWithKeys served({}, options);
   v1::TokenizeRequest request;
   request.set_prompt(std::string(200'000, 'x'));
   const std::string method = "/heddle.v1.Inference/Tokenize";
@@ -185,7 +186,7 @@ TEST_CASE("Messages that are too large, or compressed, are refused", "[grpc]") {
 }
 
 TEST_CASE("Reflection lists the services and describes what they are made of", "[grpc]") {
-  Served served;
+  ServiceWithKeys served;
   std::string bytes;
   REQUIRE(served.Call(kReflect, ListServices(), "", &bytes).ok());
   ServerReflectionResponse response;
@@ -210,7 +211,7 @@ TEST_CASE("Reflection lists the services and describes what they are made of", "
 TEST_CASE("Health says what is, and when it changes", "[grpc]") {
   using grpc::health::v1::HealthCheckRequest;
   using grpc::health::v1::HealthCheckResponse;
-  Served served;
+  ServiceWithKeys served;
   auto check = [&served](const std::string& service) {
     HealthCheckRequest request;
     request.set_service(service);
@@ -241,7 +242,7 @@ TEST_CASE("Health says what is, and when it changes", "[grpc]") {
 TEST_CASE("Calls beyond the limit are refused", "[grpc]") {
   GrpcServerOptions options;
   options.max_calls = 1;
-  Served served({}, options);
+  ServiceWithKeys served({}, options);
   RawClient watcher(served.server->port());
   watcher.Send(std::string(kHttp2Preface) + Frame(kSettings, 0, 0) +
                Frame(kHeaders, kEndHeaders, 1, CallHeaders("/grpc.health.v1.Health/Watch")) +
@@ -255,7 +256,7 @@ TEST_CASE("Calls beyond the limit are refused", "[grpc]") {
 }
 
 TEST_CASE("A client that takes back call after call is cut off, and others are served", "[grpc]") {
-  Served served;
+  ServiceWithKeys served;
   RawClient client(served.server->port());
   client.Send(std::string(kHttp2Preface) + Frame(kSettings, 0, 0));
   for (uint32_t stream = 1; stream < 4000; stream += 2) {
@@ -272,7 +273,7 @@ TEST_CASE("A client that takes back call after call is cut off, and others are s
 }
 
 TEST_CASE("A stream of answers passes the guard whole", "[grpc]") {
-  Served served;
+  ServiceWithKeys served;
   grpc::ClientContext context;
   v1::GenerateRequest request;
   request.set_prompt(std::string(60'000, 'p'));

@@ -14,8 +14,8 @@
 namespace heddle::test {
 namespace {
 
-struct Served {
-  Served() {
+struct ThrowingService {
+  ThrowingService() {
     server::GrpcServerOptions options;
     options.model_id = "test-model";
     auto started = server::GrpcServer::Start(options, http.http.get(), http.generation.get());
@@ -56,7 +56,7 @@ struct Served {
 };
 
 TEST_CASE("An exception is its call's INTERNAL, and others go on", "[grpc]") {
-  Served served;
+  ThrowingService served;
   const std::string more(server::PreparingExchange::kMaxInlineBytes, 'x');
   for (const std::string& prompt : {std::string("THROW"), "THROW" + more}) {
     const grpc::Status status = served.Tokenize(prompt);

@@ -30,8 +30,8 @@ HttpServerOptions Bounded() {
   return options;
 }
 
-struct Served {
-  Served() {
+struct GatedService {
+  GatedService() {
     http.model.max_context = 1 << 20;
     GrpcServerOptions options;
     options.model_id = "test-model";
@@ -42,7 +42,7 @@ struct Served {
     stub = v1::Inference::NewStub(grpc::CreateChannel("localhost:" + std::to_string(grpc->port()),
                                                       grpc::InsecureChannelCredentials()));
   }
-  ~Served() { codec.OpenAll(); }
+  ~GatedService() { codec.OpenAll(); }
 
   grpc::Status Tokenize(const std::string& prompt, int* count = nullptr) {
     grpc::ClientContext context;
@@ -65,7 +65,7 @@ struct Served {
 };
 
 TEST_CASE("Calls are answered while another call's text is prepared", "[grpc][prepare]") {
-  Served served;
+  GatedService served;
   grpc::ClientContext context;
   v1::GenerateRequest request;
   request.set_prompt(kHeld);
@@ -87,7 +87,7 @@ TEST_CASE("Calls are answered while another call's text is prepared", "[grpc][pr
 
 TEST_CASE("A call that is cancelled while it is prepared never reaches the engine",
           "[grpc][prepare]") {
-  Served served;
+  GatedService served;
   grpc::ClientContext context;
   v1::GenerateRequest request;
   request.set_prompt(kHeld);
@@ -110,7 +110,7 @@ TEST_CASE("A call that is cancelled while it is prepared never reaches the engin
 }
 
 TEST_CASE("Calls beyond the bound are RESOURCE_EXHAUSTED", "[grpc][prepare]") {
-  Served served;
+  GatedService served;
   auto running = std::async(std::launch::async, [&served] { return served.Tokenize(kHeld); });
   REQUIRE(served.codec.text_gate.WaitForReached(1));
   // Two more, for one of which there is room: whichever it is waits, and the other is refused.
@@ -133,7 +133,7 @@ TEST_CASE("Calls beyond the bound are RESOURCE_EXHAUSTED", "[grpc][prepare]") {
 }
 
 TEST_CASE("A gRPC server that stops ends calls that are being prepared", "[grpc][prepare]") {
-  Served served;
+  GatedService served;
   auto running = std::async(std::launch::async, [&served] { return served.Tokenize(kHeld); });
   REQUIRE(served.codec.text_gate.WaitForReached(1));
   served.grpc->Stop(std::chrono::system_clock::now());

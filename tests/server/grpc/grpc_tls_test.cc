@@ -17,8 +17,8 @@ using server::GrpcServer;
 using server::GrpcServerOptions;
 using server::TlsOptions;
 
-struct Served {
-  explicit Served(bool wants_client) {
+struct TlsService {
+  explicit TlsService(bool wants_client) {
     GrpcServerOptions options;
     options.tls = {Put("cert.pem", server.CertPem()), Put("key.pem", server.KeyPem()),
                    wants_client ? Put("clients.pem", clients.CertPem()) : ""};
@@ -64,7 +64,7 @@ struct Served {
 };
 
 TEST_CASE("gRPC over TLS answers who trusts its authority, and nobody without TLS", "[grpc][tls]") {
-  const Served served(/*wants_client=*/false);
+  const TlsService served(/*wants_client=*/false);
   CHECK(served.FirstModel(served.authority, nullptr) == "test-model");
   CHECK(served.FirstModel(MakeAuthority("Another"), nullptr).empty());
   CHECK(served.FirstModel(grpc::InsecureChannelCredentials()).empty());
@@ -72,7 +72,7 @@ TEST_CASE("gRPC over TLS answers who trusts its authority, and nobody without TL
 
 TEST_CASE("gRPC over mutual TLS answers only who shows a certificate of the clients' authority",
           "[grpc][tls]") {
-  const Served served(/*wants_client=*/true);
+  const TlsService served(/*wants_client=*/true);
   const Certified member({.name = "member"}, &served.clients);
   const Certified stranger({.name = "stranger"}, &served.authority);
   CHECK(served.FirstModel(served.authority, nullptr).empty());

@@ -353,9 +353,9 @@ TEST_CASE("Many clients with long and short requests at once are all answered",
   for (std::future<int>& client : clients) CHECK(client.get() == 20);
 }
 
-class Task final : public PrepareTask {
+class GateTask final : public PrepareTask {
  public:
-  explicit Task(Gate* gate, bool is_long = false) : gate_(gate), is_long_(is_long) {}
+  explicit GateTask(Gate* gate, bool is_long = false) : gate_(gate), is_long_(is_long) {}
 
   Next Run(const PrepareTurn& turn) override {
     if (is_long_ && turn.lane() == Lane::kShort) return Next::kAgainInLongLane;
@@ -380,9 +380,9 @@ class Task final : public PrepareTask {
 struct Pool {
   explicit Pool(PreparePool::Options options = {.short_threads = 1, .long_threads = 1})
       : pool(options) {}
-  std::shared_ptr<Task> Put(PrepareTask::Lane lane, Gate* gate, bool is_long = false,
-                            size_t bytes = 1) {
-    auto task = std::make_shared<Task>(gate, is_long);
+  std::shared_ptr<GateTask> Put(PrepareTask::Lane lane, Gate* gate, bool is_long = false,
+                                size_t bytes = 1) {
+    auto task = std::make_shared<GateTask>(gate, is_long);
     task->done.Open();
     task->lost.Open();
     status = pool.Submit(lane, task, bytes);
@@ -393,8 +393,8 @@ struct Pool {
   PreparePool pool;
 };
 
-constexpr auto kShort = PrepareTask::Lane::kShort;
-constexpr auto kLong = PrepareTask::Lane::kLong;
+constexpr auto kShortLane = PrepareTask::Lane::kShort;
+constexpr auto kLongLane = PrepareTask::Lane::kLong;
 
 TEST_CASE("A short task that is long moves to the other lane, and short ones pass it",
           "[prepare][unit]") {
@@ -402,9 +402,9 @@ TEST_CASE("A short task that is long moves to the other lane, and short ones pas
   Gate open;
   open.Open();
   Pool pool;
-  auto slow = pool.Put(kShort, &gate, /*is_long=*/true);
+  auto slow = pool.Put(kShortLane, &gate, /*is_long=*/true);
   REQUIRE(gate.WaitForReached(1));
-  auto quick = pool.Put(kShort, &open);
+  auto quick = pool.Put(kShortLane, &open);
   CHECK(quick->done.WaitForReached(1));
   CHECK(slow->done.reached() == 0);
   gate.Open();
@@ -417,31 +417,31 @@ TEST_CASE("What waits is bounded by number and by bytes; a body alone may be lon
           "[prepare][unit]") {
   Gate gate;
   Pool pool({.short_threads = 1, .long_threads = 1, .max_waiting = 2, .max_waiting_bytes = 10});
-  auto running = pool.Put(kLong, &gate, false, 100);
+  auto running = pool.Put(kLongLane, &gate, false, 100);
   REQUIRE(gate.WaitForReached(1));
-  auto huge = pool.Put(kLong, &gate, false, 100);
+  auto huge = pool.Put(kLongLane, &gate, false, 100);
   CHECK(pool.status.ok());
-  pool.Put(kLong, &gate, false, 1);
+  pool.Put(kLongLane, &gate, false, 1);
   CHECK(absl::IsResourceExhausted(pool.status));
   CHECK(server::RetryAfterSeconds(pool.status).has_value());
   CHECK(pool.pool.waiting() == 1);
   pool.pool.Cancel(huge.get());
   CHECK(pool.pool.waiting() == 0);
-  pool.Put(kLong, &gate, false, 5);
-  pool.Put(kLong, &gate, false, 5);
+  pool.Put(kLongLane, &gate, false, 5);
+  pool.Put(kLongLane, &gate, false, 5);
   CHECK(pool.status.ok());
-  pool.Put(kLong, &gate, false, 0);
+  pool.Put(kLongLane, &gate, false, 0);
   CHECK(absl::IsResourceExhausted(pool.status));
   gate.Open();
   CHECK(running->done.WaitForReached(1));
   pool.pool.Stop();
   CHECK(huge->done.reached() == 0);
-  pool.Put(kLong, &gate);
+  pool.Put(kLongLane, &gate);
   CHECK(absl::IsUnavailable(pool.status));
 }
 
 TEST_CASE("A task for which memory ends is told so, and its thread goes on", "[prepare][unit]") {
-  for (const PrepareTask::Lane lane : {kShort, kLong}) {
+  for (const PrepareTask::Lane lane : {kShortLane, kLongLane}) {
     Gate gate;
     Pool pool;
     auto unlucky = pool.Put(lane, &gate);
@@ -458,7 +458,7 @@ TEST_CASE("What runs cannot be cancelled, and what has ended is not known any mo
           "[prepare][unit]") {
   Gate gate;
   Pool pool;
-  auto task = pool.Put(kShort, &gate);
+  auto task = pool.Put(kShortLane, &gate);
   REQUIRE(gate.WaitForReached(1));
   pool.pool.Cancel(task.get());
   gate.Open();

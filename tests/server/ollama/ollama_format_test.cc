@@ -65,7 +65,7 @@ struct Conversation {
   std::string frames;
 };
 
-std::string Chat(const std::string& members) {
+std::string ChatBody(const std::string& members) {
   return R"({"model":"test-model","messages":[{"role":"user","content":"x"}])" + members + "}";
 }
 
@@ -77,8 +77,8 @@ const std::string kTools =
              {"type":"function","function":{"name":"g","parameters":{"type":"object"}}}])";
 
 TEST_CASE("Lines and the whole answer say the same", "[ollama]") {
-  const Conversation streamed(OllamaShape::kChat, Chat(kTools), kText);
-  const Conversation whole(OllamaShape::kChat, Chat(kTools + R"(,"stream":false)"), kText);
+  const Conversation streamed(OllamaShape::kChat, ChatBody(kTools), kText);
+  const Conversation whole(OllamaShape::kChat, ChatBody(kTools + R"(,"stream":false)"), kText);
   std::string content;
   std::string thinking;
   json calls = json::array();
@@ -130,7 +130,7 @@ TEST_CASE("The last line has the durations in nanoseconds and the counts", "[oll
 }
 
 TEST_CASE("Log-probabilities stand beside their text", "[ollama]") {
-  const Conversation one(OllamaShape::kChat, Chat(R"(,"logprobs":true)"), "ab");
+  const Conversation one(OllamaShape::kChat, ChatBody(R"(,"logprobs":true)"), "ab");
   const std::vector<json> lines = one.Lines();
   CHECK(lines[0]["message"]["content"] == "a");
   CHECK(lines[0]["logprobs"][0]["token"] == "a");
@@ -138,7 +138,7 @@ TEST_CASE("Log-probabilities stand beside their text", "[ollama]") {
 }
 
 TEST_CASE("Errors have one member, before the first line and after it", "[ollama]") {
-  Conversation one(OllamaShape::kChat, Chat(""), "a");
+  Conversation one(OllamaShape::kChat, ChatBody(""), "a");
   server::ApiError error;
   error.message = "it \"broke\"";
   CHECK(json::parse(one.answer->format().ErrorBody(error)) == json{{"error", error.message}});

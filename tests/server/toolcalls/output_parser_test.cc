@@ -78,7 +78,7 @@ Parsed Parse(const OutputSyntax& syntax, const std::string& text, bool natural =
   return run.Finish(natural);
 }
 
-struct Case {
+struct ParsedOutput {
   std::string_view tools;
   std::string_view reasoning;
   std::string text;
@@ -88,7 +88,7 @@ struct Case {
 const std::string kKyoto = "get_weather{\"city\":\"Kyoto\",\"days\":2}";
 const std::string kTime = "get_time{}";
 
-std::vector<Case> Cases() {
+std::vector<ParsedOutput> Cases() {
   const std::string kyoto_json =
       R"({"name": "get_weather", "arguments": {"city": "Kyoto", "days": 2}})";
   return {
@@ -213,7 +213,7 @@ std::vector<Case> Cases() {
 }
 
 TEST_CASE("Every family's calls, reasoning and content are told apart", "[openai]") {
-  for (const Case& c : Cases()) {
+  for (const ParsedOutput& c : Cases()) {
     INFO(c.tools << ": " << c.text);
     Parsed parsed = Parse(Syntax(c.tools, c.reasoning), c.text);
     CHECK(parsed.content == c.expected.content);
@@ -225,7 +225,7 @@ TEST_CASE("Every family's calls, reasoning and content are told apart", "[openai
 
 TEST_CASE("However the text is cut, the pieces are the same", "[openai]") {
   std::mt19937 random(20260101);
-  for (const Case& c : Cases()) {
+  for (const ParsedOutput& c : Cases()) {
     const OutputSyntax syntax = Syntax(c.tools, c.reasoning);
     const Parsed whole = Parse(syntax, c.text);
     for (int round = 0; round < 300; ++round) {
@@ -251,7 +251,7 @@ TEST_CASE("However the text is cut, the pieces are the same", "[openai]") {
 
 TEST_CASE("Cut off anywhere, no half of a call shows, and nothing is said that was not to come",
           "[openai]") {
-  for (const Case& c : Cases()) {
+  for (const ParsedOutput& c : Cases()) {
     for (size_t length = 0; length < c.text.size(); ++length) {
       Parsed parsed = Parse(Syntax(c.tools, c.reasoning), c.text.substr(0, length), false);
       INFO(c.tools << ": " << c.text.substr(0, length));
