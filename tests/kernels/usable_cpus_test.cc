@@ -27,7 +27,7 @@ class Machine {
   }
 
  private:
-  test::TempDir dir_;
+  heddle::test::TempDir dir_;
 };
 
 TEST_CASE("A core that shows as two CPUs is one core", "[kernels][unit]") {
