@@ -115,8 +115,8 @@ TEST_CASE("Preempted workers compute the same rows again", "[scheduler][unit]") 
 }
 
 // A client that is ahead, or has many places, gives one to a client that has none, but not its last
-// one: workers are one, and would otherwise take their places from each other for ever.
-TEST_CASE("Workers of two clients that have no room beside each other take turns as wholes",
+// one: all workers of a request are one.
+TEST_CASE("Workers of clients that have no room beside each other run one after the other",
           "[scheduler][unit]") {
   SchedulerOptions options = Options(200);
   options.max_step_seqs = 4;
