@@ -33,6 +33,11 @@ constexpr int kMaxPrefetching = 8;
 // page.
 constexpr int32_t kReservedTokens = 1 << 16;
 
+StepCost CostOfPrompt(const RequestState& request) {
+  const int64_t rows = request.num_prompt();
+  return {.rows = rows, .attended = rows * (rows + 1) / 2};
+}
+
 // Reserves the answer's memory at admission, so that no step allocates for an answer that grows.
 void ReserveAnswer(RequestState* request, const SchedulerLimits& limits) {
   const SchedulerOptions& options = limits.options;
@@ -83,12 +88,14 @@ void Admission::Add(RequestState* request, int64_t now_us) {
   waiting_.Insert(carrier, now_us);
   if (request->request.adapter.id != engine::AdapterId{}) ++num_with_adapter_;
   ++num_unstarted_;
-  unstarted_tokens_ += request->num_prompt();
+  unstarted_ += CostOfPrompt(*request);
 }
 
 void Admission::CountStarted(const RequestState& request) {
   --num_unstarted_;
-  unstarted_tokens_ -= request.num_prompt();
+  const StepCost prompt = CostOfPrompt(request);
+  unstarted_.rows -= prompt.rows;
+  unstarted_.attended -= prompt.attended;
 }
 
 void Admission::Leave(const RequestState& request) {
@@ -398,7 +405,7 @@ void Admission::Resume(RequestState* request, int64_t now_us) {
   parts_.shares.Resume(request->flow);
   if (!request->started) {
     ++num_unstarted_;
-    unstarted_tokens_ += request->num_prompt();
+    unstarted_ += CostOfPrompt(*request);
   }
   for (Sequence& branch : request->branches) {
     if (branch.phase != Phase::kParked) continue;

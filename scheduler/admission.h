@@ -19,6 +19,7 @@
 #include "absl/status/status.h"
 #include "scheduler/call_holds.h"
 #include "scheduler/call_order.h"
+#include "scheduler/cost_model.h"
 #include "scheduler/planned_step.h"
 #include "scheduler/policy.h"
 #include "scheduler/scheduler_parts.h"
@@ -80,7 +81,8 @@ class Admission {
   bool tells_clients_apart() const;
   int32_t num_parked() const { return num_parked_; }
   int32_t num_unstarted() const { return num_unstarted_; }
-  int64_t unstarted_tokens() const { return unstarted_tokens_; }
+  // What reading their prompts takes, with nothing found in the prefix cache.
+  const StepCost& unstarted() const { return unstarted_; }
   // Requests that will join the running ones soon; 0 if the next one does not fit beside them.
   int64_t num_joining() const { return blocked_ == SequenceId{} ? num_unstarted_ : 0; }
   // INTERNAL unless those that are parked are the ones that would wait if they were not paused.
@@ -130,7 +132,7 @@ class Admission {
   int32_t num_parked_ = 0;
   int32_t num_unstarted_ = 0;
   int32_t num_with_adapter_ = 0;
-  int64_t unstarted_tokens_ = 0;  // prompt tokens of those requests
+  StepCost unstarted_;  // of the prompts of those requests
 };
 
 }  // namespace heddle::scheduler

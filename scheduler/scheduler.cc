@@ -467,7 +467,7 @@ SchedulerStats Scheduler::stats() const {
   stats.running_sequences = static_cast<int32_t>(running_.size()) - num_paused;
   stats.paused_sequences = num_paused + admission_.num_parked();
   stats.waiting_requests = admission_.num_unstarted();
-  stats.waiting_tokens = admission_.unstarted_tokens();
+  stats.waiting_tokens = admission_.unstarted().rows;
   stats.live_requests = static_cast<int32_t>(requests_.size());
   stats.pages_used = pool_.num_used();
   stats.pages_cached = pool_.num_evictable();

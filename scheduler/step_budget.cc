@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "scheduler/pipeline.h"
 #include "scheduler/token_budget.h"
 
 namespace heddle::scheduler {
@@ -47,6 +48,22 @@ int32_t StepBudget::PromptRows(const PlannedStep& step, const RunningSet& runnin
   }
   const int32_t fitting = cost_model_.RowsWithin(target_us, base, context);
   return std::min(room, std::max(fitting, kMinChunkTokens));
+}
+
+// Steps are timed from one to the next, so that the model's times are those of the slowest stage,
+// or of the link if that is slower.
+int32_t StepBudget::ChunkRows(const StepCost& prompts, int64_t context) const {
+  // Small ones: the first prompt waits for its longest chunk in every stage.
+  if (!cost_model_.is_ready()) return kLeastPipelineRows;
+  const int32_t stages = options_.pipeline_stages;
+  const double rows_us = cost_model_.AddedUs(prompts);
+  if (rows_us <= 0) return PipelineRows(prompts.rows, stages);
+  // A chunk's step has a sequence at least, and the model cannot tell the cost of one from the
+  // cost of a step while all steps are like that.
+  const StepCost no_rows{.sequences = 1};
+  const double step_us = cost_model_.PredictUs(no_rows);
+  const double chunk_us = rows_us / PipelineChunks(rows_us, step_us, stages);
+  return std::max(kLeastPipelineRows, cost_model_.RowsWithin(chunk_us + step_us, no_rows, context));
 }
 
 double StepBudget::PageUs(int32_t depth) const {

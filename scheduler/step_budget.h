@@ -27,6 +27,11 @@ class StepBudget {
   int32_t PromptRows(const PlannedStep& step, const RunningSet& running,
                      int64_t expected_streams) const;
 
+  // The prompt rows of a pipeline's step (pipeline.h): of chunks that take equally long, the next
+  // one of a prompt with `context` positions. `prompts`: what the prompts that are being read or
+  // wait cost, rows that are done included.
+  int32_t ChunkRows(const StepCost& prompts, int64_t context) const;
+
   // The time to compute the depth-th page of a prefix (from 0); 1 for every page while it is
   // unknown.
   double PageUs(int32_t depth) const;

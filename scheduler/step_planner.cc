@@ -150,14 +150,18 @@ int32_t StepPlanner::PromptBudget(int64_t streams) {
   const int32_t budget = parts_.budget.PromptRows(step_, parts_.running, streams);
   const int32_t stages = parts_.limits.options.pipeline_stages;
   if (stages == 1) return budget;
-  int64_t rows = admission_.unstarted_tokens();
+  StepCost prompts = admission_.unstarted();
   for (const Sequence* prompt : step_.prompts) {
     // A grammar may have forced several tokens behind a prompt that is read.
     const int32_t end = std::max(prompt->request->num_prompt(), prompt->num_recompute);
     const bool is_read = prompt->num_computed() >= end;
-    rows += is_read ? prompt->num_remaining() : prompt->num_tokens() - prompt->num_found;
+    const int64_t first = is_read ? prompt->num_computed() : prompt->num_found;
+    const int64_t tokens = prompt->num_tokens();
+    prompts.rows += tokens - first;
+    prompts.attended += (tokens * (tokens + 1) - first * (first + 1)) / 2;
   }
-  return std::min(budget, PipelineRows(rows, stages));
+  const int64_t context = step_.prompts.empty() ? 0 : step_.prompts.front()->num_computed();
+  return std::min(budget, parts_.budget.ChunkRows(prompts, context));
 }
 
 // Chooses which pages of adapters this step loads, and leaves out the sequences that wait for more.
