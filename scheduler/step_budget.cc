@@ -12,8 +12,10 @@ namespace {
 // The floor of kAutomaticTarget.
 constexpr double kAutomaticFloorUs = 20'000;
 constexpr double kAutomaticFactor = 2;
-// Prompt rows beside streams while nothing is known of the machine: eight steps at most.
-constexpr int32_t kFirstChunkTokens = 4 * kMinChunkTokens;
+// Prompt rows beside streams while nothing is known of the machine: eight steps at most. A machine
+// that is bound by arithmetic computes about as many rows in its later steps, for 16 streams; 64
+// made the first tokens of a server come up to twice as late as later ones.
+constexpr int32_t kFirstChunkTokens = 2 * kMinChunkTokens;
 // Weight of the newest answer in the running mean of answer lengths: the last few dozen count.
 constexpr double kAnswerWeight = 1.0 / 32;
 // Weight of the newest step's swaps in the running mean of the time per page.

@@ -219,7 +219,7 @@ TEST_CASE("While nothing is known of the machine, chunks beside streams are smal
   rig.Step();
   rig.Add(MakeRequest(2000, 4, 1));
   rig.Step();
-  CHECK(rig.plan.token_ids.size() == 1 + 64);
+  CHECK(rig.plan.token_ids.size() == 1 + 32);
 }
 
 }  // namespace
