@@ -156,9 +156,9 @@ NameMap MakeNames(const NameMap& pattern, std::string_view prefix, const ModelSp
                 &layer.input_gate, &layer.input_out, &layer.input_post_norm});
   const AltUpSpec& altup = spec.altup;
   clear_unless(altup.count > 1, {&names.altup_in, &names.altup_out});
+  // Checkpoints hold the scale even where it is not applied (!altup.scaled).
   clear_unless(altup.count > 0, {&layer.altup_router_norm, &layer.altup_router,
-                                 &layer.altup_predict, &layer.altup_correct});
-  clear_unless(altup.scaled, {&layer.altup_scale});
+                                 &layer.altup_predict, &layer.altup_correct, &layer.altup_scale});
   clear_unless(first.laurel_rank > 0, {&layer.laurel_in, &layer.laurel_out, &layer.laurel_norm});
   clear_unless(spec.embedding_norm, {&names.embed_norm, &names.embed_norm_bias});
   clear_unless(spec.final_norm, {&names.final_norm, &names.final_norm_bias});

@@ -160,7 +160,8 @@ GEMMA3N = dict(
     altup_num_inputs=4, altup_active_idx=0, altup_correct_scale=True, altup_coef_clip=120.0,
     rope_parameters=dict(full_attention=dict(rope_type="default", rope_theta=100000.0),
                          sliding_attention=dict(rope_type="default", rope_theta=5000.0)))
-# The text of a model that reads images, with the keys of published models and another active stream.
+# The text of a model that reads images, with the keys of published models, another active stream
+# and a scale of corrections that is stored but not applied.
 GEMMA3N_IMAGES = dict(
     architectures=["Gemma3nForConditionalGeneration"], model_type="gemma3n", boi_token_id=255999,
     eos_token_id=[2, 3], vision_config=dict(model_type="gemma3n_vision"),
@@ -170,7 +171,7 @@ GEMMA3N_IMAGES = dict(
             "architectures", "rope_parameters", "layer_types", "activation_sparsity_pattern",
             "tie_word_embeddings", "final_logit_softcapping", "hidden_activation")},
         "intermediate_size": 96, "num_kv_shared_layers": 1, "altup_num_inputs": 3,
-        "altup_active_idx": 1, "altup_lr_multiplier": 1.0,
+        "altup_active_idx": 1, "altup_lr_multiplier": 1.0, "altup_correct_scale": False,
         "query_pre_attn_scalar": 24, "rope_theta": 200000.0, "rope_local_base_freq": 3000.0,
         "rope_scaling": None})
 # As the published models say it, which leave most of the text's sizes to the class's defaults.
