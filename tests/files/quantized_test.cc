@@ -396,7 +396,8 @@ TEST_CASE("Offsets of gemv_fast have two names", "[files][unit]") {
   WriteFolder(dir, golden.at("quantization_config"), tensors);
   auto checkpoint = OpenCheckpoint(dir.path());
   REQUIRE(checkpoint.ok());
-  CHECK(test::HashOf(Decode(*checkpoint->Find("m.weight"), 8)) == golden.at("hash").get<std::string>());
+  CHECK(test::HashOf(Decode(*checkpoint->Find("m.weight"), 8)) ==
+        golden.at("hash").get<std::string>());
 }
 
 TEST_CASE("Options beside config.json are read where it has none", "[files][unit]") {

@@ -15,7 +15,8 @@ WeightLayout LayoutOf(DType dtype);
 // The narrowest integer layout that holds both; kF32 if only floats do.
 WeightLayout Join(WeightLayout a, WeightLayout b);
 
-// For kTable4: writes the numbers of `dtype` (kIQ4_NL, kIQ4_XS, kIQ3XXS, kIQ3S, kMXFP4, kNF4 or kFP4) to `weight`.
+// For kTable4: writes the numbers of `dtype` (kIQ4_NL, kIQ4_XS, kIQ3XXS, kIQ3S, kMXFP4, kNF4 or
+// kFP4) to `weight`.
 void SetTable(DType dtype, DeviceWeight* weight);
 
 // The layout with one scale per row for matrices of layout `layout`; nullopt if there is none.
