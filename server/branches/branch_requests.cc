@@ -12,6 +12,7 @@
 #include "server/openai/request_parts.h"
 #include "server/openai/scheduling.h"
 #include "server/request/api_error.h"
+#include "server/request/json_input.h"
 
 namespace heddle::server {
 namespace {
@@ -202,7 +203,7 @@ absl::StatusOr<std::vector<std::vector<TokenId>>> ReadWorkers(
 bool NamesLength(const Json& body) {
   return std::any_of(std::begin(kLengths), std::end(kLengths), [&body](const char* name) {
     const auto found = body.find(name);
-    return found != body.end() && found->is_number_integer() && found->get<int64_t>() > 0;
+    return found != body.end() && IntegerOf(*found).value_or(0) > 0;
   });
 }
 
