@@ -81,7 +81,7 @@ class Admission {
   bool tells_clients_apart() const;
   int32_t num_parked() const { return num_parked_; }
   int32_t num_unstarted() const { return num_unstarted_; }
-  // What reading their prompts takes, with nothing found in the prefix cache.
+  // The cost of reading their prompts, with nothing found in the prefix cache.
   const StepCost& unstarted() const { return unstarted_; }
   // Requests that will join the running ones soon; 0 if the next one does not fit beside them.
   int64_t num_joining() const { return blocked_ == SequenceId{} ? num_unstarted_ : 0; }

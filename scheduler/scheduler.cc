@@ -342,7 +342,7 @@ void Scheduler::Expect() {
       const bool goes_on = owner->phase == Phase::kRunning && !limits_.IsFull(*owner, 1) &&
                            flight.samples[s].num_rows == 1;
       if (!goes_on || flight.samples[s].position != owner->num_tokens()) continue;
-      // What a worker draws decides what the others see.
+      // A worker's token decides what the others see.
       if (limits_.options.pipeline_stages > 1 || owner->request->has_workers()) {
         owner->is_awaited = true;
         continue;

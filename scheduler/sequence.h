@@ -56,7 +56,7 @@ struct Sequence {
   int32_t adapter_slot = -1;     // of its adapter; -1: the base model, or waits for its adapter
   int64_t adapter_since_us = 0;  // since when it uses it
   std::vector<TokenId> generated;
-  // Of a worker (workers.h): while its request is not forked, what it has behind the prompt, which
+  // Workers only (workers.h): while the request is not forked, what it has behind the prompt, which
   // is in `generated` otherwise; how much of that it was given; and whether its answer has ended,
   // though others still see it.
   std::vector<TokenId> block;

@@ -1,5 +1,5 @@
-// What both directions of a step plan's message (plan_codec.h) know: its flags, and how they find
-// what the message leaves out.
+// The parts of a step plan's message (plan_codec.h) that encoder and decoder share: its flags, and
+// how they find what the message leaves out.
 //
 // Thread-safety: none.
 #pragma once

@@ -1,4 +1,4 @@
-// What ops cost, to decide how many threads to wake: approximate nanoseconds.
+// Costs of ops in approximate nanoseconds, to decide how many threads to wake.
 #pragma once
 
 namespace heddle::kernels::cpu {

@@ -165,7 +165,7 @@ absl::StatusOr<BranchInfo> AddRoot(const NewFields& body, const RequestContext& 
   return access.table->AddRoot(access.tenant, std::move(root), access.now);
 }
 
-// What each of the workers begins with; none if the field is missing.
+// The tokens with which each of the workers begins; none if the field is missing.
 absl::StatusOr<std::vector<std::vector<TokenId>>> ReadWorkers(
     const RequestFields<fields::kContinueBranch>& body, const BranchTable::Source& source,
     const RequestContext& context, const BranchAccess& access) {

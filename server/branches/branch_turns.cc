@@ -72,13 +72,9 @@ absl::StatusOr<std::unique_ptr<BranchTurns>> BranchTurns::Work(BranchTable* tabl
     status = forked.status();
     if (!status.ok()) break;
     const std::string& branch = turns->made_.emplace_back(forked->front().id);
-    const absl::StatusOr<int64_t> most =
-        table->Begin(owner, branch, prompt_tokens + static_cast<int64_t>(begin.size()), {},
-                     generation.max_tokens, now);
-    status = most.status();
+    const auto num_tokens = prompt_tokens + static_cast<int64_t>(begin.size());
+    status = turns->Begin(owner, branch, num_tokens, generation.max_tokens, now, &granted);
     if (!status.ok()) break;
-    granted = std::min(granted, *most);
-    turns->Add(branch);
   }
   if (!status.ok()) {
     turns->Abort();
@@ -114,12 +110,7 @@ absl::StatusOr<std::unique_ptr<BranchTurns>> BranchTurns::Keep(BranchTable* tabl
   int64_t granted = generation.max_tokens;
   for (const std::string& branch : order.ids) {
     if (!status.ok()) break;
-    const absl::StatusOr<int64_t> most =
-        table->Begin(owner, branch, prompt_tokens, {}, generation.max_tokens, now);
-    status = most.status();
-    if (!status.ok()) break;
-    granted = std::min(granted, *most);
-    turns->Add(branch);
+    status = turns->Begin(owner, branch, prompt_tokens, generation.max_tokens, now, &granted);
   }
   if (!status.ok()) {
     turns->Abort();
@@ -136,6 +127,15 @@ BranchTurns::~BranchTurns() {
   for (size_t i = 0; i < ids_.size(); ++i) {
     if (!ended_[i]) table_.End(ids_[i], "cancelled", /*drops_last=*/false);
   }
+}
+
+absl::Status BranchTurns::Begin(uint64_t owner, const std::string& id, int64_t num_tokens,
+                                int64_t max_tokens, int64_t now, int64_t* granted) {
+  HEDDLE_ASSIGN_OR_RETURN(const int64_t most,
+                          table_.Begin(owner, id, num_tokens, {}, max_tokens, now));
+  *granted = std::min(*granted, most);
+  Add(id);
+  return absl::OkStatus();
 }
 
 void BranchTurns::Add(const std::string& id) {

@@ -58,6 +58,10 @@ class BranchTurns {
  private:
   BranchTurns(BranchTable* table, const ApiRequest& request);
 
+  // Begins the next choice's turn in a branch of `num_tokens` tokens; lowers `granted` to what the
+  // branch may draw.
+  absl::Status Begin(uint64_t owner, const std::string& id, int64_t num_tokens, int64_t max_tokens,
+                     int64_t now, int64_t* granted);
   void Add(const std::string& id);
 
   BranchTable& table_;

@@ -17,7 +17,7 @@ import make_model_goldens as goldens
 
 MODELS = ["llama", "qwen3", "mistral_window", "llama_yarn_rope"]
 PROMPT = 13
-# What the workers' blocks begin with, and how many tokens each draws.
+# The tokens with which the workers' blocks begin, and how many each draws.
 GROUPS = [((3, 1), 12), ((1, 4, 2), 9)]
 
 

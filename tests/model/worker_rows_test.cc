@@ -12,6 +12,7 @@
 #include "engine/model/load.h"
 #include "nlohmann/json.hpp"
 #include "scheduler/scheduler.h"
+#include "server/loop/engine_loop_options.h"
 #include "tests/support/goldens.h"
 #include "tests/support/stepped_load.h"
 #include "tests/support/synthetic_model.h"
@@ -46,18 +47,12 @@ std::unique_ptr<engine::LocalExecutor> Load(const std::string& name,
   return std::move(model->executor);
 }
 
+// The server's, on a plan at a time.
 SchedulerOptions OptionsFor(const engine::ExecutorLimits& limits) {
-  return {.num_pages = limits.num_pages,
-          .page_tokens = limits.page_tokens,
-          .max_context = limits.max_context,
-          .windows = limits.windows,
-          .window_grain = limits.window_grain,
-          .layers_have_windows = limits.layers_have_windows,
-          .reads_pieces = limits.reads_pieces,
-          .turns_queries = limits.turns_queries,
-          .max_step_tokens = limits.max_batch_tokens,
-          .max_step_seqs = 16,
-          .max_in_flight = 1};
+  SchedulerOptions options = server::SchedulerOptionsFor(limits, {});
+  options.max_step_seqs = 16;
+  options.max_in_flight = 1;
+  return options;
 }
 
 GenerationRequest Workers(const json& group) {

@@ -102,7 +102,7 @@ TEST_CASE("A group keeps those that have drawn longest ago", "[scheduler][unit]"
   CHECK(decodes.size() == 2);
 }
 
-// What a step takes on a machine whose rows attend to their contexts at a price.
+// Microseconds of a step on a machine whose rows attend to their contexts at a price.
 int64_t StepUs(const engine::StepPlan& plan) {
   int64_t us = 2000;
   for (const engine::SequenceSlice& slice : plan.sequences) {

@@ -108,7 +108,8 @@ void ReadIq3S(const uint8_t* b, Parts* out) {
   }
 }
 
-// What is added to all columns of a row takes the place of signs: an eighth, or minus an eighth.
+// IQ1 has no signs. The number that is added to all columns of a row takes their place: an eighth,
+// or minus an eighth.
 void PutIq1Row(int row, bool is_minus, uint8_t* codes) {
   PutRow<2>(kGridIq1[row], 8, is_minus ? 0xff : 0, codes);
 }

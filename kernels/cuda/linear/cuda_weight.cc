@@ -51,10 +51,15 @@ WeightLayout LayoutFor(DType dtype, DType activations) {
   return is_float ? WeightLayout::kBF16 : LayoutOf(dtype);
 }
 
-// Sources in kTable4 must agree on the table.
-bool SameTable(DType a, DType b) {
-  const std::optional<BlockFormat> first = BlockFormatOf(a), second = BlockFormatOf(b);
-  return first && second && Traits(*first).values == Traits(*second).values;
+// Whether all sources have codes of the same table: only then can they share kTable4.
+bool SameTable(std::span<const WeightSource> sources) {
+  const auto values = [](const WeightSource& source) -> std::optional<CodeValues> {
+    const std::optional<BlockFormat> format = BlockFormatOf(source.dtype);
+    return format ? std::optional(Traits(*format).values) : std::nullopt;
+  };
+  return std::all_of(sources.begin(), sources.end(), [&](const WeightSource& source) {
+    return values(source) == values(sources[0]);
+  });
 }
 
 // Calls fn(begin, end) in parallel for parts of [0, count): packing 8-bit and 4-bit rows costs
@@ -203,13 +208,18 @@ absl::Status Upload(Runtime& runtime, std::span<const WeightSource> sources,
 
 WeightLayout LayoutOf(std::span<const WeightSource> sources, DType activations) {
   const WeightLayout floats = activations == DType::kF32 ? WeightLayout::kF32 : WeightLayout::kBF16;
-  WeightLayout layout = LayoutFor(sources[0].dtype, activations);
+  const bool same_table = SameTable(sources);
+  // Tables of integers meet others as the integers that they are.
+  const auto own = [&](const WeightSource& source) {
+    const WeightLayout layout = LayoutFor(source.dtype, activations);
+    const bool keeps = layout != WeightLayout::kTable4 || same_table;
+    return keeps ? layout : LayoutOfIntegers(source.dtype);
+  };
+  WeightLayout layout = own(sources[0]);
   for (const WeightSource& source : sources) {
     if (!source.column_order.empty()) return floats;
-    const WeightLayout own = LayoutFor(source.dtype, activations);
-    layout = Join(layout, own);
+    layout = Join(layout, own(source));
     if (layout == WeightLayout::kF32) return floats;
-    if (own == WeightLayout::kTable4 && !SameTable(source.dtype, sources[0].dtype)) return floats;
   }
   return layout;
 }

@@ -229,6 +229,12 @@ WeightLayout LayoutOf(DType dtype) {
   return offset ? WeightLayout::kInt8Offset : WeightLayout::kInt8;
 }
 
+WeightLayout LayoutOfIntegers(DType dtype) {
+  const std::optional<BlockFormat> format = BlockFormatOf(dtype);
+  const bool is_integer = format.has_value() && IntTable(Traits(*format).values) != nullptr;
+  return is_integer ? WeightLayout::kInt8 : WeightLayout::kF32;
+}
+
 WeightLayout Join(WeightLayout a, WeightLayout b) {
   if (a == b) return a;
   if (!IsInteger(a) || !IsInteger(b)) return WeightLayout::kF32;

@@ -12,6 +12,10 @@ namespace heddle::kernels::cuda {
 // The layout that keeps a lone matrix of `dtype`; kF32 for F32.
 WeightLayout LayoutOf(DType dtype);
 
+// The layout of a format in kTable4 as the integers that its codes stand for, beside sources with
+// other tables or none; kF32 if they stand for other numbers (NF4, FP4).
+WeightLayout LayoutOfIntegers(DType dtype);
+
 // The narrowest integer layout that holds both; kF32 if only floats do.
 WeightLayout Join(WeightLayout a, WeightLayout b);
 
@@ -39,9 +43,9 @@ bool HasScalesOf(const WeightSource& source, const uint8_t* row, const uint8_t* 
 void PackTileScales(const WeightSource& source, const uint8_t* row, float* to);
 
 // Packs one row, given by SourceRows, into `data` [row_bytes], `scales` [scales_stride], both
-// zeroed before, and `factor`. REQUIRES: the layout is LayoutOf(source.dtype), a Join of it, its
-// PerRowLayout if HasOneScale, its TiledLayout if HasScalesOf, kBF16 or kF32. PackTileScales packs
-// the scales of tiles.
+// zeroed before, and `factor`. REQUIRES: the layout is LayoutOf or LayoutOfIntegers(source.dtype),
+// a Join of it, its PerRowLayout if HasOneScale, its TiledLayout if HasScalesOf, kBF16 or kF32.
+// PackTileScales packs the scales of tiles.
 void PackRow(const WeightSource& source, const uint8_t* from, const DeviceWeight& layout,
              uint8_t* data, uint16_t* scales, float* factor);
 

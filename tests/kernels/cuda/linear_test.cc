@@ -300,7 +300,13 @@ TEST_CASE("Stacked formats meet in the narrowest layout that holds them all", "[
   CHECK(layout({DType::kQ8_0, DType::kQ4_0}) == WeightLayout::kInt8);
   CHECK(layout({DType::kQ8_0, DType::kQ5_1}) == WeightLayout::kInt8Offset);
   CHECK(layout({DType::kIQ4_NL, DType::kIQ4_XS}) == WeightLayout::kTable4);
-  CHECK(layout({DType::kIQ4_NL, DType::kMXFP4}) == WeightLayout::kBF16);
+  CHECK(layout({DType::kIQ3S, DType::kIQ3S}) == WeightLayout::kTable4);
+  CHECK(layout({DType::kIQ4_NL, DType::kMXFP4}) == WeightLayout::kInt8);
+  CHECK(layout({DType::kIQ3S, DType::kIQ4_XS, DType::kQ4_K}) == WeightLayout::kInt8Offset);
+  CHECK(layout({DType::kQ6_K, DType::kIQ3XXS}) == WeightLayout::kInt8Fine);
+  CHECK(layout({DType::kIQ2, DType::kIQ3XXS}) == WeightLayout::kInt8Fine);
+  CHECK(layout({DType::kNF4, DType::kIQ4_NL}) == WeightLayout::kBF16);
+  CHECK(layout({DType::kNF4, DType::kQ4_0}) == WeightLayout::kBF16);
   CHECK(layout({DType::kF32, DType::kQ4_0}) == WeightLayout::kBF16);
   CHECK(layout({DType::kF16, DType::kF32}) == WeightLayout::kBF16);
 }
@@ -309,6 +315,8 @@ TEST_CASE("Stacks of mixed formats multiply as their sources do", "[cuda]") {
   Random random(12);
   for (auto [first, second] : {std::pair{DType::kQ4_K, DType::kQ6_K},
                                {DType::kQ4_0, DType::kQ4_K},
+                               {DType::kIQ3S, DType::kIQ4_XS},
+                               {DType::kIQ3XXS, DType::kQ6_K},
                                {DType::kQ8_0, DType::kQ5_1}}) {
     const TestWeight weights[] = {MakeWeight(random, first, 20, 512),
                                   MakeWeight(random, second, 13, 512)};
