@@ -12,6 +12,7 @@
 #include <ctime>
 #include <map>
 #include <memory>
+#include <numeric>
 #include <random>
 #include <string>
 #include <vector>
@@ -21,6 +22,7 @@
 #include "kernels/cpu/thread_pool.h"
 #include "kernels/cpu/usable_cpus.h"
 #include "kernels/device.h"
+#include "tests/kernels/batch_edits.h"
 #include "tests/kernels/testing.h"
 
 namespace heddle::kernels {
@@ -170,8 +172,9 @@ void BenchLinear(State& state, DType dtype, int64_t rows, int64_t cols, bool gat
 // Blocks of TinyLlama's 22 layers in a page, keys and values.
 constexpr int64_t kStride = 44;
 
-// TinyLlama's heads: 32 query heads, 4 KV heads, 64 dimensions.
-void BenchAttention(State& state, DType dtype, int32_t n_heads, int32_t n_kv_heads) {
+// TinyLlama's heads: 32 query heads, 4 KV heads, 64 dimensions. `trees`: the rows of a sequence are
+// a tree of drafts.
+void BenchAttention(State& state, DType dtype, int32_t n_heads, int32_t n_kv_heads, bool trees) {
   constexpr int32_t kDim = 64;
   auto seqs = static_cast<int32_t>(state.range(0));
   auto rows = static_cast<int32_t>(state.range(1));
@@ -181,6 +184,10 @@ void BenchAttention(State& state, DType dtype, int32_t n_heads, int32_t n_kv_hea
   spec.sequences.assign(static_cast<size_t>(seqs), {rows, context});
   spec.page_tokens = page_tokens;
   TestBatch batch(spec);
+  Random random(1);
+  std::vector<int32_t> sequences(trees ? static_cast<size_t>(seqs) : 0);
+  std::iota(sequences.begin(), sequences.end(), 0);
+  test::GrowTrees(random, sequences, &batch);
   TestCache cache(dtype, batch.num_pages, page_tokens, n_kv_heads, kDim, /*seed=*/2);
   // In memory as the engine has it, which may be huge pages: between a page's block and the next
   // page's lie those of other layers.
@@ -198,7 +205,6 @@ void BenchAttention(State& state, DType dtype, int32_t n_heads, int32_t n_kv_hea
   cache.view.page_stride = stride;
   cache.view.keys = storage[0]->data();
   cache.view.values = storage[1]->data();
-  Random random(1);
   Matrix q = Matrix::RandomOf(random, int64_t{seqs} * rows, int64_t{n_heads} * kDim);
   Matrix out(int64_t{seqs} * rows, int64_t{n_heads} * kDim);
   if (!TheBench().device->Plan(batch.view()).ok()) std::exit(1);
@@ -361,20 +367,28 @@ void RegisterAll() {
     for (auto [heads, kv_heads] : {std::pair(32, 4), std::pair(32, 8), std::pair(32, 32)}) {
       std::string name = "attention/" + std::string(type_name) + "/" + std::to_string(heads) + "_" +
                          std::to_string(kv_heads);
-      Finish(benchmark::RegisterBenchmark(name.c_str(), BenchAttention, dtype, heads, kv_heads)
-                 ->ArgNames({"seqs", "rows", "context", "page", "stride"})
-                 ->Args({1, 1, 2048, 16, 1})
-                 ->Args({1, 1, 2048, 16, kStride})
-                 ->Args({16, 1, 2048, 16, 1})
-                 ->Args({16, 1, 2048, 16, kStride})
-                 ->Args({16, 1, 2048, 64, kStride})
-                 ->Args({1, 512, 512, 16, kStride})
-                 ->Args({1, 1, 1024, 16, 1})
-                 ->Args({1, 1, 8192, 16, 1})
-                 ->Args({1, 1, 32768, 16, 1})
-                 ->Args({1, 512, 1024, 16, 1})
-                 ->Args({1, 512, 8192, 16, 1})
-                 ->Args({1, 512, 32768, 16, 1}));
+      Finish(
+          benchmark::RegisterBenchmark(name.c_str(), BenchAttention, dtype, heads, kv_heads, false)
+              ->ArgNames({"seqs", "rows", "context", "page", "stride"})
+              ->Args({1, 1, 2048, 16, 1})
+              ->Args({1, 1, 2048, 16, kStride})
+              ->Args({16, 1, 2048, 16, 1})
+              ->Args({16, 1, 2048, 16, kStride})
+              ->Args({16, 1, 2048, 64, kStride})
+              ->Args({1, 512, 512, 16, kStride})
+              ->Args({1, 1, 1024, 16, 1})
+              ->Args({1, 1, 8192, 16, 1})
+              ->Args({1, 1, 32768, 16, 1})
+              ->Args({1, 512, 1024, 16, 1})
+              ->Args({1, 512, 8192, 16, 1})
+              ->Args({1, 512, 32768, 16, 1}));
+      for (const bool trees : {false, true}) {
+        const std::string of_64 = (trees ? "tree/" : "rows/") + name;
+        Finish(benchmark::RegisterBenchmark(of_64.c_str(), BenchAttention, dtype, heads, kv_heads,
+                                            trees)
+                   ->ArgNames({"seqs", "rows", "context", "page", "stride"})
+                   ->Args({1, 64, 1088, 16, 1}));
+      }
     }
   }
   Finish(benchmark::RegisterBenchmark("fork_join", BenchForkJoin));
