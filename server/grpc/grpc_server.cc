@@ -27,6 +27,8 @@ constexpr int kMaxAgeMs = 3'600'000;
 constexpr int kMaxMetadataBytes = 16 << 10;
 // Bytes of a message that a client may send before its call has been accepted.
 constexpr int kWindowBytes = 32 << 10;
+// For the last messages of ended calls, from gRPC's end of a connection to a client that reads.
+constexpr std::chrono::seconds kFarewell(2);
 
 class RefusedCall final : public grpc::ServerGenericBidiReactor {
  public:
@@ -228,6 +230,8 @@ void GrpcServer::Stop(std::chrono::system_clock::time_point deadline) {
   // The workers run until the last call has ended, because they end the cancelled ones.
   state_->server->Shutdown(deadline);
   for (const std::unique_ptr<CallWorker>& worker : state_->context.workers) worker->Stop();
+  // gRPC has written the calls' ends and closed; the connections still pass them on.
+  state_->transport->Drain(Clock::now() + kFarewell);
   state_->transport->Stop();
 }
 

@@ -19,6 +19,7 @@ constexpr size_t kReceiveBytes = size_t{16} << 10;
 constexpr size_t kFirstReceiveBytes = 512;
 // The kernel's buffer in each direction between us and gRPC; it doubles it for its own use.
 constexpr int kPairBytes = 32 << 10;
+constexpr auto kLingerTime = std::chrono::seconds(2);
 
 }  // namespace
 
@@ -67,6 +68,12 @@ void GuardedConnection::Begin() {
   });
 }
 
+void GuardedConnection::Drain() {
+  Guarded([&] {
+    if (!connected_) Close();
+  });
+}
+
 void GuardedConnection::Close() {
   if (std::exchange(closed_, true)) return;
   stream_->Close();
@@ -82,6 +89,10 @@ Clock::time_point GuardedConnection::idle_since() const {
 
 void GuardedConnection::OnTick(Clock::time_point now) {
   Guarded([&] {
+    if (is_lingering_) {
+      if (now >= linger_deadline_) Close();
+      return;
+    }
     const GuardOptions& options = shared_->options;
     if (!connected_ && now - began_ >= options.preface_timeout) {
       if (!handshake_done_) shared_->on_handshake_failed("it took too long");
@@ -121,8 +132,8 @@ bool GuardedConnection::ConnectServer() {
 
 // Reads no more from the client until gRPC has taken the earlier bytes.
 void GuardedConnection::ReadClient() {
-  const bool waits = to_server_.reads || to_server_.ended || is_cut_ || is_paused_;
-  if (waits || !to_server_.is_empty()) return;
+  const bool waits = to_server_.ended || is_cut_ || is_paused_ || !to_server_.is_empty();
+  if (to_server_.reads || (waits && !is_lingering_)) return;
   to_server_.reads = true;
   to_server_.received.resize(connected_ ? kReceiveBytes : kFirstReceiveBytes);
   stream_->ReadSome(asio::buffer(to_server_.received),
@@ -150,6 +161,10 @@ void GuardedConnection::OnClientBytes(const error_code& error, size_t bytes) {
     return;
   }
   if (is_cut_) return;
+  if (is_lingering_) {
+    ReadClient();
+    return;
+  }
   last_activity_ = Clock::now();
   const std::optional<Http2Guard::Fault> fault = guard_.FromClient(
       std::string_view(to_server_.received).substr(0, bytes), last_activity_, &to_server_.waiting);
@@ -209,7 +224,7 @@ void GuardedConnection::OnServerBytes(const error_code& error, size_t bytes) {
   if (is_cut_) return;
   if (error) {
     to_client_.ended = true;
-    if (to_client_.is_empty()) Close();
+    if (to_client_.is_empty()) EndClient();
     return;
   }
   last_activity_ = Clock::now();
@@ -243,8 +258,10 @@ void GuardedConnection::FlushClient() {
           }
           self->FlushClient();
           if (!done.is_empty()) return;
-          if (self->is_cut_ || done.ended) {
+          if (self->is_cut_) {
             self->Close();
+          } else if (done.ended) {
+            self->EndClient();
           } else {
             self->ReadServer();
           }
@@ -256,6 +273,15 @@ void GuardedConnection::TakeFrames() {
   guard_.TakeFrames(&to_client_.waiting, &to_server_.waiting);
   FlushServer();
   FlushClient();
+}
+
+// gRPC has ended, and the kernel has all that it sent. The client's end is awaited, because closing
+// a socket with bytes that were not read resets it, and what the client has not received is lost.
+void GuardedConnection::EndClient() {
+  if (std::exchange(is_lingering_, true)) return;
+  linger_deadline_ = Clock::now() + kLingerTime;
+  stream_->EndSending([self = shared_from_this()](const error_code&, size_t) {});
+  ReadClient();
 }
 
 // Tells gRPC at once, so that it frees its state for the client.

@@ -50,7 +50,7 @@ class GuardedConnection final : public TransportConnection,
 
   void Start() override;
   void Leave() override {}  // gRPC tells its clients itself
-  void Drain() override {}
+  void Drain() override;    // gRPC serves no further client; those that it has end when it closes
   void Close() override;
   void OnTick(Clock::time_point now) override;
   Clock::time_point idle_since() const override;
@@ -82,6 +82,7 @@ class GuardedConnection final : public TransportConnection,
   void FlushClient();
   void FlushServer();
   void TakeFrames();
+  void EndClient();
   void Cut(const Http2Guard::Fault& fault);
   void CountRefused();
 
@@ -97,8 +98,10 @@ class GuardedConnection final : public TransportConnection,
   bool handshake_done_ = false;
   bool connected_ = false;  // to gRPC
   boost::asio::steady_timer pause_;
-  bool is_paused_ = false;  // reads nothing from the client until pause_ is over
-  bool is_cut_ = false;     // closes once the client has been told
+  bool is_paused_ = false;     // reads nothing from the client until pause_ is over
+  bool is_cut_ = false;        // closes once the client has been told
+  bool is_lingering_ = false;  // gRPC has ended and all is sent; waits for the client to close
+  Clock::time_point linger_deadline_;
   bool closed_ = false;
 };
 

@@ -6,6 +6,7 @@ import json
 import pathlib
 import re
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -419,6 +420,46 @@ def test_a_drain_finishes_the_calls_in_progress(stubs):
             assert results == [0], results
 
 
+def slow_link(port, bytes_a_second):
+    """The port of a proxy of one connection to `port`, whose client gets that many bytes a second."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def pump(source, target, pause):
+        while chunk := source.recv(4096):
+            target.sendall(chunk)
+            time.sleep(pause)
+        target.shutdown(socket.SHUT_WR)
+
+    def serve():
+        client, _ = listener.accept()
+        with listener, client, socket.socket() as server:
+            server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            server.connect(("127.0.0.1", port))
+            up = threading.Thread(target=pump, args=(client, server, 0))
+            up.start()
+            pump(server, client, 4096 / bytes_a_second)
+            up.join()
+
+    threading.Thread(target=serve, daemon=True).start()
+    return listener.getsockname()[1]
+
+
+def test_a_drain_waits_for_bytes_on_their_way(stubs):
+    with Server("--grpc-port", "0", "--served-model-name", "model") as server:
+        time.sleep(0.1)
+        port = slow_link(grpc_port(server), 400_000)
+        window = [("grpc.http2.lookahead_bytes", 4 << 20)]  # all is sent at once
+        with grpc.insecure_channel(f"127.0.0.1:{port}", options=window) as channel:
+            stub, pb = stubs[1].InferenceStub(channel), stubs[0]
+            call = stub.Generate(pb.GenerateRequest(prompt="Once", max_tokens=400, ignore_eos=True, logprobs=20))
+            next(call)
+            server.process.send_signal(signal.SIGTERM)
+            chunks = list(call)
+            assert chunks[-1].usage.completion_tokens == 400
+            assert sum(chunk.ByteSize() for chunk in chunks) > 100_000, len(chunks)
+            assert server.process.wait(timeout=30) == 0
+
+
 def test_a_server_that_leaves_says_so_and_still_serves(stubs):
     with Server("--grpc-port", "0", "--served-model-name", "model", "--drain-delay", "60") as server:
         time.sleep(0.1)
@@ -484,7 +525,7 @@ def main():
                     getattr(suite, name)()
                     print("passed:", name)
         for test in (test_keys_are_asked_for, test_a_drain_finishes_the_calls_in_progress,
-                     test_a_server_that_leaves_says_so_and_still_serves,
+                     test_a_drain_waits_for_bytes_on_their_way, test_a_server_that_leaves_says_so_and_still_serves,
                      test_a_new_certificate_is_served_without_a_restart):
             test(stubs)
             print("passed:", test.__name__)

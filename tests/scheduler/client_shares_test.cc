@@ -17,7 +17,8 @@ constexpr Machine kLinear{.fixed_us = 0, .row_us = 100};
 constexpr PolicyKind kPolicies[] = {PolicyKind::kFcfs, PolicyKind::kPriority, PolicyKind::kDeadline,
                                     PolicyKind::kFair, PolicyKind::kShortest};
 
-SchedulerOptions Options(PolicyKind policy = PolicyKind::kFcfs, int64_t max_lead_us = 20'000) {
+SchedulerOptions SharesOptions(PolicyKind policy = PolicyKind::kFcfs,
+                               int64_t max_lead_us = 20'000) {
   return {.num_pages = 4000,
           .page_tokens = 16,
           .max_context = 4000,
@@ -87,7 +88,7 @@ TEST_CASE("Eight streams keep half of their speed beside a client with forty",
           "[scheduler][unit]") {
   for (const PolicyKind policy : kPolicies) {
     INFO(TraitsOf(policy).name);
-    SharedMachine machine(Options(policy));
+    SharedMachine machine(SharesOptions(policy));
     machine.AddStreams(1, 8);
     machine.AddStreams(2, 40);
     machine.RunFor(200'000);
@@ -104,7 +105,7 @@ TEST_CASE("Eight streams keep half of their speed beside a client with forty",
 }
 
 TEST_CASE("Without shares a stream is due what any other is", "[scheduler][unit]") {
-  SharedMachine machine(Options(PolicyKind::kFcfs, /*max_lead_us=*/0));
+  SharedMachine machine(SharesOptions(PolicyKind::kFcfs, /*max_lead_us=*/0));
   machine.AddStreams(1, 8);
   machine.AddStreams(2, 40);
   machine.RunFor(200'000);
@@ -116,7 +117,8 @@ TEST_CASE("Without shares a stream is due what any other is", "[scheduler][unit]
 TEST_CASE("A client alone is planned as if there were no shares", "[scheduler][unit]") {
   std::vector<std::vector<TokenId>> steps[2];
   for (const int64_t max_lead_us : {0, 20'000}) {
-    SharedMachine machine(Options(PolicyKind::kFcfs, max_lead_us), {.fixed_us = 300, .row_us = 70});
+    SharedMachine machine(SharesOptions(PolicyKind::kFcfs, max_lead_us),
+                          {.fixed_us = 300, .row_us = 70});
     machine.AddStreams(1, 30);
     for (int i = 0; i < 400; ++i) {
       if (i % 10 == 0) machine.Add(1, MakeRequest(300 + i, 20, i));
@@ -130,7 +132,7 @@ TEST_CASE("A client alone is planned as if there were no shares", "[scheduler][u
 TEST_CASE("Rows that cost next to nothing beside a step's fixed time are not held",
           "[scheduler][unit]") {
   // As on a GPU: one stream alone gets 99 tokens a second; a step of 41 takes 1.4 times as long.
-  SharedMachine machine(Options(), {.fixed_us = 10'000, .row_us = 100});
+  SharedMachine machine(SharesOptions(), {.fixed_us = 10'000, .row_us = 100});
   machine.AddStreams(1, 1);
   machine.AddStreams(2, 40);
   machine.RunFor(1'000'000);
@@ -141,7 +143,7 @@ TEST_CASE("Rows that cost next to nothing beside a step's fixed time are not hel
 
 TEST_CASE("Eight clients keep eight ninths of their speed beside a ninth", "[scheduler][unit]") {
   // A step of the eight takes 0.3 + 8 * 0.1 = 1.1 ms, and they are due 0.978 of a token for it.
-  SharedMachine machine(Options(), {.fixed_us = 300, .row_us = 100});
+  SharedMachine machine(SharesOptions(), {.fixed_us = 300, .row_us = 100});
   for (uint64_t client = 1; client <= 8; ++client) machine.AddStreams(client, 1);
   machine.AddStreams(9, 40);
   machine.RunFor(1'000'000);
@@ -155,7 +157,7 @@ TEST_CASE("Eight clients keep eight ninths of their speed beside a ninth", "[sch
 }
 
 TEST_CASE("Shares are in proportion to weights", "[scheduler][unit]") {
-  SharedMachine machine(Options());
+  SharedMachine machine(SharesOptions());
   machine.AddStreams(1, 12, /*weight=*/4);
   machine.AddStreams(2, 12, /*weight=*/1);
   machine.AddStreams(3, 30, /*weight=*/1);
@@ -167,7 +169,7 @@ TEST_CASE("Shares are in proportion to weights", "[scheduler][unit]") {
 }
 
 TEST_CASE("What is cancelled has been paid for", "[scheduler][unit]") {
-  SharedMachine machine(Options());
+  SharedMachine machine(SharesOptions());
   machine.AddStreams(1, 8);
   machine.RunFor(100'000);
   // A client that begins with twenty streams of four answers, and cancels each after some steps.
@@ -193,7 +195,7 @@ TEST_CASE("Long prompts of one client leave the streams of others their share",
           "[scheduler][unit]") {
   for (const PolicyKind policy : kPolicies) {
     INFO(TraitsOf(policy).name);
-    SharedMachine machine(Options(policy));
+    SharedMachine machine(SharesOptions(policy));
     machine.AddStreams(1, 4);
     machine.RunFor(100'000);
     for (int i = 0; i < 100; ++i) machine.Add(2, MakeRequest(2000, 1, i));
@@ -204,7 +206,7 @@ TEST_CASE("Long prompts of one client leave the streams of others their share",
 }
 
 TEST_CASE("A client that was idle has saved nothing up", "[scheduler][unit]") {
-  SharedMachine machine(Options());
+  SharedMachine machine(SharesOptions());
   machine.AddStreams(2, 10);
   machine.RunFor(2'000'000);
   machine.AddStreams(1, 10);
@@ -216,7 +218,7 @@ TEST_CASE("A client that was idle has saved nothing up", "[scheduler][unit]") {
 
 TEST_CASE("Clients that come and go do not hold those that stay", "[scheduler][unit]") {
   // 5 ms a step and 0.1 ms a row: it takes little longer with 30 rows than with 8.
-  SharedMachine machine(Options(), {.fixed_us = 5000, .row_us = 100});
+  SharedMachine machine(SharesOptions(), {.fixed_us = 5000, .row_us = 100});
   for (uint64_t client = 1; client <= 8; ++client) machine.AddStreams(client, 1);
   machine.RunFor(1'000'000);
   machine.tokens.clear();
@@ -232,7 +234,7 @@ TEST_CASE("Clients that come and go do not hold those that stay", "[scheduler][u
 
 TEST_CASE("A client that leaves when it is ahead is ahead when it comes back",
           "[scheduler][unit]") {
-  SharedMachine machine(Options());
+  SharedMachine machine(SharesOptions());
   machine.AddStreams(1, 8);
   machine.RunFor(100'000);
   // Thirty-two streams begin, and are cancelled after three steps, again and again.
@@ -251,7 +253,7 @@ TEST_CASE("A client that leaves when it is ahead is ahead when it comes back",
 TEST_CASE("Nobody waits for the end of another client's queue", "[scheduler][unit]") {
   for (const PolicyKind policy : kPolicies) {
     INFO(TraitsOf(policy).name);
-    SharedMachine machine(Options(policy));
+    SharedMachine machine(SharesOptions(policy));
     for (int i = 0; i < 2000; ++i) machine.Add(2, MakeRequest(600, 100, i));
     machine.RunFor(1'000'000);
     for (int32_t i = 0; i < 5; ++i) {
@@ -265,7 +267,7 @@ TEST_CASE("Nobody waits for the end of another client's queue", "[scheduler][uni
 }
 
 TEST_CASE("Who has no place gets one of those of a client that has most", "[scheduler][unit]") {
-  SharedMachine machine(Options());
+  SharedMachine machine(SharesOptions());
   machine.AddStreams(2, 64);  // all places
   machine.RunFor(200'000);
   const RequestId late = machine.Add(1, MakeRequest(10, 3, 1));
@@ -293,7 +295,7 @@ TEST_CASE("A small call waits for none that has many places or wants many", "[sc
   const auto policy = GENERATE(PolicyKind::kFcfs, PolicyKind::kPriority, PolicyKind::kDeadline,
                                PolicyKind::kFair, PolicyKind::kShortest);
   INFO(TraitsOf(policy).name);
-  SharedMachine machine(Options(policy));
+  SharedMachine machine(SharesOptions(policy));
   SECTION("one request with all places") { AddCall(&machine, 64, 2000); }
   SECTION("a call of several requests") {
     for (int i = 0; i < 2; ++i) AddCall(&machine, 32, 2000, /*call=*/1000);
@@ -314,7 +316,7 @@ TEST_CASE("A small call waits for none that has many places or wants many", "[sc
 }
 
 TEST_CASE("A small call gets pages of one that has many, and keeps them", "[scheduler][unit]") {
-  SchedulerOptions options = Options();
+  SchedulerOptions options = SharesOptions();
   options.num_pages = 200;  // 3,200 positions
   SharedMachine machine(options);
   const RequestId large = AddCall(&machine, 12, 1000);
@@ -342,7 +344,7 @@ TEST_CASE("A small call gets pages of one that has many, and keeps them", "[sche
 }
 
 TEST_CASE("Priorities go before the size of a call", "[scheduler][unit]") {
-  SharedMachine machine(Options(PolicyKind::kPriority));
+  SharedMachine machine(SharesOptions(PolicyKind::kPriority));
   AddCall(&machine, 64, 2000);  // of priority 0
   machine.RunFor(100'000);
   GenerationRequest request = MakeRequest(4, 3, 1);
@@ -354,7 +356,7 @@ TEST_CASE("Priorities go before the size of a call", "[scheduler][unit]") {
 }
 
 TEST_CASE("Small calls take no places from each other", "[scheduler][unit]") {
-  SharedMachine machine(Options());
+  SharedMachine machine(SharesOptions());
   for (int i = 0; i < 16; ++i) AddCall(&machine, 4, 300);
   for (int i = 0; i < 16; ++i) AddCall(&machine, 4, 300, 1000 + static_cast<uint64_t>(i / 2));
   machine.rig.RunAll();
@@ -362,7 +364,7 @@ TEST_CASE("Small calls take no places from each other", "[scheduler][unit]") {
 }
 
 TEST_CASE("A call that wants many places gets them when it is overdue", "[scheduler][unit]") {
-  SchedulerOptions options = Options();
+  SchedulerOptions options = SharesOptions();
   options.starvation_us = 500'000;
   SharedMachine machine(options);
   const RequestId large = AddCall(&machine, 64, 1000);
@@ -377,7 +379,7 @@ TEST_CASE("A call that wants many places gets them when it is overdue", "[schedu
 
 TEST_CASE("However small its weight, a client runs once in the starvation limit",
           "[scheduler][unit]") {
-  SchedulerOptions options = Options();
+  SchedulerOptions options = SharesOptions();
   options.starvation_us = 100'000;
   SharedMachine machine(options);
   machine.AddStreams(1, 8, /*weight=*/1000);
@@ -389,7 +391,7 @@ TEST_CASE("However small its weight, a client runs once in the starvation limit"
 }
 
 TEST_CASE("Clients are forgotten, those in debt last", "[scheduler][unit]") {
-  SchedulerOptions options = Options();
+  SchedulerOptions options = SharesOptions();
   StepBudget budget(options);
   ClientShares shares(options, budget);
   bool is_new = false;

@@ -11,7 +11,7 @@
 namespace heddle::scheduler {
 namespace {
 
-SchedulerOptions Options(int32_t num_pages, bool prefix_cache, int32_t num_host_pages = 0) {
+SchedulerOptions JoinOptions(int32_t num_pages, bool prefix_cache, int32_t num_host_pages = 0) {
   SchedulerOptions options;
   options.num_pages = num_pages;
   options.page_tokens = 4;
@@ -78,7 +78,7 @@ class Tree {
     request.sampling.seed = 7;
     request.from = request.keep = node.context;
     const RequestId id = rig.Add(request);
-    REQUIRE(Scheduler::Validate(request, Options(400, false)).ok());
+    REQUIRE(Scheduler::Validate(request, JoinOptions(400, false)).ok());
     return id;
   }
 
@@ -178,7 +178,7 @@ TEST_CASE("Rows see parts at their positions, and those that go on are one piece
 
 TEST_CASE("Windows give pages of the first part back, and none of later ones",
           "[scheduler][unit]") {
-  SchedulerOptions options = Options(400, /*prefix_cache=*/false);
+  SchedulerOptions options = JoinOptions(400, /*prefix_cache=*/false);
   options.windows = {0, 6};
   options.window_grain = 4;
   options.reads_pieces = true;
@@ -206,7 +206,7 @@ TEST_CASE("A join side by side computes each branch's last token, and the tail",
           "[scheduler][unit]") {
   const bool prefix_cache = GENERATE(true, false);
   for (int32_t at = 9; at <= 13; ++at) {
-    Tree tree(Options(400, prefix_cache));
+    Tree tree(JoinOptions(400, prefix_cache));
     Node root{.tokens = tree.Text(at), .context = tree.NewContext()};
     tree.Run(&root, 3);
     std::vector<Node> children;
@@ -226,7 +226,7 @@ TEST_CASE("A join side by side computes each branch's last token, and the tail",
 
 TEST_CASE("A join of branches that were not forked for it is computed part by part",
           "[scheduler][unit]") {
-  Tree tree(Options(400, /*prefix_cache=*/true));
+  Tree tree(JoinOptions(400, /*prefix_cache=*/true));
   Node root{.tokens = tree.Text(10), .context = tree.NewContext()};
   tree.Run(&root, 3);
   std::vector<Node> children;
@@ -243,7 +243,7 @@ TEST_CASE("A join of branches that were not forked for it is computed part by pa
 
 TEST_CASE("The same tokens in plain order take nothing from a join, nor a join from them",
           "[scheduler][unit]") {
-  Tree tree(Options(400, /*prefix_cache=*/true));
+  Tree tree(JoinOptions(400, /*prefix_cache=*/true));
   Node root{.tokens = tree.Text(8), .context = tree.NewContext()};
   tree.Run(&root, 1);
   std::vector<Node> children;
@@ -260,7 +260,7 @@ TEST_CASE("The same tokens in plain order take nothing from a join, nor a join f
 }
 
 TEST_CASE("Slices have the segments of their parts", "[scheduler][unit]") {
-  SchedulerOptions options = Options(400, false);
+  SchedulerOptions options = JoinOptions(400, false);
   options.segments = 3;
   Tree tree(options);
   constexpr int32_t kFork = 4;
@@ -289,7 +289,7 @@ TEST_CASE("Slices have the segments of their parts", "[scheduler][unit]") {
 
 TEST_CASE("Models with states refuse parts by name, and so do devices that count no positions",
           "[scheduler][unit]") {
-  SchedulerOptions options = Options(100, false);
+  SchedulerOptions options = JoinOptions(100, false);
   CHECK(Scheduler::CanJoin(options).ok());
   options.windows = {0, 8};
   CHECK(std::string(Scheduler::CanJoin(options).message()).find("window") != std::string::npos);
@@ -301,7 +301,7 @@ TEST_CASE("Models with states refuse parts by name, and so do devices that count
   request.prompt = {1, 2, 3};
   request.parts = {{}, {.begin = 1, .position = 1}};
   CHECK_FALSE(Scheduler::Validate(request, options).ok());
-  options = Options(100, false);
+  options = JoinOptions(100, false);
   CHECK(Scheduler::Validate(request, options).ok());
   request.parts[1].segment = 2;  // of a model that has none, or two
   CHECK_FALSE(Scheduler::Validate(request, options).ok());
@@ -321,7 +321,8 @@ TEST_CASE("Models with states refuse parts by name, and so do devices that count
 int64_t RunRandomly(uint32_t seed) {
   INFO("seed " << seed);
   const bool prefix_cache = seed % 2 == 0;
-  SchedulerOptions options = Options(44, prefix_cache, /*num_host_pages=*/seed % 3 == 0 ? 24 : 0);
+  SchedulerOptions options =
+      JoinOptions(44, prefix_cache, /*num_host_pages=*/seed % 3 == 0 ? 24 : 0);
   if (seed % 4 > 1) {
     options.windows = {seed % 8 < 4 ? 0 : 12, 7};
     options.window_grain = 4;

@@ -5,7 +5,7 @@
 namespace heddle::scheduler {
 namespace {
 
-SchedulerOptions Options() {
+SchedulerOptions DraftOptions() {
   return {.num_pages = 64,
           .page_tokens = 4,
           .max_context = 100,
@@ -23,7 +23,7 @@ std::vector<TokenId> Right(const DraftCandidate& candidate, int32_t count) {
 }
 
 TEST_CASE("A right draft brings its tokens and one more in a step", "[scheduler][unit]") {
-  Rig rig(Options());
+  Rig rig(DraftOptions());
   const GenerationRequest request = MakeRequest(5, 20);
   const RequestId id = rig.Add(request);
   REQUIRE(rig.Step());  // the prompt
@@ -40,7 +40,7 @@ TEST_CASE("A right draft brings its tokens and one more in a step", "[scheduler]
 
 // 5 tokens of the prompt, the drawn one and 6 proposed ones take 3 pages; what stays takes 2.
 TEST_CASE("The pages of a wrong draft go back with its result", "[scheduler][unit]") {
-  Rig rig(Options());
+  Rig rig(DraftOptions());
   rig.Add(MakeRequest(5, 20));
   REQUIRE(rig.Step());
   CHECK(rig.scheduler.stats().pages_used == 2);
@@ -60,7 +60,7 @@ TEST_CASE("The pages of a wrong draft go back with its result", "[scheduler][uni
 }
 
 TEST_CASE("A draft is no longer than the rest of the answer is of use for", "[scheduler][unit]") {
-  Rig rig(Options());
+  Rig rig(DraftOptions());
   const RequestId id = rig.Add(MakeRequest(5, 4));
   rig.draft = [](const DraftCandidate& candidate) {
     CHECK(candidate.max_tokens == 2);  // one token is there, and one follows the draft
@@ -74,7 +74,7 @@ TEST_CASE("A draft is no longer than the rest of the answer is of use for", "[sc
 }
 
 TEST_CASE("An answer that stops within a draft ends there", "[scheduler][unit]") {
-  Rig rig(Options());
+  Rig rig(DraftOptions());
   GenerationRequest request = MakeRequest(5, 20);
   const std::vector<TokenId> answer = Alone(request, 0, 4);
   request.stop_tokens = {answer[3]};
@@ -91,7 +91,7 @@ TEST_CASE("An answer that stops within a draft ends there", "[scheduler][unit]")
 
 // 16 rows: two decodes, and the whole chunk of 12 rows that a prompt wants, leave 2.
 TEST_CASE("A draft gets the rows that decodes and prompts leave", "[scheduler][unit]") {
-  Rig rig(Options());
+  Rig rig(DraftOptions());
   rig.Add(MakeRequest(4, 20, 1));
   rig.Add(MakeRequest(4, 20, 2));
   REQUIRE(rig.Step());
@@ -109,7 +109,7 @@ TEST_CASE("A draft gets the rows that decodes and prompts leave", "[scheduler][u
 
 // Two prompts of 7 tokens fill 2 pages of 4 each, with one position left for the drawn token.
 TEST_CASE("Nobody is preempted for a draft", "[scheduler][unit]") {
-  SchedulerOptions options = Options();
+  SchedulerOptions options = DraftOptions();
   options.num_pages = 5;
   options.max_context = 20;
   Rig rig(options);
@@ -126,7 +126,7 @@ TEST_CASE("Nobody is preempted for a draft", "[scheduler][unit]") {
 
 TEST_CASE("Paused sequences and those that still read a prompt take no draft",
           "[scheduler][unit]") {
-  Rig rig(Options());
+  Rig rig(DraftOptions());
   const RequestId id = rig.Add(MakeRequest(20, 20));
   std::vector<DraftCandidate> candidates;
   REQUIRE(rig.Step());
@@ -146,7 +146,7 @@ TEST_CASE("Paused sequences and those that still read a prompt take no draft",
 }
 
 TEST_CASE("An adapter that nobody uses is not evicted for a draft", "[scheduler][unit]") {
-  SchedulerOptions options = Options();
+  SchedulerOptions options = DraftOptions();
   options.num_pages = 6;
   options.max_context = 20;
   options.adapter_slots = 8;

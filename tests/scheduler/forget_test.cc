@@ -5,7 +5,7 @@
 namespace heddle::scheduler {
 namespace {
 
-SchedulerOptions Options() {
+SchedulerOptions ForgetOptions() {
   SchedulerOptions options;
   options.num_pages = 40;
   options.page_tokens = 4;
@@ -16,7 +16,7 @@ SchedulerOptions Options() {
 }
 
 TEST_CASE("What was running is preempted and begins anew from its tokens", "[scheduler][unit]") {
-  Rig rig(Options());
+  Rig rig(ForgetOptions());
   const GenerationRequest request = MakeRequest(13, 6);
   const RequestId id = rig.Add(request);
   for (int i = 0; i < 4; ++i) REQUIRE(rig.Step());  // two chunks, then tokens
@@ -34,7 +34,7 @@ TEST_CASE("What was running is preempted and begins anew from its tokens", "[sch
 
 TEST_CASE("The lost pages are nobody's prefix, and the preemptions are noted",
           "[scheduler][unit]") {
-  Rig rig(Options());
+  Rig rig(ForgetOptions());
   rig.Add(MakeRequest(12, 2));
   rig.RunAll();
   REQUIRE(rig.scheduler.stats().pages_cached > 0);
@@ -56,7 +56,7 @@ TEST_CASE("The lost pages are nobody's prefix, and the preemptions are noted",
 
 TEST_CASE("Means of hidden states are summed up from the first position again",
           "[scheduler][unit]") {
-  Rig rig(Options());
+  Rig rig(ForgetOptions());
   GenerationRequest request = MakeRequest(12, 0);
   request.pooling = engine::Pooling::kMean;
   rig.Add(request);
@@ -70,7 +70,7 @@ TEST_CASE("Means of hidden states are summed up from the first position again",
 }
 
 TEST_CASE("Scores that were in flight are reported by a later step, once", "[scheduler][unit]") {
-  Rig rig(Options(), 2);
+  Rig rig(ForgetOptions(), 2);
   GenerationRequest request = MakeRequest(20, 1);
   request.prompt_logprobs = 0;
   const RequestId id = rig.Add(request);
@@ -84,7 +84,7 @@ TEST_CASE("Scores that were in flight are reported by a later step, once", "[sch
 }
 
 TEST_CASE("A prompt that wants nothing behind it ends without a token", "[scheduler][unit]") {
-  Rig rig(Options(), 2);
+  Rig rig(ForgetOptions(), 2);
   GenerationRequest request = MakeRequest(16, 0);
   const RequestId id = rig.Add(request);
   rig.ahead = [] { return true; };
@@ -96,7 +96,7 @@ TEST_CASE("A prompt that wants nothing behind it ends without a token", "[schedu
 }
 
 TEST_CASE("Paused sequences give up their pages and go on when they may", "[scheduler][unit]") {
-  Rig rig(Options());
+  Rig rig(ForgetOptions());
   const GenerationRequest request = MakeRequest(6, 5);
   const RequestId id = rig.Add(request);
   REQUIRE(rig.Step());

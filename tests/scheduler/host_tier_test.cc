@@ -5,7 +5,7 @@
 namespace heddle::scheduler {
 namespace {
 
-SchedulerOptions Small(int32_t num_host_pages) {
+SchedulerOptions SmallPool(int32_t num_host_pages) {
   return {.num_pages = 8,  // 32 positions
           .num_host_pages = num_host_pages,
           .page_tokens = 4,
@@ -15,7 +15,7 @@ SchedulerOptions Small(int32_t num_host_pages) {
 }
 
 TEST_CASE("A prefix that was evicted comes back from the host's memory", "[scheduler][unit]") {
-  Rig rig(Small(16));
+  Rig rig(SmallPool(16));
   GenerationRequest first = MakeRequest(24, 2, 1), second = MakeRequest(28, 2, 2);
   rig.Add(first);
   rig.RunAll();
@@ -37,7 +37,7 @@ TEST_CASE("A preempted sequence continues from the host's memory and is not comp
           "[scheduler][unit]") {
   int64_t recomputed[2] = {};
   for (int with_host : {0, 1}) {
-    Rig rig(Small(with_host * 16));
+    Rig rig(SmallPool(with_host * 16));
     GenerationRequest first = MakeRequest(8, 20, 1), second = MakeRequest(8, 20, 2);
     RequestId a = rig.Add(first), b = rig.Add(second);
     rig.RunAll();
@@ -51,7 +51,7 @@ TEST_CASE("A preempted sequence continues from the host's memory and is not comp
 }
 
 TEST_CASE("A host tier that is full forgets what was used longest ago", "[scheduler][unit]") {
-  Rig rig(Small(8));
+  Rig rig(SmallPool(8));
   std::vector<GenerationRequest> requests;
   for (int i = 0; i < 4; ++i) {
     requests.push_back(MakeRequest(24, 1, i));
@@ -68,7 +68,7 @@ TEST_CASE("A host tier that is full forgets what was used longest ago", "[schedu
 
 TEST_CASE("Pages stay where they are where computing them takes less time than moving them",
           "[scheduler][unit]") {
-  Rig rig(Small(16));
+  Rig rig(SmallPool(16));
   rig.between = [&] {
     const auto rows = static_cast<int64_t>(rig.plan.token_ids.size());
     const auto swaps = static_cast<int64_t>(rig.plan.swaps_out.size() + rig.plan.swaps_in.size());

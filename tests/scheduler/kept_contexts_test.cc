@@ -13,7 +13,7 @@ namespace {
 
 constexpr ContextId kRoot{1}, kFork{2}, kOther{3};
 
-SchedulerOptions Options(bool prefix_cache) {
+SchedulerOptions KeptOptions(bool prefix_cache) {
   SchedulerOptions options;
   options.num_pages = 64;
   options.page_tokens = 4;
@@ -44,7 +44,7 @@ std::vector<TokenId> Whole(const GenerationRequest& request, const BranchOutcome
 TEST_CASE("A branch that goes on computes only the token that was drawn last",
           "[scheduler][unit]") {
   const bool prefix_cache = GENERATE(true, false);
-  Rig rig(Options(prefix_cache));
+  Rig rig(KeptOptions(prefix_cache));
   GenerationRequest root = MakeRequest(18, 7);
   root.keep = kRoot;
   const RequestId first = rig.Add(root);
@@ -67,7 +67,7 @@ TEST_CASE("A fork at every token, of a branch that runs or has ended, equals a f
   const bool prefix_cache = GENERATE(true, false);
   const bool runs = GENERATE(true, false);
   for (int32_t at = 1; at <= 20; ++at) {
-    Rig rig(Options(prefix_cache));
+    Rig rig(KeptOptions(prefix_cache));
     GenerationRequest root = MakeRequest(10, runs ? 40 : 10);
     root.keep = kRoot;
     const RequestId first = rig.Add(root);
@@ -91,7 +91,7 @@ TEST_CASE("A fork of a model whose pages have one state takes over whole pages, 
           "[scheduler][unit]") {
   const bool prefix_cache = GENERATE(true, false);
   for (int32_t at = 1; at <= 20; ++at) {
-    SchedulerOptions options = Options(prefix_cache);
+    SchedulerOptions options = KeptOptions(prefix_cache);
     options.windows = {0, 2};
     options.state_groups = 1;
     options.state_is_snapshot = true;
@@ -119,7 +119,7 @@ TEST_CASE("A fork of a model whose pages have one state takes over whole pages, 
 
 // Its pages fill several blocks of lists, and each fork leaves at a page's begin, middle or end.
 TEST_CASE("A long branch is forked again and again while it runs", "[scheduler][unit]") {
-  SchedulerOptions options = Options(GENERATE(true, false));
+  SchedulerOptions options = KeptOptions(GENERATE(true, false));
   options.num_pages = 2000;
   options.max_context = 1000;
   Rig rig(options);
@@ -162,7 +162,7 @@ TEST_CASE("A long branch is forked again and again while it runs", "[scheduler][
 // They run long enough that their lists follow them, and begin with those of the root.
 TEST_CASE("Forks of long branches that run behind a context of others equal fresh requests",
           "[scheduler][unit]") {
-  SchedulerOptions options = Options(GENERATE(true, false));
+  SchedulerOptions options = KeptOptions(GENERATE(true, false));
   options.num_pages = 1000;
   options.max_context = 500;
   Rig rig(options);
@@ -202,7 +202,7 @@ TEST_CASE("Forks of long branches that run behind a context of others equal fres
 }
 
 TEST_CASE("Branches share full pages, and each copies one half-filled page", "[scheduler][unit]") {
-  Rig rig(Options(true));
+  Rig rig(KeptOptions(true));
   GenerationRequest root = MakeRequest(18, 1);
   root.keep = kRoot;
   const RequestId first = rig.Add(root);
@@ -224,7 +224,7 @@ TEST_CASE("Branches share full pages, and each copies one half-filled page", "[s
 }
 
 TEST_CASE("What others need of a context is theirs, and is computed again", "[scheduler][unit]") {
-  SchedulerOptions options = Options(true);
+  SchedulerOptions options = KeptOptions(true);
   options.num_pages = 8;
   options.max_context = 32;
   Rig rig(options);
@@ -247,7 +247,7 @@ TEST_CASE("What others need of a context is theirs, and is computed again", "[sc
 
 TEST_CASE("A context is of use to nobody with other tokens, another adapter or another space",
           "[scheduler][unit]") {
-  SchedulerOptions options = Options(false);
+  SchedulerOptions options = KeptOptions(false);
   options.adapter_slots = 8;
   Rig rig(options);
   GenerationRequest root = MakeRequest(18, 3);
@@ -268,7 +268,7 @@ TEST_CASE("A context is of use to nobody with other tokens, another adapter or a
 }
 
 TEST_CASE("A branch whose context is dropped while it runs leaves nothing", "[scheduler][unit]") {
-  Rig rig(Options(true));
+  Rig rig(KeptOptions(true));
   GenerationRequest root = MakeRequest(6, 8);
   root.keep = kRoot;
   rig.Add(root);
@@ -282,7 +282,7 @@ TEST_CASE("A branch whose context is dropped while it runs leaves nothing", "[sc
 
 TEST_CASE("Each branch of a request leaves a context of its own, also if it is cancelled",
           "[scheduler][unit]") {
-  Rig rig(Options(false));
+  Rig rig(KeptOptions(false));
   GenerationRequest root = MakeRequest(9, 8);
   root.num_branches = 3;
   root.keep = ContextId{10};
@@ -303,7 +303,7 @@ TEST_CASE("Each branch of a request leaves a context of its own, also if it is c
 }
 
 TEST_CASE("Only the tokens behind a context are scored, in one step", "[scheduler][unit]") {
-  Rig rig(Options(true));
+  Rig rig(KeptOptions(true));
   GenerationRequest root = MakeRequest(18, 3);
   root.keep = kRoot;
   const RequestId first = rig.Add(root);

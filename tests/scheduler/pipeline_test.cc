@@ -13,7 +13,7 @@
 namespace heddle::scheduler {
 namespace {
 
-SchedulerOptions Options(int32_t stages) {
+SchedulerOptions PipelineOptions(int32_t stages) {
   return {.num_pages = 64,
           .page_tokens = 4,
           .max_context = 128,
@@ -24,7 +24,7 @@ SchedulerOptions Options(int32_t stages) {
 
 TEST_CASE("No plan of a pipeline counts on a token that is not drawn", "[scheduler][unit]") {
   const int32_t stages = GENERATE(2, 3, 5);
-  Rig rig(Options(stages), stages + 1);
+  Rig rig(PipelineOptions(stages), stages + 1);
   rig.ahead = [] { return true; };
   GenerationRequest branches = MakeRequest(9, 12, 3);
   branches.num_branches = 3;
@@ -42,7 +42,7 @@ TEST_CASE("No plan of a pipeline counts on a token that is not drawn", "[schedul
 
 TEST_CASE("Each step in flight has its part of the streams", "[scheduler][unit]") {
   const int32_t stages = GENERATE(2, 3);
-  Rig rig(Options(stages), stages + 1);
+  Rig rig(PipelineOptions(stages), stages + 1);
   rig.ahead = [] { return true; };
   for (int32_t i = 0; i < 8; ++i) rig.Add(MakeRequest(3, 30, i));
   const int32_t most = (8 + stages - 1) / stages;
@@ -58,7 +58,7 @@ TEST_CASE("Each step in flight has its part of the streams", "[scheduler][unit]"
 }
 
 TEST_CASE("Chunks of one prompt follow each other", "[scheduler][unit]") {
-  Rig rig(Options(2), 3);
+  Rig rig(PipelineOptions(2), 3);
   rig.ahead = [] { return true; };
   rig.Add(MakeRequest(100, 2));
   REQUIRE(rig.Step());
@@ -69,7 +69,7 @@ TEST_CASE("Chunks of one prompt follow each other", "[scheduler][unit]") {
 
 // Without plans ahead each step has a part of the streams, too: those that have waited longest.
 TEST_CASE("Streams take turns however few steps are planned ahead", "[scheduler][unit]") {
-  Rig rig(Options(3), 4);
+  Rig rig(PipelineOptions(3), 4);
   std::vector<RequestId> ids;
   for (int32_t i = 0; i < 7; ++i) ids.push_back(rig.Add(MakeRequest(3, 40, i)));
   while (rig.Of(ids.back()).tokens.empty()) REQUIRE(rig.Step());
@@ -113,7 +113,7 @@ int64_t StepUs(const engine::StepPlan& plan) {
 
 TEST_CASE("Chunks of a prompt take equally long, so that later ones have fewer rows",
           "[scheduler][unit]") {
-  SchedulerOptions options = Options(2);
+  SchedulerOptions options = PipelineOptions(2);
   options.num_pages = 2048;
   options.max_context = 8192;
   options.max_step_tokens = 2048;
@@ -140,7 +140,7 @@ TEST_CASE("Chunks of a prompt take equally long, so that later ones have fewer r
 }
 
 TEST_CASE("While nothing is known of the machine, chunks are small", "[scheduler][unit]") {
-  SchedulerOptions options = Options(2);
+  SchedulerOptions options = PipelineOptions(2);
   options.num_pages = 1024;
   options.max_context = 2048;
   options.max_step_tokens = 512;

@@ -6,7 +6,7 @@
 namespace heddle::scheduler {
 namespace {
 
-SchedulerOptions Options() {
+SchedulerOptions AheadOptions() {
   return {.num_pages = 32,
           .page_tokens = 4,
           .max_context = 64,
@@ -25,7 +25,7 @@ engine::StepPlan PlanOne(Rig& rig) {
 
 TEST_CASE("A step planned ahead runs the tokens that the one before draws, by sample",
           "[scheduler][unit]") {
-  Rig rig = AheadRig(Options());
+  Rig rig = AheadRig(AheadOptions());
   rig.Add(MakeRequest(6, 10, 0));
   rig.Add(MakeRequest(5, 10, 1));
   const engine::StepPlan first = PlanOne(rig);
@@ -52,7 +52,7 @@ TEST_CASE("A step planned ahead runs the tokens that the one before draws, by sa
 }
 
 TEST_CASE("Steps planned ahead draw what steps planned one by one draw", "[scheduler][unit]") {
-  Rig rig = AheadRig(Options());
+  Rig rig = AheadRig(AheadOptions());
   rig.ahead = [] { return true; };
   GenerationRequest branches = MakeRequest(9, 12, 3);
   branches.num_branches = 3;
@@ -72,7 +72,7 @@ TEST_CASE("However many steps may be in flight, a sequence runs one ahead of its
           "[scheduler][unit]") {
   for (const int32_t depth : {1, 2, 3, 5}) {
     INFO("depth " << depth);
-    SchedulerOptions options = Options();
+    SchedulerOptions options = AheadOptions();
     options.max_step_tokens = 6;  // so that the long prompt has rows for many steps
     Rig rig(options, depth);
     rig.ahead = [] { return true; };
@@ -95,7 +95,7 @@ TEST_CASE("However many steps may be in flight, a sequence runs one ahead of its
 }
 
 TEST_CASE("A sequence that stops has one row more, which nobody hears of", "[scheduler][unit]") {
-  Rig rig = AheadRig(Options());
+  Rig rig = AheadRig(AheadOptions());
   GenerationRequest request = MakeRequest(6, 20, 2);
   const std::vector<TokenId> alone = Alone(request, 0, 4);
   request.stop_tokens = {alone[3]};
@@ -115,7 +115,7 @@ TEST_CASE("A sequence that stops has one row more, which nobody hears of", "[sch
 
 TEST_CASE("The page that a row of no use fills is found by who goes on from there",
           "[scheduler][unit]") {
-  Rig rig = AheadRig(Options());
+  Rig rig = AheadRig(AheadOptions());
   GenerationRequest request = MakeRequest(6, 20, 2);
   const std::vector<TokenId> answer = Alone(request, 0, 2);  // the second fills the second page
   request.stop_tokens = {answer[1]};
@@ -134,7 +134,7 @@ TEST_CASE("The page that a row of no use fills is found by who goes on from ther
 }
 
 TEST_CASE("What its length ends has no row more, and its place is taken", "[scheduler][unit]") {
-  SchedulerOptions options = Options();
+  SchedulerOptions options = AheadOptions();
   options.max_step_seqs = 1;
   Rig rig = AheadRig(options);
   rig.ahead = [] { return true; };
@@ -154,7 +154,7 @@ GenerationRequest Constrained(int32_t salt) {
 
 TEST_CASE("A sample behind a token that others follow, forced, brings nothing, and these run next",
           "[scheduler][unit]") {
-  Rig rig = AheadRig(Options());
+  Rig rig = AheadRig(AheadOptions());
   int32_t salt = 0;  // of a sequence that has something forced behind its second token, not before
   const auto forced_behind = [&](int32_t i) {
     return test::FakeExecutor::Forced(Alone(Constrained(salt), 0, 2)[i], kVocab);
@@ -200,7 +200,7 @@ TEST_CASE("Plans wait for tokens where grammars keep forcing what follows, and n
 }
 
 TEST_CASE("No step is planned behind one whose hidden states are to be read", "[scheduler][unit]") {
-  Rig rig = AheadRig(Options());
+  Rig rig = AheadRig(AheadOptions());
   rig.Add(MakeRequest(6, 20, 0));
   GenerationRequest embedding = MakeRequest(40, 0, 1);  // in two chunks
   embedding.pooling = engine::Pooling::kLast;
@@ -210,7 +210,7 @@ TEST_CASE("No step is planned behind one whose hidden states are to be read", "[
   CHECK(rig.plan.pools.empty());
   CHECK(rig.scheduler.PlanAhead(rig.now_us, &next));
   CHECK(next.pools.size() == 1);
-  Rig other = AheadRig(Options());
+  Rig other = AheadRig(AheadOptions());
   embedding.pooling = engine::Pooling::kMean;
   other.Add(embedding);
   PlanOne(other);
@@ -219,7 +219,7 @@ TEST_CASE("No step is planned behind one whose hidden states are to be read", "[
 }
 
 TEST_CASE("Nobody is preempted before his last token is known", "[scheduler][unit]") {
-  SchedulerOptions options = Options();
+  SchedulerOptions options = AheadOptions();
   options.num_pages = 6;
   Rig rig = AheadRig(options);
   rig.ahead = [] { return true; };
@@ -234,7 +234,7 @@ TEST_CASE("Nobody is preempted before his last token is known", "[scheduler][uni
 
 TEST_CASE("Who is more urgent gets a place after one more step, however many are planned ahead",
           "[scheduler][unit]") {
-  SchedulerOptions options = Options();
+  SchedulerOptions options = AheadOptions();
   options.max_step_seqs = 1;
   options.policy = PolicyKind::kPriority;
   Rig rig = AheadRig(options);
@@ -254,7 +254,7 @@ TEST_CASE("Who is more urgent gets a place after one more step, however many are
 
 TEST_CASE("A sequence cancelled while it is planned ahead ends with what it has",
           "[scheduler][unit]") {
-  Rig rig = AheadRig(Options());
+  Rig rig = AheadRig(AheadOptions());
   rig.ahead = [] { return true; };
   const RequestId gone = rig.Add(MakeRequest(6, 20, 0));
   const RequestId stays = rig.Add(MakeRequest(6, 8, 1));

@@ -8,7 +8,7 @@
 namespace heddle::scheduler {
 namespace {
 
-SchedulerOptions Options(PolicyKind policy, int32_t slots) {
+SchedulerOptions PolicyOptions(PolicyKind policy, int32_t slots) {
   return {.num_pages = 400,
           .page_tokens = 4,
           .max_context = 200,
@@ -54,7 +54,7 @@ TEST_CASE("Each policy is found by its name, and says what it looks at", "[sched
 
 TEST_CASE("The lowest priority number is served first, equal ones as they came",
           "[scheduler][unit]") {
-  Rig rig(Options(PolicyKind::kPriority, 1));
+  Rig rig(PolicyOptions(PolicyKind::kPriority, 1));
   RequestId a = rig.Add(WithPriority(MakeRequest(5, 3, 1), 7));
   RequestId b = rig.Add(WithPriority(MakeRequest(5, 3, 2), -1));
   RequestId c = rig.Add(WithPriority(MakeRequest(5, 3, 3), 7));
@@ -63,7 +63,7 @@ TEST_CASE("The lowest priority number is served first, equal ones as they came",
 }
 
 TEST_CASE("What a call asks for later has the place of its first request", "[scheduler][unit]") {
-  Rig rig(Options(PolicyKind::kFcfs, 1));
+  Rig rig(PolicyOptions(PolicyKind::kFcfs, 1));
   auto of_call = [](GenerationRequest request, uint64_t call) {
     request.call = call;
     return request;
@@ -91,7 +91,7 @@ TEST_CASE("Calls beyond those that are remembered begin anew", "[scheduler][unit
 }
 
 TEST_CASE("The shortest prompt goes first, equal ones as they came", "[scheduler][unit]") {
-  Rig rig(Options(PolicyKind::kShortest, 1));
+  Rig rig(PolicyOptions(PolicyKind::kShortest, 1));
   RequestId a = rig.Add(MakeRequest(40, 3, 1));
   RequestId b = rig.Add(MakeRequest(5, 90, 2));  // how long its answer is does not count
   RequestId c = rig.Add(MakeRequest(12, 3, 3));
@@ -101,7 +101,7 @@ TEST_CASE("The shortest prompt goes first, equal ones as they came", "[scheduler
 
 TEST_CASE("A request of higher urgency takes the place of a running one, which goes on later",
           "[scheduler][unit]") {
-  Rig rig(Options(PolicyKind::kPriority, 2));
+  Rig rig(PolicyOptions(PolicyKind::kPriority, 2));
   GenerationRequest low = WithPriority(MakeRequest(9, 20, 1), 5);
   RequestId first = rig.Add(low);
   RequestId second = rig.Add(WithPriority(MakeRequest(9, 20, 2), 4));
@@ -118,7 +118,7 @@ TEST_CASE(
     "Whoever waits for the starvation limit is served before an endless stream of urgent ones",
     "[scheduler][unit]") {
   for (PolicyKind policy : {PolicyKind::kPriority, PolicyKind::kDeadline, PolicyKind::kShortest}) {
-    SchedulerOptions options = Options(policy, 2);
+    SchedulerOptions options = PolicyOptions(policy, 2);
     options.starvation_us = 100;  // one step is 1 us
     Rig rig(options);
     auto urgent = [&](int32_t salt) {
@@ -148,7 +148,7 @@ TEST_CASE(
 
 TEST_CASE("The least slack goes first: what is left before the deadline, less the work",
           "[scheduler][unit]") {
-  Rig rig(Options(PolicyKind::kDeadline, 1));
+  Rig rig(PolicyOptions(PolicyKind::kDeadline, 1));
   auto due = [](GenerationRequest request, int64_t us) {
     request.deadline_us = us;
     return request;
@@ -183,7 +183,7 @@ TEST_CASE("The stages of a workflow share the deadline of its first request", "[
 
 TEST_CASE("One tenant's ten thousand requests take no more than half while another has work",
           "[scheduler][unit]") {
-  Rig rig(Options(PolicyKind::kFair, 8));
+  Rig rig(PolicyOptions(PolicyKind::kFair, 8));
   for (int i = 0; i < 10000; ++i) rig.Add(OfTenant(MakeRequest(10, 40, i % 50), 1));
   for (int i = 0; i < 20; ++i) REQUIRE(rig.Step());  // all places are the first tenant's
   std::vector<RequestId> second;
@@ -205,7 +205,7 @@ TEST_CASE("One tenant's ten thousand requests take no more than half while anoth
 }
 
 TEST_CASE("A tenant that cancels everything it asks for gains nothing by it", "[scheduler][unit]") {
-  Rig rig(Options(PolicyKind::kFair, 4));
+  Rig rig(PolicyOptions(PolicyKind::kFair, 4));
   std::vector<RequestId> own;
   for (int i = 0; i < 50; ++i) own.push_back(rig.Add(OfTenant(MakeRequest(10, 30, i), 1)));
   int64_t tokens = 0;
@@ -229,7 +229,7 @@ TEST_CASE("A tenant that cancels everything it asks for gains nothing by it", "[
 }
 
 TEST_CASE("A tenant that was idle comes back without credit", "[scheduler][unit]") {
-  Rig rig(Options(PolicyKind::kFair, 2));
+  Rig rig(PolicyOptions(PolicyKind::kFair, 2));
   for (int i = 0; i < 40; ++i) rig.Add(OfTenant(MakeRequest(10, 20, i), 1));
   for (int step = 0; step < 100; ++step) REQUIRE(rig.Step());
   std::vector<RequestId> late;
@@ -247,7 +247,7 @@ TEST_CASE("A tenant that was idle comes back without credit", "[scheduler][unit]
 // Tokens of the base's tenant per token of the tenant with adapters, both with work without end.
 // `distinct`: each request has an adapter of its own.
 double ShareBeside(bool distinct) {
-  SchedulerOptions options = Options(PolicyKind::kFair, 8);
+  SchedulerOptions options = PolicyOptions(PolicyKind::kFair, 8);
   options.num_pages = 800;
   options.page_tokens = 4;
   options.adapter_slots = 32;

@@ -10,7 +10,7 @@
 namespace heddle::scheduler {
 namespace {
 
-SchedulerOptions Options(int32_t num_pages) {
+SchedulerOptions WholePromptOptions(int32_t num_pages) {
   SchedulerOptions options;
   options.num_pages = num_pages;
   options.page_tokens = 4;
@@ -31,7 +31,7 @@ GenerationRequest PooledRequest(int32_t length, int32_t salt) {
 TEST_CASE("Every prompt runs in one step, whatever comes and however few pages there are",
           "[scheduler][unit]") {
   for (const int32_t num_pages : {10, 17, 200}) {
-    Rig rig(Options(num_pages));
+    Rig rig(WholePromptOptions(num_pages));
     rig.SendPlans();
     std::mt19937 random(static_cast<uint32_t>(num_pages));
     std::map<RequestId, int32_t> lengths;
@@ -61,7 +61,7 @@ TEST_CASE("Every prompt runs in one step, whatever comes and however few pages t
 }
 
 TEST_CASE("The second text of a pair is where the plan says", "[scheduler][unit]") {
-  Rig rig(Options(200));
+  Rig rig(WholePromptOptions(200));
   rig.SendPlans();
   GenerationRequest request = PooledRequest(9, 1);
   request.second_begin = 5;
@@ -74,7 +74,7 @@ TEST_CASE("The second text of a pair is where the plan says", "[scheduler][unit]
 }
 
 TEST_CASE("What an encoder cannot do is refused", "[scheduler][unit]") {
-  const SchedulerOptions options = Options(200);
+  const SchedulerOptions options = WholePromptOptions(200);
   CHECK(Scheduler::Validate(PooledRequest(40, 0), options).ok());
   CHECK_FALSE(Scheduler::Validate(PooledRequest(41, 0), options).ok());
   CHECK_FALSE(Scheduler::Validate(MakeRequest(5, 3), options).ok());
