@@ -41,6 +41,8 @@ void Ops::AddSegments(const SegmentArgs&) {
   HEDDLE_CHECK(false, "this device has no embeddings of segments");
 }
 
+void Ops::SumRows(const SumRowsArgs&) { HEDDLE_CHECK(false, "this device has no sums of rows"); }
+
 void Ops::ShortConv(const ShortConvArgs&) {
   HEDDLE_CHECK(false, "this device has no short convolutions");
 }

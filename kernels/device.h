@@ -85,6 +85,9 @@ class Device {
   virtual bool has_attention_both_ways() const { return false; }
   // Whether it has Ops::AddSegments.
   virtual bool has_segments() const { return false; }
+  // Sums of `dim` columns that Ops::SumRows makes in one step. 0: it has no such op, or rows are
+  // read as fast as their sums.
+  virtual int32_t max_row_sums(int64_t) const { return 0; }
   // Whether its attention knows HostBatch::pieces.
   virtual bool has_pieces() const { return false; }
   // Memory that Pack takes for one row of a matrix of `dtype`. REQUIRES: cols in whole blocks.

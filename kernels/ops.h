@@ -244,6 +244,18 @@ struct SparseGateArgs {
   Activation activation = Activation::kNone;  // one with activation(0) = 0
 };
 
+// out[i] = the sum of rows [ranges[i].row, + num_rows) of x, in F32: pooled states are means of
+// rows.
+struct RowRange {
+  int32_t row = 0;
+  int32_t num_rows = 0;
+};
+struct SumRowsArgs {
+  Tensor x;  // [n, dim]
+  std::span<const RowRange> ranges;
+  float* out = nullptr;  // [ranges, dim] on the host, valid when the step has ended
+};
+
 class Ops {
  public:
   virtual ~Ops() = default;
@@ -296,6 +308,8 @@ class Ops {
   virtual void GatherLogitRows(Tensor x, Tensor out) = 0;
   // out[t] = x[t] for all rows of x; either may be columns of a wider tensor.
   virtual void CopyRows(Tensor x, Tensor out) = 0;
+  // REQUIRES: a step's ops make no more sums of a width than Device::max_row_sums() says.
+  virtual void SumRows(const SumRowsArgs& args);
   // x *= scale, then softcap * tanh(x / softcap) if softcap > 0. F32, in place.
   virtual void ScaleLogits(Tensor logits_f32, float scale, float softcap) = 0;
   virtual void Sample(const SampleArgs& args) = 0;

@@ -91,6 +91,8 @@ class Decoder {
 
   // Hidden row `row` of the last Forward, on the device: [hidden] of dtype(). Valid after Run.
   const void* HiddenRow(int32_t row) const;
+  // The first `rows` of them, [rows, hidden].
+  kernels::Tensor HiddenRows(int32_t rows) const { return View(*normed_, rows, spec_.hidden); }
   kernels::DType dtype() const { return dtype_; }
 
   // Bytes that Create takes for `max_batch_tokens` rows.

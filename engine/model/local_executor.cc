@@ -345,6 +345,24 @@ void LocalExecutor::Draw(kernels::Ops& ops, Flight* flight) {
   for (int32_t row = 0; row < flight->n_drawn_rows; row += parts_.logit_rows) {
     DrawBlock(ops, row, flight, &next_draw);
   }
+  SumRows(ops, flight);
+}
+
+// Lets the device sum the rows of as many pools as it can.
+void LocalExecutor::SumRows(kernels::Ops& ops, Flight* flight) {
+  const std::vector<PoolRows>& pools = flight->plan->pools;
+  const int32_t hidden = parts_.spec->hidden;
+  const auto count =
+      std::min<size_t>(pools.size(), static_cast<size_t>(parts_.device->max_row_sums(hidden)));
+  flight->summed.clear();
+  int32_t row = flight->n_drawn_rows;
+  for (size_t i = 0; i < count; row += pools[i++].num_rows) {
+    flight->summed.push_back({row, pools[i].num_rows});
+  }
+  if (count == 0) return;
+  flight->row_sums.resize(count * static_cast<size_t>(hidden));
+  ops.SumRows(
+      {.x = decoder_->HiddenRows(row), .ranges = flight->summed, .out = flight->row_sums.data()});
 }
 
 kernels::Tensor LocalExecutor::LogitBlock(const Flight& flight, int32_t first_row) const {
@@ -375,27 +393,43 @@ void LocalExecutor::DrawBlock(kernels::Ops& ops, int32_t first_row, Flight* flig
               .top_logprobs = flight->top_logprobs.data() + first * flight->max_top});
 }
 
-absl::Status LocalExecutor::Pool(const Flight& flight, StepResult* result) {
-  const int32_t hidden = parts_.spec->hidden;
+// Adds the hidden rows from `first_row` on, one by one.
+absl::Status LocalExecutor::AddRows(const PoolRows& pool, int32_t first_row, PoolSum* pooled) {
   const kernels::DType dtype = decoder_->dtype();
+  const auto hidden = static_cast<int64_t>(pooled->sum.size());
   pool_row_.resize(static_cast<size_t>(kernels::RowBytes(dtype, hidden)));
-  std::vector<float> values(static_cast<size_t>(hidden));
+  std::vector<float> values(pooled->sum.size());
+  for (int32_t i = 0; i < pool.num_rows; ++i) {
+    HEDDLE_RETURN_IF_ERROR(parts_.device->Download(pool_row_.data(),
+                                                   decoder_->HiddenRow(first_row + i),
+                                                   static_cast<int64_t>(pool_row_.size())));
+    kernels::DequantizeRow(dtype, pool_row_.data(), hidden, values.data());
+    for (size_t j = 0; j < values.size(); ++j) pooled->sum[j] += values[j];
+  }
+  return absl::OkStatus();
+}
+
+absl::Status LocalExecutor::Pool(const Flight& flight, StepResult* result) {
+  const std::vector<PoolRows>& pools = flight.plan->pools;
+  const auto hidden = static_cast<size_t>(parts_.spec->hidden);
   int32_t row = flight.n_drawn_rows;
-  for (const PoolRows& pool : flight.plan->pools) {
+  for (size_t p = 0; p < pools.size(); row += pools[p++].num_rows) {
+    const PoolRows& pool = pools[p];
     PoolSum& pooled = pool_sums_[pool.id];
-    pooled.sum.resize(static_cast<size_t>(hidden));
-    for (int32_t i = 0; i < pool.num_rows; ++i, ++row) {
-      HEDDLE_RETURN_IF_ERROR(parts_.device->Download(pool_row_.data(), decoder_->HiddenRow(row),
-                                                     static_cast<int64_t>(pool_row_.size())));
-      kernels::DequantizeRow(dtype, pool_row_.data(), hidden, values.data());
-      for (size_t j = 0; j < values.size(); ++j) pooled.sum[j] += values[j];
-      ++pooled.count;
+    pooled.sum.resize(hidden);
+    if (p < flight.summed.size()) {
+      const float* sums = flight.row_sums.data() + p * hidden;
+      for (size_t j = 0; j < hidden; ++j) pooled.sum[j] += sums[j];
+    } else {
+      HEDDLE_RETURN_IF_ERROR(AddRows(pool, row, &pooled));
     }
+    pooled.count += pool.num_rows;
     if (!pool.last) continue;
-    for (size_t j = 0; j < values.size(); ++j) {
+    std::vector<float> values(hidden);
+    for (size_t j = 0; j < hidden; ++j) {
       values[j] = static_cast<float>(pooled.sum[j] / std::max(1, pooled.count));
     }
-    result->pooled.push_back({pool.id, values});
+    result->pooled.push_back({pool.id, std::move(values)});
     pool_sums_.erase(pool.id);
   }
   return absl::OkStatus();

@@ -135,7 +135,16 @@ class LocalExecutor final : public Executor {
     std::vector<float> logprobs, top_logprobs;
     std::vector<int32_t> logit_rows;  // rows that are drawn from, then rows that are pooled
     int32_t n_drawn_rows = 0;         // how many of logit_rows are drawn from
-    StepTiming timing;                // of the launch
+    // Sums over rows of the plan's first pools, which the device makes, [n, hidden].
+    std::vector<kernels::RowRange> summed;
+    std::vector<float> row_sums;
+    StepTiming timing;  // of the launch
+  };
+
+  // A sum of hidden states.
+  struct PoolSum {
+    std::vector<double> sum;  // [hidden]
+    int32_t count = 0;
   };
 
   LocalExecutor(Parts parts, const ExecutorLimits& limits);
@@ -173,6 +182,8 @@ class LocalExecutor final : public Executor {
   static void Fill(const Flight& flight, size_t i, SampledToken* out);
   static bool HasDraw(const Flight& flight, size_t i, int32_t sample);
   void ReportSample(const Flight& flight, size_t first, StepResult* result);
+  void SumRows(kernels::Ops& ops, Flight* flight);
+  absl::Status AddRows(const PoolRows& pool, int32_t first_row, PoolSum* pooled);
   absl::Status Pool(const Flight& flight, StepResult* result);
 
   Parts parts_;
@@ -192,11 +203,7 @@ class LocalExecutor final : public Executor {
   PlanBatch batch_;
   std::vector<int32_t> draw_of_row_;
   std::vector<const uint32_t*> draft_masks_;
-  // Sums of hidden states of prompts that are not complete yet.
-  struct PoolSum {
-    std::vector<double> sum;  // [hidden]
-    int32_t count = 0;
-  };
+  // Those of prompts that are not complete yet.
   absl::flat_hash_map<SequenceId, PoolSum> pool_sums_;
   std::vector<char> pool_row_;  // one row in the device's type
 };

@@ -36,7 +36,10 @@ namespace {
 // Bytes of the logprobs and alternatives of one step: 65,536 rows with 20 alternatives are 10.3
 // MiB. The step's tokens come first: a quarter of a million.
 constexpr int64_t kDrawnBytes = int64_t{1} << 20;
-constexpr int64_t kResultBytes = int64_t{12} << 20;
+constexpr int64_t kSampleBytes = int64_t{12} << 20;
+// Sums of rows, behind those: pooled states of 512 texts of 4,096 columns.
+constexpr int64_t kRowSumBytes = int64_t{8} << 20;
+constexpr int64_t kResultBytes = kSampleBytes + kRowSumBytes;
 // Memory for kernels' code, their stacks, graphs, and a library's timing of its algorithms. It is
 // taken while the device runs, more of it for larger batches.
 constexpr int64_t kLeastReserve = int64_t{256} << 20;
@@ -97,6 +100,9 @@ class CudaDevice final : public Device {
   DType activation_dtype() const override { return options_.activations; }
   bool HasKvType(DType) const override { return true; }
   bool has_attention_both_ways() const override { return true; }
+  int32_t max_row_sums(int64_t dim) const override {
+    return static_cast<int32_t>(kRowSumBytes / (dim * int64_t{sizeof(float)}));
+  }
   DType preferred_kv_type() const override { return DType::kBF16; }  // F16's range may not do
   StepSize preferred_step() const override { return StepFor(runtime_->info().total_bytes); }
   int32_t max_rotary_dim() const override { return 2 * kMaxFrequencies; }
@@ -318,26 +324,28 @@ absl::StatusOr<PlannedAttention> CudaDevice::PlanFor(const AttentionGrouping& gr
 }
 
 CudaOps CudaDevice::OpsFor(Part part) {
-  DeviceStep step = {.runtime = *runtime_,
-                     .activations = options_.activations,
-                     .stream = runtime_->stream(part == kSecond ? 1 : 0),
-                     .groups = batch_.groups(),
-                     .n_rows = batch_.n_tokens(),
-                     .workspace = workspace(part),
-                     .drawn = {static_cast<uint8_t*>(results_->data()), kDrawnBytes},
-                     .results = {static_cast<uint8_t*>(results_->data()) + kDrawnBytes,
-                                 kResultBytes - kDrawnBytes},
-                     .counters = static_cast<int32_t*>(counters_->data()),
-                     .adapters = batch_.adapters(),
-                     .logit_adapters = batch_.logit_adapters(),
-                     .staging = staging_,
-                     .library = library_.get(),
-                     .always_dequantizes = options_.always_dequantizes,
-                     .ways = options_.tunes ? &ways_ : nullptr,
-                     .times_products = part == kWhole && !split_.has_value(),
-                     .plan_attention = [this, part](const AttentionGrouping& grouping) {
-                       return PlanFor(grouping, part);
-                     }};
+  DeviceStep step = {
+      .runtime = *runtime_,
+      .activations = options_.activations,
+      .stream = runtime_->stream(part == kSecond ? 1 : 0),
+      .groups = batch_.groups(),
+      .n_rows = batch_.n_tokens(),
+      .workspace = workspace(part),
+      .drawn = {static_cast<uint8_t*>(results_->data()), kDrawnBytes},
+      .results = {static_cast<uint8_t*>(results_->data()) + kDrawnBytes,
+                  kSampleBytes - kDrawnBytes},
+      .row_sums = {static_cast<uint8_t*>(results_->data()) + kSampleBytes, kRowSumBytes},
+      .counters = static_cast<int32_t*>(counters_->data()),
+      .adapters = batch_.adapters(),
+      .logit_adapters = batch_.logit_adapters(),
+      .staging = staging_,
+      .library = library_.get(),
+      .always_dequantizes = options_.always_dequantizes,
+      .ways = options_.tunes ? &ways_ : nullptr,
+      .times_products = part == kWhole && !split_.has_value(),
+      .plan_attention = [this, part](const AttentionGrouping& grouping) {
+        return PlanFor(grouping, part);
+      }};
   if (is_taped_) {
     step.leave_tape = [this](bool for_good) { return LeaveTape(for_good); };
   }
@@ -447,16 +455,18 @@ absl::Status CudaDevice::Enqueue(uint64_t step, const std::function<void(Ops&)>&
   return runtime_->Mark(EndOf(step));
 }
 
-// Fetches tokens by one copy to pinned memory, and all other results, if any, by another.
+// Fetches tokens by one copy to pinned memory, and what else was sampled, and sums of rows, if any,
+// by others.
 absl::Status CudaDevice::FetchResults(const CudaOps& ops, Launched* launched) {
   launched->copies = ops.results();
   const auto* base = static_cast<const uint8_t*>(results_->data());
-  if (ops.drawn_bytes() > 0) {
-    HEDDLE_RETURN_IF_ERROR(runtime_->CopyToHost(launched->host_results, base, ops.drawn_bytes()));
-  }
-  if (ops.result_bytes() == 0) return absl::OkStatus();
-  return runtime_->CopyToHost(launched->host_results + kDrawnBytes, base + kDrawnBytes,
-                              ops.result_bytes());
+  const auto fetch = [&](int64_t at, int64_t bytes) {
+    if (bytes == 0) return absl::OkStatus();
+    return runtime_->CopyToHost(launched->host_results + at, base + at, bytes);
+  };
+  HEDDLE_RETURN_IF_ERROR(fetch(0, ops.drawn_bytes()));
+  HEDDLE_RETURN_IF_ERROR(fetch(kDrawnBytes, ops.result_bytes()));
+  return fetch(kSampleBytes, ops.row_sum_bytes());
 }
 
 absl::StatusOr<RunTiming> CudaDevice::Finish() {

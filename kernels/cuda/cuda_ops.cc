@@ -340,6 +340,17 @@ void CudaOps::CopyRows(Tensor x, Tensor out) {
   Note(LaunchCopyRows(x, out, step_.activations, step_.stream), "copying rows");
 }
 
+void CudaOps::SumRows(const SumRowsArgs& args) {
+  if (!step_.status.ok() || args.ranges.empty()) return;
+  const auto n = static_cast<int32_t>(args.ranges.size());
+  float* sums = Return(args.out, n * args.x.cols, step_.row_sums, &row_sums_used_);
+  if (!step_.status.ok()) return;
+  const RowRange* ranges = step_.staging.Add(args.ranges);
+  Note(step_.staging.Send());
+  if (!step_.status.ok()) return;
+  Note(LaunchSumRows(args.x, ranges, n, sums, step_.activations, step_.stream), "summing rows");
+}
+
 void CudaOps::ScaleLogits(Tensor logits_f32, float scale, float softcap) {
   if (!step_.status.ok()) return;
   Note(LaunchScaleLogits(logits_f32, scale, softcap, step_.stream), "scaling logits");
@@ -379,20 +390,12 @@ void CudaOps::Sample(const SampleArgs& args) {
   params.pieces = reinterpret_cast<SamplePiece*>(step_.workspace.data);
   params.counters = step_.counters;
   const auto n = static_cast<int64_t>(rows.size());
-  auto result = [&](auto* host, int64_t count, const Workspace& from, int64_t* used) {
-    using T = std::remove_pointer_t<decltype(host)>;
-    static_assert(sizeof(T) == 4);  // so that all are aligned
-    const int64_t bytes = count * static_cast<int64_t>(sizeof(T));
-    auto* device = reinterpret_cast<T*>(TakeResults(from, bytes, used));
-    if (host != nullptr && bytes > 0) pending_.push_back({host, device, bytes});
-    return device;
-  };
-  params.tokens = result(args.tokens, n, step_.drawn, &drawn_used_);
+  params.tokens = Return(args.tokens, n, step_.drawn, &drawn_used_);
   if (reports) {
     const Workspace& results = step_.results;
-    params.logprobs = result(args.logprobs, n, results, &results_used_);
-    params.top_tokens = result(args.top_tokens, n * args.max_top, results, &results_used_);
-    params.top_logprobs = result(args.top_logprobs, n * args.max_top, results, &results_used_);
+    params.logprobs = Return(args.logprobs, n, results, &results_used_);
+    params.top_tokens = Return(args.top_tokens, n * args.max_top, results, &results_used_);
+    params.top_logprobs = Return(args.top_logprobs, n * args.max_top, results, &results_used_);
   }
   for (const int32_t count : launches) {
     if (!step_.status.ok()) return;

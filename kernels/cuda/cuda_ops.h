@@ -43,15 +43,17 @@ class CudaOps final : public Ops {
   void GateRows(Tensor gate_f32, Tensor x) override;
   void GatherLogitRows(Tensor x, Tensor out) override;
   void CopyRows(Tensor x, Tensor out) override;
+  void SumRows(const SumRowsArgs& args) override;
   void ScaleLogits(Tensor logits_f32, float scale, float softcap) override;
   void Sample(const SampleArgs& args) override;
 
   const absl::Status& status() const { return step_.status; }
   // In the order of the calls; to be done after the stream was waited for.
   const std::vector<PendingCopy>& results() const { return pending_; }
-  // Used of DeviceStep::drawn and DeviceStep::results.
+  // Used of DeviceStep::drawn, DeviceStep::results and DeviceStep::row_sums.
   int64_t drawn_bytes() const { return drawn_used_; }
   int64_t result_bytes() const { return results_used_; }
+  int64_t row_sum_bytes() const { return row_sums_used_; }
 
  private:
   // The rows that tensors have, as a group of layers sees them.
@@ -71,12 +73,23 @@ class CudaOps final : public Ops {
   int64_t RowsOfMixture(const ExpertMixArgs& args) const;
   // Room for `bytes` of results in `from`, of which `*used` are taken, or nullptr and a status.
   uint8_t* TakeResults(const Workspace& from, int64_t bytes, int64_t* used);
+  // Room for `count` results in `from`, which are copied to `host`, if that is given, when the step
+  // has ended.
+  template <typename T>
+  T* Return(T* host, int64_t count, const Workspace& from, int64_t* used) {
+    static_assert(sizeof(T) == 4);  // so that all are aligned
+    const int64_t bytes = count * static_cast<int64_t>(sizeof(T));
+    auto* device = reinterpret_cast<T*>(TakeResults(from, bytes, used));
+    if (host != nullptr && bytes > 0) pending_.push_back({host, device, bytes});
+    return device;
+  }
 
   DeviceStep step_;
   LinearProducts products_;
   std::vector<PendingCopy> pending_;
   int64_t drawn_used_ = 0;
   int64_t results_used_ = 0;
+  int64_t row_sums_used_ = 0;
 };
 
 }  // namespace heddle::kernels::cuda

@@ -64,6 +64,7 @@ struct DeviceStep {
   Workspace workspace;
   Workspace drawn;                // the step's tokens, in the order of its draws
   Workspace results;              // other results of sampling, kept until the end of the step
+  Workspace row_sums;             // sums of rows, as long
   int32_t* counters = nullptr;    // [kReductionCounters] zeros between ops
   DeviceAdapters adapters;        // of the whole batch
   DeviceAdapters logit_adapters;  // of its logit rows

@@ -186,6 +186,11 @@ void SplitOps::CopyRows(Tensor x, Tensor out) {
   });
 }
 
+void SplitOps::SumRows(const SumRowsArgs& args) {
+  Join();
+  halves_.whole.SumRows(args);
+}
+
 void SplitOps::ScaleLogits(Tensor logits_f32, float scale, float softcap) {
   Join();
   halves_.whole.ScaleLogits(logits_f32, scale, softcap);

@@ -52,6 +52,7 @@ class SplitOps final : public Ops {
   void GateRows(Tensor gate_f32, Tensor x) override;
   void GatherLogitRows(Tensor x, Tensor out) override;
   void CopyRows(Tensor x, Tensor out) override;
+  void SumRows(const SumRowsArgs& args) override;
   void ScaleLogits(Tensor logits_f32, float scale, float softcap) override;
   void Sample(const SampleArgs& args) override;
 

@@ -70,6 +70,7 @@ class ReferenceOps final : public Ops {
     reference::GatherLogitRows(batch_, x, out);
   }
   void CopyRows(Tensor x, Tensor out) override { reference::CopyRows(x, out); }
+  void SumRows(const SumRowsArgs& args) override { reference::SumRows(args); }
   void ScaleLogits(Tensor logits_f32, float scale, float softcap) override {
     reference::ScaleLogits(logits_f32, scale, softcap);
   }

@@ -65,6 +65,7 @@ void HeadLinear(const HostBatch& batch, const HeadLinearArgs& args);
 void GateRows(Tensor gate, Tensor x);
 void GatherLogitRows(const HostBatch& batch, Tensor x, Tensor out);
 void CopyRows(Tensor x, Tensor out);
+void SumRows(const SumRowsArgs& args);
 void ScaleLogits(Tensor logits, float scale, float softcap);
 void Sample(const SampleArgs& args);
 void EmbedShare(const HostBatch& batch, const Weight& table, int64_t first_row, float scale,

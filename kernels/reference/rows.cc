@@ -84,6 +84,19 @@ void CopyRows(Tensor x, Tensor out) {
   }
 }
 
+void SumRows(const SumRowsArgs& args) {
+  const int64_t dim = args.x.cols;
+  for (size_t i = 0; i < args.ranges.size(); ++i) {
+    for (int64_t c = 0; c < dim; ++c) {
+      double sum = 0;
+      for (int32_t t = 0; t < args.ranges[i].num_rows; ++t) {
+        sum += args.x.row<float>(args.ranges[i].row + t)[c];
+      }
+      args.out[static_cast<int64_t>(i) * dim + c] = static_cast<float>(sum);
+    }
+  }
+}
+
 void ScaleLogits(Tensor logits, float scale, float softcap) {
   for (int64_t t = 0; t < logits.rows; ++t) {
     float* row = logits.row<float>(t);

@@ -173,6 +173,23 @@ TEST_CASE("The emulated CUDA device gives the same embeddings and scores", "[gol
   }
 }
 
+TEST_CASE("Decoders on the emulated CUDA device sum the rows of prompts in chunks",
+          "[golden][cuda]") {
+  for (const std::string name : {"llama_mean_dense", "qwen3_reranker"}) {
+    const json entry = CaseOf(name);
+    test::TempDir dir;
+    engine::LoadOptions options = Options("auto");
+    options.make_device = [] {
+      return kernels::CreateCudaDevice(
+          {.activations = kernels::DType::kF32, .workspace_bytes = int64_t{4} << 20});
+    };
+    auto model = engine::LoadLocalModel(WriteFolder(entry, dir.path() / "model"), options);
+    INFO(name << ": " << model.status().ToString());
+    REQUIRE(model.ok());
+    for (const int32_t chunk : {3, 64}) CheckCase(entry, *model, chunk);
+  }
+}
+
 TEST_CASE("GGUF files give transformers' embeddings and scores", "[golden]") {
   int found = 0;
   for (const json& entry : Cases()) {

@@ -24,6 +24,9 @@ Error LaunchAddTokenTypes(const DeviceBatch& batch, const DeviceWeight& table, T
                           Stream stream);
 Error LaunchGatherRows(const DeviceBatch& batch, Tensor x, Tensor out, DType act, Stream stream);
 Error LaunchCopyRows(Tensor x, Tensor out, DType act, Stream stream);
+// out[i] = the sum of the rows of ranges[i], F32 [n_ranges, x.cols] on the device.
+Error LaunchSumRows(Tensor x, const RowRange* ranges, int32_t n_ranges, float* out, DType act,
+                    Stream stream);
 Error LaunchScaleLogits(Tensor logits_f32, float scale, float softcap, Stream stream);
 // Copies positions [0, num_tokens) of a page, keys and values.
 Error LaunchCopyPage(const KvCacheView& cache, int32_t from, int32_t to, int32_t num_tokens,

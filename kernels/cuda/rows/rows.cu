@@ -1,6 +1,7 @@
 // Ops that look rows up, copy or scale them. One block per row; memory-bound and small.
 #include "kernels/cuda/device_batch.h"
 #include "kernels/cuda/linear/weight_element.cuh"
+#include "kernels/cuda/primitives/group.cuh"
 #include "kernels/cuda/primitives/launch.cuh"
 #include "kernels/cuda/rows/row_params.h"
 #include "kernels/cuda/runtime/find_code.h"
@@ -70,6 +71,63 @@ HEDDLE_KERNEL GatherKernel(HEDDLE_PARAMS(GatherParams, p)) {
   const T* from = p.x.row<T>(p.rows == nullptr ? BlockX() : p.rows[BlockX()]);
   T* to = p.out.row<T>(BlockX());
   for (int64_t i = ThreadX(); i < p.x.cols; i += ThreadCount()) to[i] = from[i];
+}
+
+// Sums of rows: a block takes kSumColumns columns of one sum, each of its warps some of the rows,
+// two columns a lane. Rows are added in an order that depends on their number alone.
+constexpr int kSumWarps = 8;
+constexpr int kSumColumns = 64;
+constexpr int kSumUnroll = 8;  // rows on their way per warp: 8 KiB a block in 16 bits
+
+struct SumRowsParams {
+  Tensor x;
+  const RowRange* ranges;
+  float* out;
+};
+
+// Columns [c, c + 2) of a row, of which there may be one.
+template <typename T>
+HEDDLE_DEVICE Group<float, 2> TwoColumns(const Tensor& x, int64_t t, int64_t c, bool pairs) {
+  const T* from = x.row<T>(t) + c;
+  if (pairs) {
+    const Group<T, 2> both = LoadGroup<2>(from);
+    return {{ToFloat(both.item[0]), ToFloat(both.item[1])}};
+  }
+  return {{ToFloat(from[0]), c + 1 < x.cols ? ToFloat(from[1]) : 0.0f}};
+}
+
+template <typename T>
+HEDDLE_KERNEL SumRowsKernel(HEDDLE_PARAMS(SumRowsParams, p)) {
+  StartInTurn();
+  SharedArena arena;
+  const Shared<float> sums = arena.Take<float>(kSumWarps * kSumColumns);
+  const RowRange range = p.ranges[BlockY()];
+  const int64_t c = static_cast<int64_t>(BlockX()) * kSumColumns + 2 * Lane();
+  const bool pairs = reinterpret_cast<uint64_t>(p.x.data) % sizeof(Group<T, 2>) == 0 &&
+                     p.x.stride % 2 == 0 && c + 1 < p.x.cols;
+  float sum[2] = {};
+  for (int first = WarpIndex() * kSumUnroll; c < p.x.cols && first < range.num_rows;
+       first += kSumWarps * kSumUnroll) {
+    Group<float, 2> rows[kSumUnroll];
+    HEDDLE_UNROLL
+    for (int i = 0; i < kSumUnroll; ++i) {
+      rows[i] = {};
+      if (first + i < range.num_rows) rows[i] = TwoColumns<T>(p.x, range.row + first + i, c, pairs);
+    }
+    HEDDLE_UNROLL
+    for (int i = 0; i < kSumUnroll; ++i) {
+      sum[0] += rows[i].item[0];
+      sum[1] += rows[i].item[1];
+    }
+  }
+  sums.Set(WarpIndex() * kSumColumns + 2 * Lane(), sum[0]);
+  sums.Set(WarpIndex() * kSumColumns + 2 * Lane() + 1, sum[1]);
+  SyncThreads();
+  const int64_t column = static_cast<int64_t>(BlockX()) * kSumColumns + ThreadX();
+  if (ThreadX() >= kSumColumns || column >= p.x.cols) return;
+  float total = 0;
+  for (int w = 0; w < kSumWarps; ++w) total += sums.Get(w * kSumColumns + ThreadX());
+  p.out[BlockY() * p.x.cols + column] = total;
 }
 
 struct ScaleParams {
@@ -171,6 +229,17 @@ Error LaunchCopyRows(Tensor x, Tensor out, DType act, Stream stream) {
   const LaunchShape shape = {.grid_x = static_cast<int>(x.rows), .threads = kThreads};
   return ForActivation(
       act, [&]<typename T>(T) { return Launch(GatherKernel<T>, shape, stream, params); });
+}
+
+Error LaunchSumRows(Tensor x, const RowRange* ranges, int32_t n_ranges, float* out, DType act,
+                    Stream stream) {
+  const LaunchShape shape = {.grid_x = CeilDiv(x.cols, kSumColumns),
+                             .grid_y = n_ranges,
+                             .threads = 32 * kSumWarps,
+                             .shared_bytes = SharedBytesFor<float>(kSumWarps * kSumColumns)};
+  return ForActivation(act, [&]<typename T>(T) {
+    return Launch(SumRowsKernel<T>, shape, stream, SumRowsParams{x, ranges, out});
+  });
 }
 
 Error LaunchScaleLogits(Tensor logits_f32, float scale, float softcap, Stream stream) {

@@ -343,6 +343,52 @@ TEST_CASE("Logit rows are gathered, scaled and capped", "[cuda]") {
   }
 }
 
+// Sums of ranges, from the device, with rows of x `pad` elements apart.
+std::vector<float> SumsOn(Device& device, Tensor x, std::span<const RowRange> ranges) {
+  std::vector<float> sums(ranges.size() * static_cast<size_t>(x.cols), -1.0f);
+  MustRun(device, [&](Ops& ops) { ops.SumRows({.x = x, .ranges = ranges, .out = sums.data()}); });
+  return sums;
+}
+
+TEST_CASE("Ranges of rows are summed, whatever their lengths, widths and places", "[cuda]") {
+  for (DType act : kActivations) {
+    auto device = EmulatedDevice(act);
+    auto reference = CreateReferenceDevice();
+    for (const auto& [cols, pad] : {std::pair{1, 0}, {2, 0}, {7, 1}, {64, 0}, {65, 0}, {130, 6}}) {
+      INFO(Info(act).name << ", " << cols << " columns, " << pad << " between rows");
+      Random random(static_cast<uint32_t>(cols));
+      Matrix x = Matrix::RandomOf(random, 200, cols);
+      Activations found(act, x, pad), expected(DType::kF32, x);
+      const RowRange ranges[] = {{0, 1}, {5, 8}, {13, 0}, {13, 9}, {22, 64}, {3, 197}, {199, 1}};
+      const std::vector<float> sums = SumsOn(*device, found.tensor(), ranges);
+      const std::vector<float> wanted = SumsOn(*reference, expected.tensor(), ranges);
+      for (size_t i = 0; i < sums.size(); ++i) {
+        // F32 additions of up to 197 normally distributed numbers.
+        const auto rows = static_cast<float>(ranges[i / static_cast<size_t>(cols)].num_rows);
+        CHECK(std::fabs(sums[i] - wanted[i]) <= rows * 8 * 0x1p-24f * std::sqrt(rows));
+      }
+      CHECK(found.GapsIntact());
+    }
+    // As many as a step may have, beside each other in one call and in several.
+    Matrix ones(3, 64);
+    for (int64_t i = 0; i < 3 * 64; ++i) *ones.at(i / 64, i % 64) = 1.0f;
+    Activations x(act, ones);
+    const auto count = static_cast<size_t>(device->max_row_sums(64));
+    REQUIRE(count >= 512);
+    const std::vector<RowRange> many(count, RowRange{0, 3});
+    const std::vector<float> sums = SumsOn(*device, x.tensor(), many);
+    CHECK(std::all_of(sums.begin(), sums.end(), [](float sum) { return sum == 3.0f; }));
+    std::vector<float> first(64), second(64);
+    MustRun(*device, [&](Ops& ops) {
+      ops.SumRows({.x = x.tensor(), .ranges = std::span(many).first(1), .out = first.data()});
+      const RowRange two[] = {{1, 2}};
+      ops.SumRows({.x = x.tensor(), .ranges = two, .out = second.data()});
+    });
+    CHECK(first == std::vector<float>(64, 3.0f));
+    CHECK(second == std::vector<float>(64, 2.0f));
+  }
+}
+
 TEST_CASE("A page copy moves the asked positions of every head and nothing else", "[cuda]") {
   for (DType dtype : {DType::kF16, DType::kF32, DType::kF8E4M3, DType::kInt8}) {
     for (int32_t head_dim : {9, 16}) {
