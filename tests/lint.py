@@ -6,9 +6,9 @@
 BUILD_DIR (build) holds compile_commands.json. --deep adds the static analyzer, which takes three
 times as long.
 
-Most of the time goes into the libraries' headers, again for every source. So sources of a folder
-that are compiled alike are looked at eight at a time, as one translation unit; where there is
-something to say of that, which may be that two have a helper of the same name, one by one.
+Most of the time goes into the libraries' headers, again for every source. So sources that are
+compiled alike, and have no helpers of the same name, are looked at together as one translation
+unit; where there is something to say of that, its halves are, down to single sources.
 """
 
 import argparse
@@ -17,6 +17,7 @@ import concurrent.futures
 import json
 import os
 import pathlib
+import re
 import shlex
 import subprocess
 import sys
@@ -24,7 +25,9 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 FOLDERS = ["base", "config", "kernels", "engine", "scheduler", "server"]
-AT_A_TIME = 8
+LINES_AT_A_TIME = 5000
+# What a line at the margin defines or declares: a function, a type, a constant.
+DEFINED = re.compile(r"^[A-Za-z].*?\b([A-Za-z_]\w*) ?(?:[({=[;]|:[^:]|final )")
 
 
 def sources_of(path):
@@ -44,21 +47,39 @@ def compile_flags(build):
     return flags
 
 
+def helpers_of(text):
+    """The names in a source's unnamed namespaces, each with the namespace around them."""
+    names, around, inside = set(), "", False
+    for line in text.splitlines():
+        if line.startswith("namespace heddle"):
+            around = line
+        inside = line == "namespace {" or (inside and not line.startswith("}  // namespace"))
+        if inside and (found := DEFINED.match(line)):
+            names.add((around, found.group(1)))
+    return names
+
+
 def groups_of(files, flags):
-    """Lists of (flags, files) of one folder each, AT_A_TIME files at most."""
+    """Lists of (flags, files): as few as their helpers and LINES_AT_A_TIME allow."""
     of_folder = {os.path.dirname(path): each for path, each in flags.items()}
-    alike = collections.defaultdict(list)
+    groups = collections.defaultdict(list)  # of flags: [files, names, lines]
     for path in files:
         folder = os.path.dirname(path)
         each = flags.get(path) or of_folder.get(folder)
         if each is None:
             sys.exit(f"tests/lint.py: nothing in {folder} is compiled in that build directory")
-        alike[(folder, each)].append(path)
-    return [
-        (each, paths[i : i + AT_A_TIME])
-        for (_, each), paths in alike.items()
-        for i in range(0, len(paths), AT_A_TIME)
-    ]
+        text = (ROOT / path).read_text()
+        names, lines = helpers_of(text), text.count("\n")
+        for group in groups[each]:
+            if group[2] + lines <= LINES_AT_A_TIME and not group[1] & names:
+                break
+        else:
+            group = [[], set(), 0]
+            groups[each].append(group)
+        group[0].append(path)
+        group[1].update(names)
+        group[2] += lines
+    return [(each, group[0]) for each, alike in groups.items() for group in alike]
 
 
 def tidy(path, flags, checks):
@@ -80,7 +101,9 @@ def check(group, scratch, checks):
         said = tidy(unit, flags, checks + ",-bugprone-suspicious-include")
         if not said.strip():
             return said
-    return "".join(tidy(ROOT / path, flags, checks) for path in files)
+        half = len(files) // 2
+        return "".join(check((flags, part), scratch, checks) for part in (files[:half], files[half:]))
+    return tidy(ROOT / files[0], flags, checks)
 
 
 def main():
