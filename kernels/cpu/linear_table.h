@@ -26,8 +26,8 @@ enum class TileKind : uint8_t {
                 // place that F32 has it, int32 sums [tile_rows][2] of either half, F32 [tile_rows]:
                 // sum * 2^e
   kInt8Sums16,  // the same groups and blocks with other sums, see sums16_avx2.h
-  kInt16,       // per 256 columns F32 scale [tile_rows], and per block of 32 of them int16
-                // [tile_rows][32], in the order of int16_avx2.h, int32 sum [tile_rows]
+  kInt8Pairs,   // per block of 32 columns and row int8 [32], int32 [4]: pairs of int16 sums, int32
+                // sum, F32 scale; see pairs_tile_avx2.h
 };
 
 constexpr int32_t kMaxTileSizes = 6;
@@ -95,7 +95,7 @@ struct BlockKernels {
 
 struct LinearKernels {
   int32_t panel_rows;
-  TileKernels tiles[2];      // of kFloat, and of kInt8 or kInt16; others are in BlockKernels
+  TileKernels tiles[2];      // of kFloat, and of kInt8 or kInt8Pairs; others are in BlockKernels
   FormatKernels formats[5];  // by DType; the others are in BlockKernels
   void (*epilogue)(const EpilogueArgs& args);
   const BlockKernels* blocks;

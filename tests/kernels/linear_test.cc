@@ -18,6 +18,14 @@ bool HasFloatCodes(DType dtype) {
 // Whether the format's activations are rounded to int8.
 bool IsInteger(DType dtype) { return dtype >= DType::kQ8_0 && !HasFloatCodes(dtype); }
 
+// Whether weights are tables' or other signed bytes, beside which AVX2 without VNNI rounds
+// activations so that sums fit 16 bits (pairs_tile_avx2.h).
+bool HasSignedBytes(DType dtype) {
+  return dtype == DType::kQ8_0 || dtype == DType::kInt8G32 || dtype == DType::kInt8G128 ||
+         dtype == DType::kIQ4_NL || dtype == DType::kIQ4_XS || dtype == DType::kIQ1 ||
+         dtype == DType::kIQ2 || dtype == DType::kIQ3XXS || dtype == DType::kIQ3S;
+}
+
 // Whether activations are rounded to BF16 on levels that multiply it themselves.
 bool IsBf16Product(DType dtype) { return dtype == DType::kBF16 || HasFloatCodes(dtype); }
 
@@ -36,9 +44,30 @@ double Magnitude(const Matrix& x, const TestWeight& w, int64_t t, int64_t r) {
   return sum;
 }
 
+// The largest step of int8 activations in columns [begin, begin + 32) of row t: of (largest of the
+// block) / 123.25. Where sums must fit 16 bits, neighbours' positive or negative codes are 127
+// together at most before they are rounded, and the magnitudes of four columns 253.
+double StepOf(const Matrix& x, int64_t t, int64_t begin, bool fits16) {
+  const auto at = [&](int64_t k) { return static_cast<double>(x(t, begin + k)); };
+  double step = 0;
+  for (int64_t k = 0; k < 32; ++k) {
+    if (!fits16) step = std::max(step, std::fabs(at(k)) / 123.25);
+  }
+  for (int64_t k = 0; k < 32 && fits16; k += 2) {
+    const double above = std::max(at(k), 0.0) + std::max(at(k + 1), 0.0);
+    const double below = std::max(-at(k), 0.0) + std::max(-at(k + 1), 0.0);
+    step = std::max(step, std::max(above, below) / 127);
+    if (k % 8 >= 4) continue;
+    const double four =
+        std::fabs(at(k)) + std::fabs(at(k + 1)) + std::fabs(at(k + 4)) + std::fabs(at(k + 5));
+    step = std::max(step, four / 253);
+  }
+  return step;
+}
+
 // F32 accumulation of k terms errs by at most k units relative to the magnitude, and by about
 // sqrt(k) of them for independent roundings: 4 sqrt(k) is beyond any chance. Activations rounded
-// to int8 per block err by half a step per term, of (largest of the block) / 123.25 at most.
+// to int8 per block err by half a step per term.
 // Where the level multiplies BF16 itself, activations beside weights that are such numbers are
 // rounded to 8 bits: by half a unit, 2^-8 at most; and the sixteen of NF4 and FP4 by 2^-9.
 double Tolerance(const Matrix& x, const TestWeight& w, int64_t t, int64_t r,
@@ -51,12 +80,12 @@ double Tolerance(const Matrix& x, const TestWeight& w, int64_t t, int64_t r,
   }
   if (!IsInteger(w.dtype)) return tolerance + 1e-30;
   for (int64_t b = 0; b < w.cols / 32; ++b) {
-    double largest = 0, weights = 0;
+    double weights = 0;
     for (int64_t k = b * 32; k < b * 32 + 32; ++k) {
-      largest = std::max<double>(largest, std::fabs(x(t, k)));
       weights += std::fabs(w.decoded[static_cast<size_t>(r * w.cols + k)]);
     }
-    tolerance += 0.5001 * largest / 123.25 * weights;
+    const bool fits16 = isa == "avx2" && HasSignedBytes(w.dtype);
+    tolerance += 0.5001 * StepOf(x, t, b * 32, fits16) * weights;
   }
   return tolerance + 1e-30;
 }
@@ -299,6 +328,38 @@ TEST_CASE("Zero rows, zero weights and an empty batch are handled", "[kernels][k
       Matrix zeros(3, cols);
       CHECK(SameBits(Multiply(*device, **packed, zeros.tensor()), Matrix(3, 40)));
       Multiply(*device, **packed, zeros.rows(0, 0));
+    }
+  }
+}
+
+// Weights and activations whose products are all at their limits and of one sign: sums of 16 bits
+// that overflowed, wrapped or saturated would show.
+TEST_CASE("Activations and weights at the limits of their codes do not overflow",
+          "[kernels][kernel]") {
+  constexpr int64_t kCols = 64;
+  for (auto& [name, device] : CpuDevices(1)) {
+    for (int8_t code : {-128, -127, 127}) {
+      for (uint32_t signs : {0x0u, 0x1u, 0x5u, 0x3u, 0x33u, 0x99u}) {
+        INFO(name << " code " << int(code) << " signs " << signs);
+        TestWeight w;
+        w.dtype = DType::kQ8_0;
+        w.rows = 1;
+        w.cols = kCols;
+        for (int64_t b = 0; b < kCols / 32; ++b) {
+          w.bytes.push_back(0x00);  // the scale 1 in F16
+          w.bytes.push_back(0x3c);
+          w.bytes.insert(w.bytes.end(), 32, static_cast<uint8_t>(code));
+        }
+        w.decoded.assign(kCols, code);
+        for (float low : {0.0f, 0.5f, 1.0f}) {  // beside 1, in every second column
+          Matrix x(1, kCols);
+          for (int64_t k = 0; k < kCols; ++k) {
+            const float value = k % 2 == 0 ? 1.0f : low;
+            *x.at(0, k) = (signs >> (k % 8) & 1) != 0 ? -value : value;
+          }
+          CheckProduct(*device, w, x, name);
+        }
+      }
     }
   }
 }

@@ -40,8 +40,8 @@ inline IntSums IntsFromInt8(const int8_t* p) {
 inline IntSums IntsFromUint8(const uint8_t* p) {
   return _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
 }
+constexpr int kTableBias = 128;  // products take unsigned weights
 #if defined(__AVXVNNI__)
-constexpr int kTableBias = 128;  // the dot product takes unsigned weights
 constexpr int kE2m1Bias = kTableBias;
 template <bool kSigned>
 inline IntSums DotAdd(IntSums sum, ByteVec w, const int8_t* x) {
@@ -53,9 +53,7 @@ inline IntSums DotAdd16(IntSums sum, IntSums w, int32_t x) {
   return _mm256_dpwssd_avx_epi32(sum, w, _mm256_set1_epi32(x));
 }
 #else
-// sums16_avx2.h and int16_avx2.h multiply in these forms.
-constexpr int kTableBias = 0;  // 8-bit values are widened with their sign
-constexpr int kE2m1Bias = 12;  // the largest of them: codes of 5 bits
+constexpr int kE2m1Bias = 12;  // the largest of them: codes of 5 bits, for sums16_avx2.h
 #endif
 
 struct FloatTable {

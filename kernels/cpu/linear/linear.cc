@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <numeric>
 
 #include "absl/container/inlined_vector.h"
@@ -35,6 +36,13 @@ constexpr double kMacsPerNs = 50;
 constexpr double kBytesPerNs = 20;
 constexpr double kNsPerGatheredElement = 2;  // one cache line each
 
+// The smallest size that holds `rows`, which are no more than the largest holds.
+int32_t SizeIndex(const TileKernels& kernels, int64_t rows) {
+  int32_t index = 0;
+  while (kernels.sizes[index] < rows) ++index;
+  return index;
+}
+
 // The rows of x as tiles of one kind: all of the same size except the last, which takes the
 // smallest size that holds the rest.
 struct Tiles {
@@ -50,11 +58,7 @@ struct Tiles {
   int32_t RowsOf(int64_t tile) const {
     return static_cast<int32_t>(std::min<int64_t>(tile_rows, rows - tile * tile_rows));
   }
-  int32_t SizeIndexOf(int64_t tile) const {
-    int32_t index = 0;
-    while (kernels->sizes[index] < RowsOf(tile)) ++index;
-    return index;
-  }
+  int32_t SizeIndexOf(int64_t tile) const { return SizeIndex(*kernels, RowsOf(tile)); }
   const char* DataOf(int64_t tile) const { return data + tile * tile_bytes; }
 };
 
@@ -72,20 +76,30 @@ int64_t TileBytes(TileKind kind, int64_t tile_rows, int64_t cols) {
       return tile_rows * ((cols / 32) * 48 + (cols + 255) / 256 * 52);
     case TileKind::kInt8Sums16:
       return tile_rows * ((cols / 32) * 56 + (cols + 255) / 256 * 52);
-    case TileKind::kInt16:
-      return tile_rows * ((cols / 32) * 68 + (cols + 255) / 256 * 4);
+    case TileKind::kInt8Pairs:
+      return tile_rows * (cols / 32) * 56;
   }
   return 0;
 }
 
-// As few tiles as possible, of about equal sizes: a small one takes almost as long as a larger one.
+// The size of tiles that takes the least time if a tile's time is that of the rows of its size. A
+// small one takes half as long as the largest: it has too few sums to hide their latencies, and
+// decodes weights for few rows.
 int32_t TileRows(const TileKernels& kernels, int64_t rows) {
   if (rows >= kManyRows && kernels.size_of_many > 0) return kernels.size_of_many;
-  const int64_t largest = kernels.sizes[kernels.num_sizes - 1];
-  const int64_t num_tiles = (rows + largest - 1) / largest;
-  int32_t index = 0;
-  while (kernels.sizes[index] * num_tiles < rows) ++index;
-  return kernels.sizes[index];
+  const int32_t largest = kernels.sizes[kernels.num_sizes - 1];
+  if (rows <= largest) return kernels.sizes[SizeIndex(kernels, rows)];
+  int32_t best = largest;
+  int64_t least = std::numeric_limits<int64_t>::max();
+  for (int32_t i = kernels.num_sizes - 1; i >= 0 && 2 * kernels.sizes[i] >= largest; --i) {
+    const int32_t size = kernels.sizes[i];
+    const int64_t rest = rows % size;
+    int64_t time = rows - rest;
+    if (rest > 0) time += std::max(kernels.sizes[SizeIndex(kernels, rest)], largest / 2);
+    if (time < least) best = size;
+    least = std::min(least, time);
+  }
+  return best;
 }
 
 Tiles PrepareTiles(TileKind kind, const Tensor& x, const TileKernels& kernels, ThreadPool& pool,
@@ -197,7 +211,7 @@ class LinearCall {
       case TileKind::kFloat:
         return kernels_.tiles[0];
       case TileKind::kInt8:
-      case TileKind::kInt16:
+      case TileKind::kInt8Pairs:
         return kernels_.tiles[1];
       case TileKind::kInt8Shared:
       case TileKind::kInt8Sums16:

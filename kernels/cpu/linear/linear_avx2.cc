@@ -14,11 +14,10 @@
 
 #include "kernels/cpu/linear/codes_avx2.h"
 
-#include "kernels/cpu/linear/int16_tile_avx2.h"
+#include "kernels/cpu/linear/pairs_tile_avx2.h"
 #include "kernels/cpu/linear/sums16_tile_avx2.h"
-#include "kernels/cpu/linear/words_avx2.h"
 
-#include "kernels/cpu/linear/int16_avx2.h"
+#include "kernels/cpu/linear/pairs_avx2.h"
 #include "kernels/cpu/linear/sums16_avx2.h"
 
 namespace heddle::kernels::cpu {
@@ -27,10 +26,10 @@ namespace heddle::kernels::cpu {
 extern const LinearKernels kLinearAvx2;
 const LinearKernels kLinearAvx2 = {
     kPanelRows,
-    {{4, {1, 2, 4, 6}, PrepareFloatTile}, {4, {1, 2, 4, 8}, PrepareInt16Tile, /*size_of_many=*/4}},
+    {{4, {1, 2, 4, 6}, PrepareFloatTile}, {6, {1, 2, 3, 4, 6, 8}, PreparePairsTile}},
     {MakeFormat<F32Panel, 1, 2, 4, 6>(TileKind::kFloat), MakeWidened<F16Panel, 1, 2, 4, 6>(),
      MakeWidened<BF16Panel, 1, 2, 4, 6>(),
-     MakeInt16<kQ80Traits, Q80Layout, Q80Words>(TileSizes<1, 2, 4, 8>()),
+     MakePairs<kQ80Traits, BlockPanel<Q80<0x80>>, Q80Codes>(TileSizes<1, 2, 3, 4, 6, 8>()),
      MakeSums16<kQ40Traits, BlockPanel<Q40>>(TileSizes<1, 2, 4, 8>())},
     FinishPanel,
     &kBlocksAvx2,
