@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "kernels/cpu/row_table.h"
+#include "kernels/cpu/tile_registers.h"
 
 namespace heddle::kernels::cpu {
 
@@ -39,10 +40,11 @@ struct AttendArgs {
                          // bit j of tree[q] is set
   int32_t tree_begin;    // positions before it are not restricted
   float softcap;
-  float* max;      // [num_queries]
-  float* sum;      // [num_queries]
-  float* acc;      // [num_queries rounded up to a multiple of 8, padded_dim]; the rest is undefined
-  float* scratch;  // AttendScratchFloats(padded_dim)
+  float* max;  // [num_queries]
+  float* sum;  // [num_queries]
+  float* acc;  // [num_queries rounded up to a multiple of 16, padded_dim]; the rest is undefined
+  float* scratch;            // AttendScratchFloats(padded_dim)
+  TileRegisters* registers;  // that the kernel may set up
 };
 
 // Keys are handled in blocks that start at multiples of 32 positions of the context, and partial
@@ -69,6 +71,16 @@ struct AttentionKernels {
   // -infinity).
   void (*finish)(float max, float sum, const float* acc, int32_t n, float sink, float* out,
                  float* lse);
+  // Releases AttendArgs::registers; nullptr if `attend` sets none up.
+  void (*release_tiles)() = nullptr;
+  // Nanoseconds of one query, one position, 64 dimensions: to decide how many threads to wake.
+  double ns_per_score = 5;
+};
+
+// Replaces the kernel if the processor multiplies BF16 by tiles.
+struct TileAttention {
+  void (*attend)(const AttendArgs& args);
+  void (*release)();
 };
 
 }  // namespace heddle::kernels::cpu

@@ -49,8 +49,20 @@ const LinearKernels& LinearAvx512Bf16() {
 const LinearKernels& LinearAmx() {
   static const LinearKernels kernels = [] {
     LinearKernels made = LinearAvx512Bf16();
-    made.formats[static_cast<size_t>(DType::kBF16)] = kBf16DotAmx.format;
-    made.bf16_rows_tile = kBf16DotAmx.tile;
+    made.formats[static_cast<size_t>(DType::kBF16)] = kBf16TilesAmx.format;
+    made.bf16_rows_tile = kBf16TilesAmx.tile;
+    made.release_tiles = kBf16TilesAmx.release;
+    return made;
+  }();
+  return kernels;
+}
+
+const AttentionKernels& AttentionAmx() {
+  static const AttentionKernels kernels = [] {
+    AttentionKernels made = kAttentionAvx512Bf16;
+    made.attend = kTileAttentionAmx.attend;
+    made.release_tiles = kTileAttentionAmx.release;
+    made.ns_per_score = 1.5;
     return made;
   }();
   return kernels;
@@ -62,7 +74,7 @@ const LinearKernels& LinearAmx() {
 KernelTable TableFor(Isa isa) {
 #if defined(__x86_64__)
   if (isa == Isa::kAmx) {
-    return {&LinearAmx(), &kRowsAvx512, &kAttentionAvx512Bf16, &kRecurrenceAvx512};
+    return {&LinearAmx(), &kRowsAvx512, &AttentionAmx(), &kRecurrenceAvx512};
   }
   if (isa == Isa::kAvx512Bf16) {
     return {&LinearAvx512Bf16(), &kRowsAvx512, &kAttentionAvx512Bf16, &kRecurrenceAvx512};

@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "kernels/block_format.h"
+#include "kernels/cpu/tile_registers.h"
 
 namespace heddle::kernels::cpu {
 
@@ -40,6 +41,23 @@ struct TileKernels {
                   void* tile);
   // The size of tiles for prompts' numbers of rows (linear.cc); 0: the largest.
   int32_t size_of_many = 0;
+  // The least size of the last of several tiles.
+  int32_t least_of_several = 1;
+};
+
+// Rows of x as tiles, and panels one behind the other, for FormatKernels::multiply_panels.
+struct PanelProductArgs {
+  const void* panels;
+  int64_t panel_bytes;
+  int32_t num_panels;
+  const void* tiles;  // [num_tiles], tile_bytes apart
+  int64_t tile_bytes;
+  int32_t num_tiles;
+  int32_t tile_rows;  // of all but the last
+  int32_t last_rows;  // of the last: one of TileKernels::sizes
+  int64_t cols;
+  float* sums;  // [rows of all tiles][panel_rows] for each panel, sums_stride floats apart
+  int64_t sums_stride;
 };
 
 // One weight format. All panels are multiples of 64 bytes.
@@ -61,6 +79,11 @@ struct FormatKernels {
   void (*expand)(const void* panel, int64_t cols, void* out) = nullptr;
   void (*multiply_expanded[kMaxTileSizes])(const void* expanded, const void* tile, int64_t cols,
                                            float* acc) = {};
+  // Takes the place of multiply and multiply_expanded if it is not nullptr: sums = x W^T. It sets
+  // up registers that LinearKernels::release_tiles releases.
+  void (*multiply_panels)(const PanelProductArgs& args, TileRegisters& registers) = nullptr;
+  // Multiply-adds per nanosecond of one core, approximately: to decide how many threads to wake.
+  double macs_per_ns = 50;
 };
 
 // The values are those of kernels::Activation and kernels::Epilogue.
@@ -101,13 +124,21 @@ struct LinearKernels {
   const BlockKernels* blocks;
   TileKernels bf16_tile;       // of kBf16, if the level has it
   TileKernels bf16_rows_tile;  // of kBf16Rows, likewise
+  // Releases TileRegisters; nullptr if no format has any.
+  void (*release_tiles)() = nullptr;
 };
 
-// Replaces the exact BF16 kernels if the processor multiplies BF16 itself, by dot products of pairs
-// or by tiles.
+// Replaces the exact BF16 kernels if the processor has dot products of BF16 pairs.
 struct Bf16DotKernels {
   TileKernels tile;
   FormatKernels format;
+};
+
+// The same if it multiplies BF16 by tiles.
+struct Bf16TileKernels {
+  TileKernels tile;
+  FormatKernels format;
+  void (*release)();
 };
 
 // Replaces the kernels of blocked formats whose codes are floats.

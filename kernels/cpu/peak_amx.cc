@@ -12,7 +12,7 @@ constexpr int64_t kFlopsOfTile = 16 * 16 * 32 * 2;
 // A round is a quarter of what a kernel does in a step, so that a million take some 20 ms.
 float Bf16Rounds(int64_t rounds) {
   AmxTiles tiles;
-  tiles.Configure<16>();
+  tiles.Configure(16);
   for (int64_t r = 0; r < rounds; r += 4) {
     tiles.AddBf16<kC, kA, kB>();
     tiles.AddBf16<kC + 1, kA, kB + 1>();

@@ -80,10 +80,19 @@ Matrix ByPlainTiles(const Product& p) {
   Matrix out(p.rows, kOutputs);
   for (int64_t first = 0; first < p.rows; first += kRows) {
     const int64_t count = std::min<int64_t>(kRows, p.rows - first);
-    std::vector<float> acc(kRows * kOutputs);
-    Bf16TileProduct<PlainTiles, kRows>::Multiply(
-        panel.data(), TileOf(p, first, count, kRows).data(), p.cols, acc.data());
-    std::copy_n(acc.data(), count * kOutputs, out.at(first, 0));
+    std::vector<float> sums(kRows * kOutputs);
+    const std::vector<uint16_t> tile = TileOf(p, first, count, kRows);
+    cpu::PanelProductArgs args{};
+    args.panels = panel.data();
+    args.num_panels = 1;
+    args.tiles = tile.data();
+    args.num_tiles = 1;
+    args.tile_rows = args.last_rows = kRows;
+    args.cols = p.cols;
+    args.sums = sums.data();
+    cpu::TileRegisters registers;
+    Bf16TileProduct<PlainTiles>::Multiply(args, registers);
+    std::copy_n(sums.data(), count * kOutputs, out.at(first, 0));
   }
   return out;
 }
@@ -174,6 +183,80 @@ TEST_CASE("A row has the same bits in tiles of every size", "[kernels][kernel]")
   CHECK(SameBits(ByPlainTiles<8>(p), expected));
   CHECK(SameBits(ByPlainTiles<16>(p), expected));
   CHECK(SameBits(ByPlainTiles<32>(p), expected));
+}
+
+TEST_CASE("Several tiles and panels at once give the bits of each alone", "[kernels][kernel]") {
+  constexpr int64_t kRows = 80, kPanels = 3;
+  for (int64_t cols : {33, 256, 610}) {
+    INFO(cols << " columns");
+    Random random(static_cast<uint32_t>(cols));
+    const Product first = RandomProduct(random, kRows, cols);
+    std::vector<uint16_t> panels, tiles;
+    std::vector<Matrix> expected;
+    for (int64_t i = 0; i < kPanels; ++i) {
+      Product p = RandomProduct(random, kRows, cols);
+      p.x = first.x;
+      const std::vector<uint16_t> panel = PanelOf(p);
+      panels.insert(panels.end(), panel.begin(), panel.end());
+      expected.push_back(ByPlainTiles<1>(p));
+    }
+    for (int64_t row : {0, 32, 64}) {
+      const int64_t rows = std::min<int64_t>(32, kRows - row);
+      const std::vector<uint16_t> tile = TileOf(first, row, rows, rows);
+      tiles.insert(tiles.end(), tile.begin(), tile.end());
+    }
+    std::vector<float> sums(kPanels * kRows * kOutputs, -1.0f);
+    cpu::PanelProductArgs args{};
+    args.panels = panels.data();
+    args.panel_bytes = static_cast<int64_t>(panels.size()) * 2 / kPanels;
+    args.num_panels = kPanels;
+    args.tiles = tiles.data();
+    args.tile_bytes = (cols + 31) / 32 * 32 * 64;
+    args.num_tiles = 3;
+    args.tile_rows = 32;
+    args.last_rows = 16;
+    args.cols = cols;
+    args.sums = sums.data();
+    args.sums_stride = kRows * kOutputs;
+    cpu::TileRegisters registers;
+    Bf16TileProduct<PlainTiles>::Multiply(args, registers);
+    for (int64_t i = 0; i < kPanels; ++i) {
+      const float* found = sums.data() + i * kRows * kOutputs;
+      CHECK(std::equal(found, found + kRows * kOutputs, expected[i].at(0, 0)));
+    }
+  }
+}
+
+TEST_CASE("A row has the same bits alone and among many with several panels", "[kernels][kernel]") {
+  const std::unique_ptr<Device> device = AmxDevice(2);
+  if (device == nullptr) return;
+  constexpr int64_t kRows = 530, kCols = 3100, kOut = 330;
+  Random random(8);
+  Matrix w = Matrix::RandomOf(random, kOut, kCols);
+  std::vector<uint16_t> bits;
+  for (int64_t r = 0; r < kOut; ++r) {
+    for (int64_t k = 0; k < kCols; ++k) bits.push_back(ToBf16(w(r, k)));
+  }
+  const WeightSource source{reinterpret_cast<const uint8_t*>(bits.data()), DType::kBF16, kOut,
+                            kCols, "many"};
+  auto packed = device->Pack({&source, 1});
+  REQUIRE(packed.ok());
+  Matrix x = Matrix::RandomOf(random, kRows, kCols);
+  auto product = [&](int64_t first, int64_t rows) {
+    Matrix some(rows, kCols), out(rows, kOut);
+    std::copy_n(x.at(first, 0), rows * kCols, some.at(0, 0));
+    REQUIRE(device
+                ->Run([&](Ops& ops) {
+                  ops.Linear({.x = some.tensor(), .weight = packed->get(), .out = out.tensor()});
+                })
+                .ok());
+    return out;
+  };
+  Matrix all = product(0, kRows);
+  for (int64_t row : {0, 299, 511, 512, 529}) {
+    INFO("row " << row);
+    CHECK(std::equal(all.at(row, 0), all.at(row, 0) + kOut, product(row, 1).at(0, 0)));
+  }
 }
 
 TEST_CASE("Even and odd columns of a tile are summed apart and added to what was before",

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "base/check.h"
+#include "kernels/cpu/registers_in_use.h"
 #include "kernels/kv_element.h"
 
 namespace heddle::kernels::cpu {
@@ -13,9 +14,6 @@ namespace {
 static_assert(kContextGrain % kChunkTokens == 0);
 
 constexpr float kNothing = -std::numeric_limits<float>::infinity();
-
-// Decides how many threads to wake: the cost of one query, one position, 64 dimensions.
-constexpr double kNsPerScore = 5;
 
 // A tile: queries [first, first + count) among the (row, head of the group) pairs of one sequence
 // and KV head, numbered row by row.
@@ -58,6 +56,7 @@ struct TileMemory {
   KeyRun runs[kChunkTokens];
   KeyRun ahead[kMaxBlocksAhead * kBlockTokens];
   int32_t ahead_tokens;
+  TileRegisters* registers;
 };
 
 class AttentionCall {
@@ -89,7 +88,10 @@ class AttentionCall {
     if (split) {
       RunSplit(pool, tiles, chunks);
     } else {
-      pool.ForEach(tiles, TileCost(), [&](int64_t i, int32_t thread) { RunTile(i, thread); });
+      pool.ForRange(tiles, TileCost(), [&](int64_t begin, int64_t end, int32_t thread) {
+        RegistersInUse registers(kernels_.release_tiles);
+        for (int64_t i = begin; i < end; ++i) RunTile(i, thread, registers);
+      });
     }
   }
 
@@ -136,7 +138,7 @@ class AttentionCall {
     return scratch_.runs.has_turns() ? int64_t{kMaxQueries} * padded_dim_ : 0;
   }
 
-  TileMemory& Memory(int32_t thread) {
+  TileMemory& Memory(int32_t thread, TileRegisters& registers) {
     auto* floats = static_cast<float*>(scratch_.threads[static_cast<size_t>(thread)].Get(0));
     int64_t rows = static_cast<int64_t>(kMaxQueries) * padded_dim_;
     int64_t scratch_floats = AttendScratchFloats(padded_dim_);
@@ -145,6 +147,7 @@ class AttentionCall {
     memory->total = floats + rows;
     memory->scratch = floats + 2 * rows;
     memory->turned = floats + 2 * rows + scratch_floats;
+    memory->registers = &registers;
     return *memory;
   }
 
@@ -152,7 +155,7 @@ class AttentionCall {
     int64_t longest = 0;
     for (int32_t length : batch_.context_len) longest = std::max<int64_t>(longest, length);
     int32_t queries = std::min<int32_t>(kMaxQueries, batch_.n_tokens() * group_);
-    return kNsPerScore * static_cast<double>(longest * queries) * padded_dim_ / 64.0;
+    return kernels_.ns_per_score * static_cast<double>(longest * queries) * padded_dim_ / 64.0;
   }
 
   Tile TileAt(int64_t index) const {
@@ -324,6 +327,7 @@ class AttentionCall {
     attend.sum = sum;
     attend.acc = acc;
     attend.scratch = memory.scratch;
+    attend.registers = memory.registers;
     kernels_.attend(attend);
   }
 
@@ -354,9 +358,9 @@ class AttentionCall {
     }
   }
 
-  void RunTile(int64_t index, int32_t thread) {
+  void RunTile(int64_t index, int32_t thread, TileRegisters& registers) {
     const Tile tile = TileAt(index);
-    TileMemory& memory = Memory(thread);
+    TileMemory& memory = Memory(thread, registers);
     FindQueries(tile, memory);
     const ContextRun* run = nullptr;
     for (Part part = PartFrom(tile, 0); !part.is_empty();) {
@@ -383,9 +387,11 @@ class AttentionCall {
   void RunSplit(ThreadPool& pool, int64_t tiles, int64_t chunks) {
     int64_t part_floats = kMaxQueries * static_cast<int64_t>(padded_dim_ + 2);
     auto* parts = static_cast<float*>(scratch_.parts.Get(tiles * chunks * part_floats * 4));
-    pool.ForEach(tiles * chunks, kNsPerScore * kChunkTokens, [&](int64_t i, int32_t thread) {
+    const double cost = kernels_.ns_per_score * kChunkTokens;
+    pool.ForEach(tiles * chunks, cost, [&](int64_t i, int32_t thread) {
       const Tile tile = TileAt(i / chunks);
-      TileMemory& memory = Memory(thread);
+      RegistersInUse registers(kernels_.release_tiles);
+      TileMemory& memory = Memory(thread, registers);
       const Part part = PartAt(tile, static_cast<int32_t>(i % chunks));
       FindQueries(tile, memory);
       if (!part.is_empty()) EnterRun(tile, *part.run, memory);
@@ -398,7 +404,8 @@ class AttentionCall {
     });
     pool.ForEach(tiles, static_cast<double>(chunks * 100), [&](int64_t i, int32_t thread) {
       Tile tile = TileAt(i);
-      TileMemory& memory = Memory(thread);
+      TileRegisters none;
+      TileMemory& memory = Memory(thread, none);
       StartTotal(tile, memory);
       for (int64_t chunk = 0; chunk < chunks; ++chunk) {
         const float* part = parts + (i * chunks + chunk) * part_floats;

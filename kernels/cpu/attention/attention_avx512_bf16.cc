@@ -140,44 +140,6 @@ HEDDLE_KERNEL_PART void DotScores(const DotScratch& s, const char* const (&keys)
   prefetch = ahead;
 }
 
-// Dimensions [d, d + 32) of two rows a and b of values, interleaved; [0] has the first 16 of them.
-struct ValuePair {
-  __m512i part[2];
-
-  ValuePair(__m512i a, __m512i b) {
-    alignas(64) static constexpr struct Indices {
-      uint16_t at[2][32];
-      constexpr Indices() : at() {
-        for (int i = 0; i < 64; ++i) {
-          at[i / 32][i % 32] = static_cast<uint16_t>(i / 2 + i % 2 * 32);
-        }
-      }
-    } kIndices;
-    for (int h = 0; h < 2; ++h) {
-      part[h] = _mm512_permutex2var_epi16(a, _mm512_load_si512(kIndices.at[h]), b);
-    }
-  }
-};
-
-// Rows beyond the block's end repeat its last one, with a weight of zero. kWhole: heads are whole
-// vectors of 32 dimensions.
-template <typename Element, bool kWhole>
-HEDDLE_KERNEL_PART void InterleaveRows(const AttendArgs& args, const BlockRows& rows,
-                                       const DotScratch& s) {
-  const int32_t load_dim = kWhole ? INT32_MAX : args.head_dim;
-  for (int32_t j = 0; j < kBlockTokens; j += 2) {
-    int32_t* out = s.values + static_cast<int64_t>(j / 2) * args.padded_dim;
-    for (int32_t d = 0; d < args.padded_dim; d += 2 * kLanes) {
-      const ValuePair pair(Element::LoadAt(rows.values[j], d, load_dim),
-                           Element::LoadAt(rows.values[j + 1], d, load_dim));
-      _mm512_storeu_si512(out + d, pair.part[0]);
-      if (kWhole || d + kLanes < args.padded_dim) {
-        _mm512_storeu_si512(out + d + kLanes, pair.part[1]);
-      }
-    }
-  }
-}
-
 // The values of positions 2 j and 2 j + 1, from InterleaveRows or straight from the cache.
 struct InterleavedValues {
   const int32_t* values;
@@ -294,8 +256,8 @@ inline void AttendBlock(const AttendArgs& args, const DotScratch& s, const Block
   if (tiles == 1 && whole) {  // no other tile would read the interleaved values
     DotValueTile(args, s, RowValues<Element>{rows}, 0, values_ahead);
   } else {
-    whole ? InterleaveRows<Element, true>(args, rows, s)
-          : InterleaveRows<Element, false>(args, rows, s);
+    whole ? InterleaveRows<Element, true>(args, rows, s.values)
+          : InterleaveRows<Element, false>(args, rows, s.values);
     const InterleavedValues values{s.values, args.padded_dim};
     for (int32_t tile = 0; tile < tiles; ++tile) {
       if (!SeesNothing(args, tile, begin)) DotValueTile(args, s, values, tile, values_ahead);

@@ -8,11 +8,12 @@
 #include "kernels/cpu/kernel_table.h"
 #include "kernels/cpu/vec/vec_kv_bf16.h"
 
+#include "kernels/cpu/attention/attention_bf16_parts.h"
+
 namespace heddle::kernels::cpu {
 namespace {
 
 constexpr int kTileRows = 8;
-constexpr int kKeyPairs = kBlockTokens / 2;
 // Areas of AttendArgs::scratch.
 struct DotScratch {
   int32_t quads;      // of four dimensions, rounded up to an even number
@@ -151,20 +152,6 @@ inline Vec FinishTile(const AttendArgs& args, const BlockRows& rows, int32_t beg
   }
   largest = Max(largest, other);
   return Max(largest, SwapKeys(largest));
-}
-
-// exp(x - center) for x <= center, with a relative error of 3e-6, where BF16 has 2e-3; it is 1 for
-// equal arguments, and NaN stays NaN. 2^f for |f| <= 1/2 is our own minimax fit of degree 4.
-inline Vec WeightOf(Vec x, Vec center) {
-  const Vec log2 = (x - center) * Set(0x1.715476p0f);
-  const Vec bounded = _mm512_max_ps(Set(-1000.0f), log2);  // the second one if one is NaN
-  const Vec whole = _mm512_roundscale_ps(bounded, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-  const Vec f = bounded - whole;
-  Vec p = Fma(Set(0x1.3a02ccp-7f), f, Set(0x1.c9fc46p-5f));
-  p = Fma(p, f, Set(0x1.ec0378p-3f));
-  p = Fma(p, f, Set(0x1.62e12cp-1f));
-  p = Fma(p, f, Set(1.0f));
-  return _mm512_scalef_ps(p, whole);
 }
 
 // Turns scores into weights exp(score - max), for the block of positions from `begin` on.

@@ -9,6 +9,10 @@
 namespace heddle::kernels::cpu {
 namespace {
 
+// Parts whose sums need most of the registers stay separate functions: when they were inlined side
+// by side, one part's constants pushed another's sums into memory inside the loop (GCC 12).
+#define HEDDLE_KERNEL_PART __attribute__((noinline))
+
 // The addresses of one block's rows of keys and values. Rows beyond `count` repeat the last one:
 // results for them are masked or not read.
 struct BlockRows {

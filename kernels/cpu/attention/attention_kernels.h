@@ -23,10 +23,6 @@ static_assert(kMaxLanes % kLanes == 0 && kBlockTokens % (2 * kLanes) == 0);
 // holds a whole query group of most models, so that decoding loads and converts each element once.
 constexpr int kQueryTile = kLanes == 16 ? 8 : 4;
 
-// Parts whose sums need most of the registers stay separate functions: when they were inlined side
-// by side, one part's constants pushed another's sums into memory inside the loop (GCC 12).
-#define HEDDLE_KERNEL_PART __attribute__((noinline))
-
 // Areas of AttendArgs::scratch.
 struct Scratch {
   float* transposed;  // [padded_dim, kBlockTokens]

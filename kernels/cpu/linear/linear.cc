@@ -8,6 +8,7 @@
 #include "absl/container/inlined_vector.h"
 #include "base/check.h"
 #include "kernels/cpu/linear/cpu_weight.h"
+#include "kernels/cpu/registers_in_use.h"
 
 namespace heddle::kernels::cpu {
 namespace {
@@ -30,9 +31,13 @@ constexpr int64_t kExpandedStretchBytes = 20 * 1024;
 // and larger tiles are faster: each of them waits for the weights to come from memory.
 constexpr int64_t kManyRows = 64;
 
-// Decide how many threads to wake: multiply-adds per nanosecond of one core, approximately, and
-// weight bytes per nanosecond.
-constexpr double kMacsPerNs = 50;
+// Formats with multiply_panels: if a group of rows is larger than kNearRowsBytes, of an L2 of 2 MB
+// beside sums and weights, it comes from L3 once per panel; then up to kPanelsAtOnce go through it
+// together, whose sums are 64 KB each.
+constexpr int64_t kNearRowsBytes = 1536 * 1024;
+constexpr int64_t kPanelsAtOnce = 8;
+
+// Decides how many threads to wake: weight bytes per nanosecond, approximately.
 constexpr double kBytesPerNs = 20;
 constexpr double kNsPerGatheredElement = 2;  // one cache line each
 
@@ -58,7 +63,10 @@ struct Tiles {
   int32_t RowsOf(int64_t tile) const {
     return static_cast<int32_t>(std::min<int64_t>(tile_rows, rows - tile * tile_rows));
   }
-  int32_t SizeIndexOf(int64_t tile) const { return SizeIndex(*kernels, RowsOf(tile)); }
+  int32_t SizeIndexOf(int64_t tile) const {
+    const int32_t least = count() > 1 ? kernels->least_of_several : 1;
+    return SizeIndex(*kernels, std::max(RowsOf(tile), least));
+  }
   const char* DataOf(int64_t tile) const { return data + tile * tile_bytes; }
 };
 
@@ -166,26 +174,32 @@ class LinearCall {
     int64_t groups = (args_.x.rows + kGroupRows - 1) / kGroupRows;
     group_rows_ = (args_.x.rows + groups - 1) / groups;
     group_rows_ = (group_rows_ + step - 1) / step * step;
-    const int64_t sums_each = group_rows_ * kernels_.panel_rows;
-    const int64_t sums_of_thread = gated_ ? 2 * sums_each : sums_each;
+    bundle_ = PanelsOfItem(pool.num_threads());
+    const int64_t num_bundles = (num_panels_ + bundle_ - 1) / bundle_;
+    sums_each_ = group_rows_ * kernels_.panel_rows;
+    const int64_t sums_of_thread = (gated_ ? 2 : 1) * bundle_ * sums_each_;
     auto* sums = static_cast<float*>(scratch.sums.Get(pool.num_threads() * sums_of_thread * 4));
     const int64_t expanded_bytes = ExpandedBytes();
     auto* expanded = static_cast<char*>(scratch.expanded.Get(pool.num_threads() * expanded_bytes));
     pool.ForRange(
-        groups * num_panels_, ItemCost(), [&](int64_t begin, int64_t end, int32_t thread) {
+        groups * num_bundles, ItemCost(), [&](int64_t begin, int64_t end, int32_t thread) {
           float* own = sums + thread * sums_of_thread;
-          const ThreadMemory memory = {own, own + sums_each, expanded + thread * expanded_bytes};
+          RegistersInUse registers(kernels_.release_tiles);
+          const ThreadMemory memory = {own, own + bundle_ * sums_each_,
+                                       expanded + thread * expanded_bytes, &registers};
           for (int64_t i = begin; i < end; ++i) {
-            RunPanel(i % num_panels_, i / num_panels_, memory);
+            const int64_t panel = i % num_bundles * bundle_;
+            RunBundle(panel, std::min(panel + bundle_, num_panels_), i / num_bundles, memory);
           }
         });
   }
 
  private:
   struct ThreadMemory {
-    float* sums;
+    float* sums;     // [bundle][group rows][panel rows]
     float* sums_up;  // for the second factor of a gated product
     char* expanded;
+    TileRegisters* registers;
   };
 
   // The tiles of an earlier segment with the same needs, or new ones.
@@ -224,29 +238,96 @@ class LinearCall {
     return kernels_.tiles[0];
   }
 
-  double ItemCost() const {
-    auto rows = static_cast<double>(std::min(args_.x.rows, kGroupRows));
-    double macs = rows * static_cast<double>(weight_.cols) * kernels_.panel_rows;
-    double bytes = static_cast<double>(weight_.segments()[0].panel_bytes);
-    return (gated_ ? 2 : 1) * std::max(macs / kMacsPerNs, bytes / kBytesPerNs);
+  // Panels that one item computes, or pairs of them: several if that spares reading the rows, but
+  // few enough for items of equal numbers for all threads.
+  int64_t PanelsOfItem(int32_t num_threads) const {
+    const auto& segments = weight_.segments();
+    const bool many = std::any_of(segments.begin(), segments.end(), [](const auto& segment) {
+      return segment.format->multiply_panels != nullptr;
+    });
+    if (!many || group_rows_ * weight_.cols * 2 <= kNearRowsBytes) return 1;
+    const int64_t most = (gated_ ? kPanelsAtOnce / 2 : kPanelsAtOnce) * num_threads;
+    const int64_t rounds = (num_panels_ + most - 1) / most;
+    return (num_panels_ + rounds * num_threads - 1) / (rounds * num_threads);
   }
 
-  // Computes one panel of outputs for one group of rows.
-  void RunPanel(int64_t panel, int64_t group, const ThreadMemory& memory) const {
-    const CpuWeight::Segment& segment = weight_.SegmentOfPanel(panel);
-    const auto index = static_cast<size_t>(&segment - weight_.segments().data());
-    const int64_t local = panel - segment.panel_begin;
+  double ItemCost() const {
+    const CpuWeight::Segment& segment = weight_.segments()[0];
+    auto rows = static_cast<double>(std::min(args_.x.rows, kGroupRows));
+    double macs = rows * static_cast<double>(weight_.cols) * kernels_.panel_rows;
+    double bytes = static_cast<double>(segment.panel_bytes);
+    return static_cast<double>(gated_ ? 2 * bundle_ : bundle_) *
+           std::max(macs / segment.format->macs_per_ns, bytes / kBytesPerNs);
+  }
+
+  // Computes panels [begin, end) of outputs for one group of rows.
+  void RunBundle(int64_t begin, int64_t end, int64_t group, const ThreadMemory& memory) const {
     const int64_t row = group * group_rows_;
     const int64_t rows = std::min(args_.x.rows - row, group_rows_);
     if (rows <= 0) return;
-    Multiply(index, local, row, rows, memory.expanded, memory.sums);
-    if (gated_) Multiply(1, local, row, rows, memory.expanded, memory.sums_up);
-    if (adapters_ != nullptr) {
-      AddAdapters(segment, local, row, rows, memory.sums);
-      if (gated_) AddAdapters(weight_.segments()[1], local, row, rows, memory.sums_up);
+    while (begin < end) {
+      const CpuWeight::Segment& segment = weight_.SegmentOfPanel(begin);
+      const int64_t local = begin - segment.panel_begin;
+      const int64_t count = std::min(end - begin, segment.num_panels - local);
+      RunPanels(segment, {local, count, row, rows}, memory);
+      begin += count;
     }
-    Finish(segment, local, row, static_cast<int32_t>(rows), memory.sums,
-           gated_ ? memory.sums_up : nullptr);
+  }
+
+  // Panels [panel, panel + num_panels) of a segment, for rows [row, row + rows).
+  struct Part {
+    int64_t panel;
+    int64_t num_panels;
+    int64_t row;
+    int64_t rows;
+  };
+
+  void RunPanels(const CpuWeight::Segment& segment, const Part& part,
+                 const ThreadMemory& memory) const {
+    const auto index = static_cast<size_t>(&segment - weight_.segments().data());
+    Multiply(index, part, memory, memory.sums);
+    if (gated_) Multiply(1, part, memory, memory.sums_up);
+    for (int64_t i = 0; i < part.num_panels; ++i) {
+      const int64_t local = part.panel + i;
+      float* const sums = memory.sums + i * sums_each_;
+      float* const sums_up = gated_ ? memory.sums_up + i * sums_each_ : nullptr;
+      if (adapters_ != nullptr) {
+        AddAdapters(segment, local, part.row, part.rows, sums);
+        if (gated_) AddAdapters(weight_.segments()[1], local, part.row, part.rows, sums_up);
+      }
+      Finish(segment, local, part.row, static_cast<int32_t>(part.rows), sums, sums_up);
+    }
+  }
+
+  // Computes sums [rows, panel_rows] of each panel of a part of segment `index`.
+  void Multiply(size_t index, const Part& part, const ThreadMemory& memory, float* sums) const {
+    if (weight_.segments()[index].format->multiply_panels != nullptr) {
+      return MultiplyPanels(index, part, *memory.registers, sums);
+    }
+    for (int64_t i = 0; i < part.num_panels; ++i) {
+      MultiplyPanel(index, part.panel + i, part.row, part.rows, memory.expanded,
+                    sums + i * sums_each_);
+    }
+  }
+
+  void MultiplyPanels(size_t index, const Part& part, TileRegisters& registers, float* sums) const {
+    const CpuWeight::Segment& segment = weight_.segments()[index];
+    const Tiles& tiles = tiles_[index];
+    const int64_t first = part.row / tiles.tile_rows;
+    const int64_t num_tiles = (part.rows + tiles.tile_rows - 1) / tiles.tile_rows;
+    PanelProductArgs product{};
+    product.panels = segment.data + part.panel * segment.panel_bytes;
+    product.panel_bytes = segment.panel_bytes;
+    product.num_panels = static_cast<int32_t>(part.num_panels);
+    product.tiles = tiles.DataOf(first);
+    product.tile_bytes = tiles.tile_bytes;
+    product.num_tiles = static_cast<int32_t>(num_tiles);
+    product.tile_rows = tiles.tile_rows;
+    product.last_rows = tiles.kernels->sizes[tiles.SizeIndexOf(first + num_tiles - 1)];
+    product.cols = weight_.cols;
+    product.sums = sums;
+    product.sums_stride = sums_each_;
+    segment.format->multiply_panels(product, registers);
   }
 
   static bool Expands(const FormatKernels& format, int64_t num_tiles) {
@@ -278,8 +359,8 @@ class LinearCall {
 
   // Computes sums [rows, panel_rows] of the tiles of segment `index` that hold rows [row, row +
   // rows).
-  void Multiply(size_t index, int64_t local, int64_t row, int64_t rows, char* expanded,
-                float* sums) const {
+  void MultiplyPanel(size_t index, int64_t local, int64_t row, int64_t rows, char* expanded,
+                     float* sums) const {
     const CpuWeight::Segment& segment = weight_.segments()[index];
     const FormatKernels& format = *segment.format;
     const Tiles& tiles = tiles_[index];
@@ -357,6 +438,8 @@ class LinearCall {
   bool gated_ = false;
   int64_t num_panels_ = 0;
   int64_t group_rows_ = 0;
+  int64_t bundle_ = 1;                   // panels of an item, or pairs of them
+  int64_t sums_each_ = 0;                // floats of one panel's sums
   absl::InlinedVector<Tiles, 4> tiles_;  // one per segment
 };
 

@@ -1,11 +1,12 @@
 // The processor's tiles (Intel AMX): eight registers of up to 16 rows of 64 bytes. tiles_plain.h
 // has the same names for any processor; linear_tiles.h is written in them.
-//   Configure<kRows>   registers kC and kA have kRows rows, kB has 16, and all hold zeros
-//   Load, Store        a register from or to rows of 64 bytes, `stride` bytes apart
-//   AddBf16            C [m][n] += A [m][k] B [k][n]: pairs of BF16 in 32 bits, F32 sums
-//   Release            ends the use of all registers
-// The registers belong to the thread: the system saves them when threads change places. A kernel
-// configures them, and releases them before it returns, because tiles in use make such a change
+//   Configure      registers kC and kA have `rows` rows, 1 to 16, kB has 16, and all hold zeros
+//   Clear          a register becomes zeros
+//   Load, Store    a register from or to rows of 64 bytes, `stride` bytes apart
+//   AddBf16        C [m][n] += A [m][k] B [k][n]: pairs of BF16 in 32 bits, F32 sums
+//   Release        ends the use of all registers
+// The registers belong to the thread: the system saves them when threads change places. Whoever has
+// them configured sees to it that they are released, because tiles in use make such a change
 // slower.
 //
 // Numerics of AddBf16, from the instruction (Intel SDM, TDPBF16PS): a tile's even and odd columns
@@ -24,15 +25,39 @@ constexpr int kC = 0;  // four of them
 constexpr int kA = 4;
 constexpr int kB = 6;
 
+// The operand of ldtilecfg.
+struct alignas(64) TileShapes {
+  uint8_t palette = 1;
+  uint8_t start_row = 0;
+  uint8_t reserved[14] = {};
+  uint16_t row_bytes[16] = {};
+  uint8_t rows[16] = {};
+};
+
+// By the rows of x.
+struct AllTileShapes {
+  TileShapes of_rows[17];
+
+  constexpr AllTileShapes() {
+    for (int rows = 0; rows <= 16; ++rows) {
+      for (int i = 0; i < 8; ++i) {
+        of_rows[rows].row_bytes[i] = 64;
+        of_rows[rows].rows[i] = static_cast<uint8_t>(i < kB ? rows : 16);
+      }
+    }
+  }
+};
+constexpr AllTileShapes kTileShapes;
+
 class AmxTiles {
  public:
-  template <int kRows>
-  void Configure() {
-    static constexpr Shapes kShapes = ShapesOf(kRows);
-    asm volatile("ldtilecfg %0" ::"m"(kShapes));
-  }
+  void Configure(int32_t rows) { asm volatile("ldtilecfg %0" ::"m"(kTileShapes.of_rows[rows])); }
   void Release() { asm volatile("tilerelease"); }
 
+  template <int kTile>
+  void Clear() {
+    asm volatile("tilezero %%tmm%c0" ::"i"(kTile));
+  }
   template <int kTile>
   void Load(const void* from, int64_t stride) {
     asm volatile("tileloadd (%0,%1,1), %%tmm%c2" ::"r"(from), "r"(stride), "i"(kTile) : "memory");
@@ -45,24 +70,6 @@ class AmxTiles {
   void AddBf16() {
     asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(kSums), "i"(kRowsOfX),
                  "i"(kColumns));
-  }
-
- private:
-  // The operand of ldtilecfg.
-  struct alignas(64) Shapes {
-    uint8_t palette = 1;
-    uint8_t start_row = 0;
-    uint8_t reserved[14] = {};
-    uint16_t row_bytes[16] = {};
-    uint8_t rows[16] = {};
-  };
-  static constexpr Shapes ShapesOf(int rows) {
-    Shapes shapes;
-    for (int i = 0; i < 8; ++i) {
-      shapes.row_bytes[i] = 64;
-      shapes.rows[i] = static_cast<uint8_t>(i < kB ? rows : 16);
-    }
-    return shapes;
   }
 };
 

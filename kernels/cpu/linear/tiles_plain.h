@@ -17,13 +17,16 @@ constexpr int kB = 6;
 
 class PlainTiles {
  public:
-  template <int kRows>
-  void Configure() {
+  void Configure(int32_t rows) {
     std::memset(words_, 0, sizeof(words_));
-    rows_ = kRows;
+    rows_ = rows;
   }
   void Release() { rows_ = 0; }
 
+  template <int kTile>
+  void Clear() {
+    std::memset(words_[kTile], 0, sizeof(words_[kTile]));
+  }
   template <int kTile>
   void Load(const void* from, int64_t stride) {
     for (int r = 0; r < RowsOf(kTile); ++r) {
