@@ -88,9 +88,14 @@ void CpuOps::AdaptEmbedding(const AdapterMatrix& adapters, Tensor x) {
 
 void CpuOps::Linear(const LinearArgs& args) {
   if (args.norm.has_value()) Norm(*args.norm);
-  if (args.adapters == nullptr || adapter_groups_.segments.empty()) {
-    return cpu::Linear(args, *table_.linear, pool_, linear_);
+  if (adapter_groups_.segments.empty()) return cpu::Linear(args, *table_.linear, pool_, linear_);
+  if (args.reader != nullptr) {  // adapters of the reader need the outputs themselves
+    LinearArgs alone = args;
+    alone.reader = nullptr;
+    alone.norm = std::nullopt;
+    return Linear(alone);
   }
+  if (args.adapters == nullptr) return cpu::Linear(args, *table_.linear, pool_, linear_);
   if (!args.adapter_rows.of_logits) return LinearWithAdapters(args, adapter_groups_);
   row_slots_.clear();
   for (int64_t t = 0; t < args.x.rows; ++t) row_slots_.push_back(SlotOf(args.adapter_rows, t));

@@ -52,6 +52,7 @@ const LinearKernels& LinearAmx() {
     made.formats[static_cast<size_t>(DType::kBF16)] = kBf16TilesAmx.format;
     made.bf16_rows_tile = kBf16TilesAmx.tile;
     made.release_tiles = kBf16TilesAmx.release;
+    made.finish_tiles = kBf16TilesAmx.finish;
     return made;
   }();
   return kernels;

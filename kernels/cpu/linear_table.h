@@ -110,6 +110,15 @@ struct EpilogueArgs {
   int64_t out_stride;
 };
 
+// Outputs as tiles of kBf16Rows, for the only product that reads them.
+struct OutputTiles {
+  char* tiles;  // [num_tiles], tile_bytes apart
+  int64_t tile_bytes;
+  int64_t num_tiles;
+  int32_t tile_rows;  // of all but the last
+  int32_t last_rows;
+};
+
 // Kernels of the formats in block_format.h.
 struct BlockKernels {
   TileKernels shared_tile;                  // of kInt8Shared or kInt8Sums16
@@ -126,6 +135,10 @@ struct LinearKernels {
   TileKernels bf16_rows_tile;  // of kBf16Rows, likewise
   // Releases TileRegisters; nullptr if no format has any.
   void (*release_tiles)() = nullptr;
+  // epilogue with outputs from row `row` and column `column`, a multiple of 32, on in tiles in
+  // place of args.out. nullptr: the level has no such tiles. REQUIRES: args.cols is 32.
+  void (*finish_tiles)(const EpilogueArgs& args, int64_t row, int64_t column,
+                       const OutputTiles& to) = nullptr;
 };
 
 // Replaces the exact BF16 kernels if the processor has dot products of BF16 pairs.
@@ -139,6 +152,7 @@ struct Bf16TileKernels {
   TileKernels tile;
   FormatKernels format;
   void (*release)();
+  void (*finish)(const EpilogueArgs& args, int64_t row, int64_t column, const OutputTiles& to);
 };
 
 // Replaces the kernels of blocked formats whose codes are floats.

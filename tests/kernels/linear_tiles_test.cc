@@ -291,6 +291,52 @@ TEST_CASE("The processor's tiles give the bits of plain ones", "[kernels][kernel
   }
 }
 
+// A matrix of random BF16.
+std::unique_ptr<PackedWeight> PackRandom(Device& device, Random& random, int64_t rows, int64_t cols,
+                                         int32_t sources) {
+  std::vector<uint16_t> bits;
+  for (float value : random.Normals(rows * cols)) bits.push_back(ToBf16(value));
+  const WeightSource source{reinterpret_cast<const uint8_t*>(bits.data()), DType::kBF16, rows, cols,
+                            "random"};
+  const std::vector<WeightSource> stacked(static_cast<size_t>(sources), source);
+  auto packed = device.Pack(stacked);
+  HEDDLE_CHECK(packed.ok(), "no weight");
+  return std::move(packed).value();
+}
+
+TEST_CASE("Outputs that are left as tiles for their reader give the bits of those in memory",
+          "[kernels][kernel]") {
+  const std::unique_ptr<Device> device = AmxDevice(2);
+  if (device == nullptr) return;
+  constexpr int64_t kHidden = 70;
+  for (const auto& [inter, gated] : {std::pair(96, false), {96, true}, {64, true}, {81, false}}) {
+    Random random(static_cast<uint32_t>(inter));
+    const auto up = PackRandom(*device, random, inter, kHidden, gated ? 2 : 1);
+    const auto down = PackRandom(*device, random, kHidden, inter, 1);
+    const std::vector<float> bias = random.Normals(2 * inter);
+    for (int64_t rows : {1, 3, 16, 17, 32, 33, 70, 530}) {
+      INFO(rows << " rows, " << inter << " wide, " << (gated ? "gated" : "plain"));
+      Matrix x = Matrix::RandomOf(random, rows, kHidden), inner(rows, inter);
+      auto block = [&](const PackedWeight* reader) {
+        Matrix out(rows, kHidden);
+        const absl::Status status = device->Run([&](Ops& ops) {
+          ops.Linear({.x = x.tensor(),
+                      .weight = up.get(),
+                      .bias = bias.data(),
+                      .epilogue = gated ? Epilogue::kGated : Epilogue::kNone,
+                      .activation = Activation::kGelu,
+                      .out = inner.tensor(),
+                      .reader = reader});
+          ops.Linear({.x = inner.tensor(), .weight = down.get(), .out = out.tensor()});
+        });
+        HEDDLE_CHECK(status.ok(), "no product");
+        return out;
+      };
+      CHECK(SameBits(block(down.get()), block(nullptr)));
+    }
+  }
+}
+
 TEST_CASE("A thread that the system moves keeps its tiles", "[kernels][kernel]") {
   const std::unique_ptr<Device> device = AmxDevice(1);
   if (device == nullptr) return;

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <limits>
 #include <numeric>
+#include <optional>
 
 #include "absl/container/inlined_vector.h"
 #include "base/check.h"
@@ -110,14 +111,19 @@ int32_t TileRows(const TileKernels& kernels, int64_t rows) {
   return best;
 }
 
+Tiles TilesFor(TileKind kind, int64_t rows, int64_t cols, const TileKernels& kernels) {
+  Tiles tiles{&kernels, kind, rows, cols, TileRows(kernels, rows), 0, nullptr};
+  tiles.tile_bytes = TileBytes(kind, tiles.tile_rows, cols);
+  return tiles;
+}
+
 Tiles PrepareTiles(TileKind kind, const Tensor& x, const TileKernels& kernels, ThreadPool& pool,
                    Scratch& scratch) {
-  Tiles tiles{&kernels, kind, x.rows, x.cols, TileRows(kernels, x.rows), 0, nullptr};
+  Tiles tiles = TilesFor(kind, x.rows, x.cols, kernels);
   if (kind == TileKind::kFloat && x.rows == 1) {  // a tile of one row is the row
     tiles.data = reinterpret_cast<const char*>(x.row<float>(0));
     return tiles;
   }
-  tiles.tile_bytes = TileBytes(kind, tiles.tile_rows, x.cols);
   auto* data = static_cast<char*>(scratch.Get(tiles.tile_bytes * tiles.count()));
   tiles.data = data;
   pool.ForRange(tiles.count(), static_cast<double>(tiles.tile_bytes) / 4,
@@ -165,9 +171,11 @@ class LinearCall {
   }
 
   void Run(ThreadPool& pool, LinearScratch& scratch) {
+    const bool takes = TakesTiles(scratch.handed);
+    if (!takes && HandsOver()) LeaveTiles(scratch.handed);
     int64_t step = 1;  // rows in whole tiles of every kind in use
     for (size_t i = 0; i < weight_.segments().size(); ++i) {
-      tiles_.push_back(TilesOfSegment(i, pool, scratch));
+      tiles_.push_back(takes ? HandedTiles(scratch.handed) : TilesOfSegment(i, pool, scratch));
       step = std::lcm(step, tiles_.back().tile_rows);
     }
     // The groups have about equal sizes.
@@ -192,6 +200,7 @@ class LinearCall {
             RunBundle(panel, std::min(panel + bundle_, num_panels_), i / num_bundles, memory);
           }
         });
+    if (takes) scratch.handed.reader = nullptr;
   }
 
  private:
@@ -201,6 +210,45 @@ class LinearCall {
     char* expanded;
     TileRegisters* registers;
   };
+
+  // Whether the product before this one has left its outputs, which are x, as tiles.
+  bool TakesTiles(const LinearScratch::Handed& handed) const {
+    if (handed.reader == nullptr || handed.x != args_.x.data) return false;
+    HEDDLE_CHECK(handed.reader == args_.weight, "linear: x was left for another product");
+    return true;
+  }
+  Tiles HandedTiles(LinearScratch::Handed& handed) const {
+    Tiles tiles =
+        TilesFor(TileKind::kBf16Rows, args_.x.rows, args_.x.cols, KernelsOf(TileKind::kBf16Rows));
+    tiles.data = static_cast<const char*>(handed.tiles.Get(0));
+    return tiles;
+  }
+  // Whether outputs can be left as tiles: the reader takes no others, and panels of outputs are
+  // whole steps of its columns.
+  bool HandsOver() const {
+    if (args_.reader == nullptr || kernels_.finish_tiles == nullptr || adapters_ != nullptr ||
+        args_.epilogue == Epilogue::kAdd || args_.out.cols % kernels_.panel_rows != 0 ||
+        (!gated_ && weight_.segments().size() > 1)) {
+      return false;
+    }
+    const auto& readers = static_cast<const CpuWeight&>(*args_.reader).segments();
+    return std::all_of(readers.begin(), readers.end(), [](const CpuWeight::Segment& segment) {
+      return segment.format->multiply_panels != nullptr && segment.column_order == nullptr;
+    });
+  }
+  void LeaveTiles(LinearScratch::Handed& handed) {
+    const Tiles tiles = TilesFor(TileKind::kBf16Rows, args_.out.rows, args_.out.cols,
+                                 KernelsOf(TileKind::kBf16Rows));
+    auto* data = static_cast<char*>(handed.tiles.Get(tiles.count() * tiles.tile_bytes));
+    const int64_t last = tiles.count() - 1;
+    output_ = {data, tiles.tile_bytes, tiles.count(), tiles.tile_rows,
+               tiles.kernels->sizes[tiles.SizeIndexOf(last)]};
+    if (tiles.RowsOf(last) < output_->last_rows) {  // the rest of them is zero
+      std::memset(data + last * tiles.tile_bytes, 0, static_cast<size_t>(tiles.tile_bytes));
+    }
+    handed.reader = args_.reader;
+    handed.x = args_.out.data;
+  }
 
   // The tiles of an earlier segment with the same needs, or new ones.
   Tiles TilesOfSegment(size_t index, ThreadPool& pool, LinearScratch& scratch) const {
@@ -426,6 +474,7 @@ class LinearCall {
     epilogue.rows = rows;
     epilogue.cols =
         static_cast<int32_t>(std::min<int64_t>(kernels_.panel_rows, segment.rows - first));
+    if (output_) return kernels_.finish_tiles(epilogue, row, out_column, *output_);
     epilogue.out = args_.out.row<float>(row) + out_column;
     epilogue.out_stride = args_.out.stride;
     kernels_.epilogue(epilogue);
@@ -437,6 +486,7 @@ class LinearCall {
   const CpuWeight& weight_;
   bool gated_ = false;
   int64_t num_panels_ = 0;
+  std::optional<OutputTiles> output_;  // nullopt: outputs go to args_.out
   int64_t group_rows_ = 0;
   int64_t bundle_ = 1;                   // panels of an item, or pairs of them
   int64_t sums_each_ = 0;                // floats of one panel's sums

@@ -19,12 +19,21 @@ struct LinearScratch {
     Scratch ordered;
     Scratch tiles;
   };
+  // Outputs that a product has left as tiles for the only product that reads them
+  // (LinearArgs::reader).
+  struct Handed {
+    const PackedWeight* reader = nullptr;  // nullptr: there are none
+    const void* x = nullptr;               // the data of the tensor whose place they take
+    Scratch tiles;
+  };
   std::vector<Input> inputs;
+  Handed handed;
   Scratch sums;      // per thread: one group of rows of one panel, or of two
   Scratch expanded;  // per thread: a range of a panel
 };
 
-// `adapters`: what is added to the products; or nullptr.
+// `adapters`: what is added to the products; or nullptr. args.reader must be nullptr if that
+// product will have adapters.
 void Linear(const LinearArgs& args, const LinearKernels& kernels, ThreadPool& pool,
             LinearScratch& scratch, const AdapterCall* adapters = nullptr);
 

@@ -42,6 +42,24 @@ void PrepareRows(const float* x, int64_t stride, int32_t rows, int32_t tile_rows
   for (int32_t m = 0; m < rows; ++m) WriteRow(x + m * stride, cols, step, out + int64_t{m} * 64);
 }
 
+void FinishTiles(const EpilogueArgs& args, int64_t row, int64_t column, const OutputTiles& to) {
+  static_assert(kPanelRows == kTileColumns);
+  const EpilogueArgs own = args;  // which no store can change
+  int64_t tile = row / to.tile_rows;
+  int64_t r = row % to.tile_rows;
+  for (int32_t m = 0; m < own.rows; ++m) {
+    const int64_t rows = tile + 1 < to.num_tiles ? to.tile_rows : to.last_rows;
+    char* const at =
+        to.tiles + tile * to.tile_bytes + (column / kTileColumns * rows + r) * kTileRowBytes;
+    const Vec low = OutputOf(own, m, 0, kLanes);
+    const Vec high = OutputOf(own, m, kLanes, kLanes);
+    _mm512_storeu_si512(at, reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high, low)));
+    if (++r < to.tile_rows) continue;
+    r = 0;
+    ++tile;
+  }
+}
+
 void ReleaseTiles() { AmxTiles().Release(); }
 
 // Half of the peak, and some twenty times the rate of dot products of pairs.
@@ -64,6 +82,6 @@ constexpr TileKernels MakeRows() {
 }  // namespace
 
 extern const Bf16TileKernels kBf16TilesAmx;
-const Bf16TileKernels kBf16TilesAmx = {MakeRows(), MakeTiles(), ReleaseTiles};
+const Bf16TileKernels kBf16TilesAmx = {MakeRows(), MakeTiles(), ReleaseTiles, FinishTiles};
 
 }  // namespace heddle::kernels::cpu

@@ -223,16 +223,20 @@ inline Vec Gate(ActivationCode code, Vec gate, Vec up) {
   return g * Sigmoid(g * Set(1.702f)) * (u + Set(1.0f));
 }
 
-inline void FinishVector(const EpilogueArgs& args, int32_t m, int32_t c, int32_t n) {
+// Outputs [c, c + n) of row m, without what is there already.
+inline Vec OutputOf(const EpilogueArgs& args, int32_t m, int32_t c, int32_t n) {
   Vec y = Load(args.acc + m * kPanelRows + c);
   if (args.bias) y = y + (n == kLanes ? Load(args.bias + c) : LoadN(args.bias + c, n));
   if (args.acc_up) {
     Vec up = Load(args.acc_up + m * kPanelRows + c);
     if (args.bias_up) up = up + (n == kLanes ? Load(args.bias_up + c) : LoadN(args.bias_up + c, n));
-    y = Gate(args.activation, y, up);
-  } else {
-    y = Activate(args.activation, y);
+    return Gate(args.activation, y, up);
   }
+  return Activate(args.activation, y);
+}
+
+inline void FinishVector(const EpilogueArgs& args, int32_t m, int32_t c, int32_t n) {
+  Vec y = OutputOf(args, m, c, n);
   float* out = args.out + m * args.out_stride + c;
   if (args.add) y = y + (n == kLanes ? Load(out) : LoadN(out, n));
   if (n == kLanes) {
@@ -243,9 +247,10 @@ inline void FinishVector(const EpilogueArgs& args, int32_t m, int32_t c, int32_t
 }
 
 inline void FinishPanel(const EpilogueArgs& args) {
-  for (int32_t m = 0; m < args.rows; ++m) {
-    for (int32_t c = 0; c < args.cols; c += kLanes) {
-      FinishVector(args, m, c, args.cols - c < kLanes ? args.cols - c : kLanes);
+  const EpilogueArgs own = args;  // which no store can change
+  for (int32_t m = 0; m < own.rows; ++m) {
+    for (int32_t c = 0; c < own.cols; c += kLanes) {
+      FinishVector(own, m, c, own.cols - c < kLanes ? own.cols - c : kLanes);
     }
   }
 }

@@ -59,7 +59,8 @@ class Bf16TileProduct {
     const int32_t whole = args.last_rows > kRegisterRows ? args.num_tiles : args.num_tiles - 1;
     if (whole > 0) {
       product.Configure(kRegisterRows, registers);
-      product.MultiplyTiles<true>(0, whole);
+      const bool two = whole == args.num_tiles || args.tile_rows > kRegisterRows;
+      two ? product.MultiplyTiles<true>(0, whole) : product.MultiplyTiles<false>(0, whole);
     }
     if (whole < args.num_tiles) {
       product.Configure(args.last_rows, registers);

@@ -139,7 +139,7 @@ inline Vec NormalCdf(Vec x) {
   r = Fma(r, t, Set(0x1.2127p-3f));
   r = Fma(r, t, Set(0x1.20db42p-3f));
   // Halving is exact, so only the rounding of x^2 affects the exponent.
-  Vec tail = Exp(x * x * Set(-0.5f)) * t * r;
+  Vec tail = ExpOfNegative(x * x * Set(-0.5f)) * t * r;
   return Select(x > Zero(), Set(1.0f) - tail, tail);
 }
 
