@@ -113,6 +113,7 @@ ModelSpec MakeSpec(const Family& family, const Hyperparameters& values) {
   spec.hidden = values.hidden;
   spec.vocab = values.vocab;
   spec.max_context = values.max_context;
+  spec.long_context = values.long_context > values.max_context ? values.long_context : 0;
   spec.norm = family.norm;
   spec.norm_eps = static_cast<float>(values.norm_eps);
   spec.norm_weight_offset = family.norm_weight_offset;

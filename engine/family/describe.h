@@ -42,6 +42,7 @@ struct Hyperparameters {
   int32_t inter = 0;
   int32_t vocab = 0;
   int32_t max_context = 0;
+  int32_t long_context = 0;  // ModelSpec::long_context
   double norm_eps = 0.0;
   Activation activation = Activation::kSilu;
   bool tied_embeddings = false;

@@ -213,9 +213,8 @@ absl::Status ReadRest(const JsonSource& config, const Family& family, Hyperparam
     HEDDLE_ASSIGN_OR_RETURN(values->window_rope, ReadWindowRope(config, family, *values));
   }
   if (values->rope.scaling == RopeScaling::kLongRope) {
-    // The factors for longer texts apply to the whole text once it is longer than this, but by then
-    // the cache has keys with other angles. So the model is served up to the length where nothing
-    // changes.
+    // Longer texts have other angles, from their first position on: see ServeLongTexts.
+    values->long_context = values->max_context;
     values->max_context = values->rope.original_max_position;
   }
   if (values->rope.scaling == RopeScaling::kYarn) {

@@ -128,8 +128,7 @@ absl::Status ReadDivisors(const GgufSource& source, const TensorFinder& find, st
   return absl::OkStatus();
 }
 
-// Ding et al. 2024. Only the factors for texts within the original context are used, and longer
-// texts are not served: see ReadRest in describe_config.cc.
+// Ding et al. 2024: factors for texts within the original context, and for longer ones.
 absl::Status ReadLongRope(const GgufSource& source, const TensorFinder& find,
                           Hyperparameters* values) {
   constexpr const char* kShort = "rope_factors_short.weight";
@@ -139,14 +138,17 @@ absl::Status ReadLongRope(const GgufSource& source, const TensorFinder& find,
     return source.Unsupported("rope.scaling.type", "\"longrope\"",
                               base::StrCat("expected a tensor ", base::Quote(kShort)));
   }
-  // Checked and not used, as are those of config.json.
   RopeSpec beyond = values->rope;
-  HEDDLE_RETURN_IF_ERROR(ReadDivisors(source, find, kLong, &beyond));
   HEDDLE_RETURN_IF_ERROR(ReadDivisors(source, find, kShort, &values->rope));
+  HEDDLE_RETURN_IF_ERROR(ReadDivisors(source, find, kLong, &beyond));
   HEDDLE_ASSIGN_OR_RETURN(double attention,
                           source.PositiveOr("rope.scaling.attn_factor", kMaxFactor, 1.0));
   values->rope.scaling = RopeScaling::kLongRope;
   values->rope.attention_factor = static_cast<float>(attention);
+  if (find(kLong) != nullptr) {
+    values->rope.long_divisors = std::move(beyond.divisors);
+    values->long_context = values->max_context;
+  }
   values->max_context = values->rope.original_max_position;
   return absl::OkStatus();
 }

@@ -157,10 +157,12 @@ absl::StatusOr<std::vector<float>> ReadFactors(const JsonSource& parameters, std
   return factors;
 }
 
-// Ding et al. 2024. Only the factors for texts within the original context are used.
+// Ding et al. 2024: factors for texts within the original context, and for longer ones.
 absl::Status ReadLongRope(const JsonSource& parameters, int32_t max_context, RopeSpec* rope) {
   HEDDLE_ASSIGN_OR_RETURN(rope->divisors,
                           ReadFactors(parameters, "short_factor", rope->rotary_dim / 2));
+  HEDDLE_ASSIGN_OR_RETURN(rope->long_divisors,
+                          ReadFactors(parameters, "long_factor", rope->rotary_dim / 2));
   const double original = rope->original_max_position;
   HEDDLE_ASSIGN_OR_RETURN(double factor,
                           parameters.PositiveOr("factor", kMaxFactor, max_context / original));

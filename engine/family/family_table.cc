@@ -11,6 +11,7 @@
 #include "engine/family/hybrid_rows.h"
 #include "engine/family/llama4_rows.h"
 #include "engine/family/mamba_rows.h"
+#include "engine/family/phi_rows.h"
 #include "engine/family/recent_rows.h"
 #include "engine/family/recurrent_rows.h"
 #include "engine/family/rotary_encoder_rows.h"
@@ -468,6 +469,7 @@ std::span<const Family> FamilyTable() {
                                                    .qwen3_moe = Qwen3Moe(),
                                                    .deepseek_v3 = DeepseekV3()});
     rows.insert(rows.end(), recent.begin(), recent.end());
+    rows.push_back(PhiRow(GptNeox()));
     const std::vector<Family> hybrid = HybridRows(Llama());
     rows.insert(rows.end(), hybrid.begin(), hybrid.end());
     const std::vector<Family> recurrent =

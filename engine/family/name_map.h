@@ -228,7 +228,8 @@ struct NameMap {
   std::string embed_norm_bias;
   std::string final_norm;
   std::string final_norm_bias;
-  std::string lm_head;  // [vocab, hidden]; empty where it is tied to embed
+  std::string lm_head;       // [vocab, hidden]; empty where it is tied to embed
+  std::string lm_head_bias;  // [vocab] or empty
   LayerNames layer;     // pattern
 
   // GPT-2 stores its linear layers as [input features, output features] (transformers' Conv1D).

@@ -32,7 +32,6 @@ constexpr OtherArchitecture kOthers[] = {
     {"olmo OlmoForCausalLM", "llama", "layer norms without weights"},
     {"stablelm StableLmForCausalLM", "gpt_neox",
      "a row with layer norms and norms of single heads"},
-    {"phi2 phi PhiForCausalLM", "gpt_neox", "a bias of the output head and a row of its own"},
     {"phimoe PhimoeForCausalLM", "mixtral", "layer norms and its rule of choosing two experts"},
     {"plm PLMForCausalLM", "deepseek_v2", "latent attention with an MLP without a gate"},
     {"minicpm3 MiniCPM3ForCausalLM", "deepseek_v2", "latent attention with scales of depth"},

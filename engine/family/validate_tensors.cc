@@ -51,6 +51,7 @@ class Demands {
     AddVector(names.final_norm, spec.hidden, "hidden");
     AddVector(names.final_norm_bias, spec.hidden, "hidden");
     Add(names.lm_head, {spec.vocab, spec.hidden}, "vocab, hidden");
+    AddVector(names.lm_head_bias, spec.vocab, "vocab");
     if (model.pooled.has_value()) AddPooled(*model.pooled);
   }
 

@@ -462,6 +462,7 @@ void Decoder::Logits(kernels::Ops& ops, int32_t first, Tensor logits) {
   if (weights_.head() != nullptr) {
     ops.Linear({.x = rows,
                 .weight = weights_.head(),
+                .bias = weights_.head_bias.data(),
                 .out = own,
                 .out_f32 = true,
                 .adapters = Adapters(kModelLayer, AdapterSite::kHead),

@@ -177,6 +177,7 @@ absl::StatusOr<ModelInfo> DescribeAll(const Checkpoint& checkpoint, const kernel
   ModelInfo loaded;
   HEDDLE_ASSIGN_OR_RETURN(const WeightPolicy policy, ParseWeightPolicy(options.weights));
   HEDDLE_ASSIGN_OR_RETURN(loaded.model, engine::Describe(checkpoint));
+  ServeLongTexts(options.capacity.max_context, &loaded.model.spec);
   HEDDLE_RETURN_IF_ERROR(ValidateTensors(checkpoint, loaded.model));
   for (const std::string_view name : UnusedTensors(checkpoint, loaded.model)) {
     loaded.unused_tensors.emplace_back(name);

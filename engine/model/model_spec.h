@@ -40,6 +40,7 @@ struct RopeSpec {
   int32_t original_max_position = 0;
   std::vector<float> divisors;  // [rotary_dim / 2] divisor of each frequency (kLongRope, GGUF's
                                 // rope_freqs); empty: none
+  std::vector<float> long_divisors;  // kLongRope: those of ModelSpec::long_context
 
   bool operator==(const RopeSpec&) const = default;
 };
@@ -245,6 +246,9 @@ struct ModelSpec {
   int32_t hidden = 0;
   int32_t vocab = 0;
   int32_t max_context = 0;  // positions the model was made for
+  // Positions with the angles for longer texts (kLongRope), which ServeLongTexts gives all texts;
+  // 0: there are no others.
+  int32_t long_context = 0;
   NormKind norm = NormKind::kRms;
   float norm_eps = 1e-5f;
   float norm_weight_offset = 0.0f;  // added to the weights of all norms (Gemma's 1 + w)
@@ -324,6 +328,10 @@ struct ModelSpec {
     return is_part() ? vocab_borders[rank + 1] - vocab_borders[rank] : vocab;
   }
 };
+
+// Gives all positions the angles for longer texts if the model has such, and texts of up to
+// `max_context` tokens need them; 0: none do. REQUIRES: a whole model's spec.
+void ServeLongTexts(int32_t max_context, ModelSpec* spec);
 
 // Inverse frequencies after scaling, [rotary_dim / 2], as transformers computes them.
 std::vector<float> InverseFrequencies(const RopeSpec& rope);

@@ -61,6 +61,15 @@ void ScaleYarn(const RopeSpec& rope, const std::vector<float>& powers, std::vect
 
 }  // namespace
 
+void ServeLongTexts(int32_t max_context, ModelSpec* spec) {
+  if (spec->long_context == 0 || max_context <= spec->max_context) return;
+  spec->max_context = spec->long_context;
+  for (LayerSpec& layer : spec->layers) {
+    RopeSpec& rope = layer.attention.rope;
+    if (!rope.long_divisors.empty()) rope.divisors = rope.long_divisors;
+  }
+}
+
 std::vector<float> InverseFrequencies(const RopeSpec& rope) {
   HEDDLE_CHECK(rope.rotary_dim % 2 == 0, "rotary_dim must be even");
   std::vector<float> powers = Powers(rope);

@@ -53,6 +53,7 @@ class ShareCounter {
   void Ends(const NameMap& names, const ModelSpec& spec, int64_t vocab) {
     Matrix(names.embed, vocab, spec.hidden, WeightRole::kTable);
     Matrix(names.lm_head, vocab, spec.hidden, WeightRole::kTable);
+    Values(names.lm_head_bias, vocab);
     Matrix(names.positions, spec.position_offset + spec.max_context, spec.hidden,
            WeightRole::kTable);
     Matrix(names.token_types, spec.token_types, spec.hidden, WeightRole::kTable);

@@ -60,6 +60,9 @@ class TensorLoader {
   // keeps of one.
   absl::StatusOr<DeviceVector> Vector(Names names);
   absl::StatusOr<DeviceVector> Part(const std::string& name, const Cut& cut);
+  absl::StatusOr<DeviceVector> VocabVector(const std::string& name) {
+    return Part(name, CutRows({share_.vocab}));
+  }
   absl::StatusOr<NormWeights> Norm(const std::string& weight, const std::string& bias);
 
   // Vectors in two steps, for values that change between them.

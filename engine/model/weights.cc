@@ -73,6 +73,9 @@ absl::StatusOr<ModelWeights> LoadWeights(kernels::Device& device, const Checkpoi
   if (!names.lm_head.empty()) {
     HEDDLE_ASSIGN_OR_RETURN(weights.separate_head, loader.VocabTable(names.lm_head));
   }
+  if (!names.lm_head_bias.empty()) {
+    HEDDLE_ASSIGN_OR_RETURN(weights.head_bias, loader.VocabVector(names.lm_head_bias));
+  }
   return weights;
 }
 

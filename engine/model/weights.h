@@ -127,6 +127,7 @@ struct ModelWeights {
   std::vector<LayerWeights> layers;  // of the model; those of other stages have nothing
   NormWeights final_norm;
   std::unique_ptr<kernels::PackedWeight> separate_head;  // [vocab, hidden] unless tied
+  DeviceVector head_bias;                                // [vocab] or empty
 
   // nullptr: a rank without a share of the vocabulary.
   const kernels::PackedWeight* head() const {

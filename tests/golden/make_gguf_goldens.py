@@ -167,6 +167,7 @@ CASES = {
         (KEYS.Attention.SLIDING_WINDOW, 48), (KEYS.Rope.SCALING_ORIG_CTX_LEN, 64),
         # Ding et al. 2024: sqrt(1 + ln(128 / 64) / ln(64)), single precision
         (KEYS.Rope.SCALING_ATTN_FACTOR, 1.0801234497346435)]),
+    "phi": (models.PHI, ARCH.PHI2, []),
     "olmo2": (models.OLMO2, ARCH.OLMO2, []),
     "smollm3": (dict(models.SMOLLM3, num_hidden_layers=5, no_rope_layer_interval=4),
                 ARCH.SMOLLM3, []),
@@ -573,10 +574,12 @@ def make_case(name):
                 raise ValueError(f"{name}: {made_name} has no name in GGUF")
             file_tensors.append([target, operation, parts])
     factors = config.get("rope_scaling", {}).get("short_factor")
+    long_factors = config.get("rope_scaling", {}).get("long_factor")
     divisors = gemma4_divisors(config) if arch == ARCH.GEMMA4 else []
     return dict(name=name, config=config, tensors=tensors,
                 architecture=gguf.MODEL_ARCH_NAMES[arch], metadata=metadata(config, arch, extra),
                 file=file_tensors, short_factors=factors or [],
+                **({"long_factors": long_factors} if long_factors else {}),
                 **({"rope_freqs": divisors} if divisors else {}))
 
 

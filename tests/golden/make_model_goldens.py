@@ -227,6 +227,8 @@ PHI3_LONGROPE = dict(
     tie_word_embeddings=True, rope_scaling=dict(
         type="longrope", short_factor=[1.0, 1.25, 1.5, 2.0, 3.0, 4.5],
         long_factor=[2.0, 3.0, 4.0, 6.0, 8.0, 12.0]))
+PHI = dict(SMALL, architectures=["PhiForCausalLM"], model_type="phi", hidden_act="gelu_new",
+           layer_norm_eps=1e-5, partial_rotary_factor=0.5, qk_layernorm=False)
 OLMO2 = dict(SMALL, architectures=["Olmo2ForCausalLM"], model_type="olmo2")
 SMOLLM3 = dict(SMALL, architectures=["SmolLM3ForCausalLM"], model_type="smollm3",
                num_hidden_layers=4, no_rope_layer_interval=2, tie_word_embeddings=True,
@@ -533,6 +535,9 @@ CASES = {
         "lm_head.": "language_model.lm_head."}),
     "phi3": dict(config=PHI3),
     "phi3_longrope": dict(config=PHI3_LONGROPE),
+    # Longer than the original context: all positions have the angles for long texts.
+    "phi3_longrope_long": dict(config=PHI3_LONGROPE, prompt_tokens=100),
+    "phi": dict(config=PHI),
     "olmo2": dict(config=OLMO2),
     "smollm3": dict(config=SMOLLM3),
     "granite": dict(config=GRANITE),
@@ -815,7 +820,7 @@ def llama3_divisors(config: dict) -> list[float]:
 def make_case(name: str, case: dict) -> None:
     model, tensors, bits = build_model(case)
     vocab = case["config"].get("text_config", case["config"])["vocab_size"]
-    prompt = [(17 * i * i + 29 * i + 11) % vocab for i in range(PROMPT_TOKENS)]
+    prompt = [(17 * i * i + 29 * i + 11) % vocab for i in range(case.get("prompt_tokens", PROMPT_TOKENS))]
     with torch.no_grad():
         logits = model(torch.tensor([prompt])).logits[0].numpy()
     best = np.argsort(-logits, axis=1)[:, :TOP]

@@ -186,12 +186,23 @@ TEST_CASE("Gemma's layers without a window come every second or sixth, or from l
   CHECK(description->spec.layers[2].attention.rope.scaling == RopeScaling::kLinear);
 }
 
-TEST_CASE("LongRoPE serves the context within which no angle changes", "[model][unit]") {
+TEST_CASE("LongRoPE serves the context within which no angle changes, or all of the longer one",
+          "[model][unit]") {
   json config = *test::LoadGolden("phi3_longrope").config;
   auto description = DescribeJson(config);
   REQUIRE(description.ok());
-  CHECK(description->spec.max_context == 64);
-  CHECK(description->spec.layers[0].attention.rope.rotary_dim == 12);
+  ModelSpec& spec = description->spec;
+  const RopeSpec& rope = spec.layers[0].attention.rope;
+  CHECK(spec.max_context == 64);
+  CHECK(rope.rotary_dim == 12);
+  for (const int32_t within : {0, 20, 64}) {
+    ServeLongTexts(within, &spec);
+    CHECK(spec.max_context == 64);
+    CHECK(rope.divisors == std::vector<float>{1.0f, 1.25f, 1.5f, 2.0f, 3.0f, 4.5f});
+  }
+  ServeLongTexts(65, &spec);
+  CHECK(spec.max_context == 128);
+  CHECK(rope.divisors == std::vector<float>{2.0f, 3.0f, 4.0f, 6.0f, 8.0f, 12.0f});
   config["rope_scaling"]["short_factor"] = {1.0, 2.0};
   CheckError(DescribeJson(config).status(), StatusCode::kInvalidArgument,
              {"\"rope_scaling.short_factor\" is [1.0,2.0]", "a list of 6 numbers"});

@@ -25,9 +25,10 @@ std::filesystem::path WriteModel(const Golden& golden, const std::filesystem::pa
 }
 
 std::unique_ptr<engine::LocalExecutor> Load(const std::filesystem::path& path,
-                                            const std::string& ops, int32_t tp = 1,
-                                            int32_t pp = 1) {
+                                            const std::string& ops, int32_t tp = 1, int32_t pp = 1,
+                                            int32_t max_context = 0) {
   engine::LoadOptions options;
+  options.capacity.max_context = max_context;
   options.layout.tp = tp;
   options.layout.pp = pp;
   options.reference_ops = ops == "reference";
@@ -114,6 +115,21 @@ TEST_CASE("Every family's logits equal transformers' within 1e-3", "[golden]") {
     INFO(name << " on " << ops << " in chunks of " << chunk);
     CHECK(MaxError(golden, test::AllLogits(*executor, golden.prompt, chunk)) <
           BoundOf(golden, ops));
+  }
+}
+
+TEST_CASE("A text beyond LongRoPE's original context has transformers' logits", "[golden]") {
+  const std::string ops = GENERATE("reference", "portable", "auto");
+  const Golden golden = test::LoadGolden("phi3_longrope_long");
+  REQUIRE(golden.prompt.size() > 64);
+  test::TempDir dir;
+  const std::filesystem::path path = WriteModel(golden, dir.path());
+  for (const int32_t tp : {1, 2}) {
+    auto executor = Load(path, ops, tp, /*pp=*/1, /*max_context=*/128);
+    for (int32_t chunk : {64, 7}) {
+      INFO(ops << ", " << tp << " ranks, in chunks of " << chunk);
+      CHECK(MaxError(golden, test::AllLogits(*executor, golden.prompt, chunk)) < 1e-3f);
+    }
   }
 }
 

@@ -332,10 +332,11 @@ std::filesystem::path WriteGguf(const GgufModel& model, const std::filesystem::p
   if (const auto divisors = file.value("rope_freqs", std::vector<float>()); !divisors.empty()) {
     AddTensor("rope_freqs.weight", {{static_cast<int64_t>(divisors.size())}, divisors}, &writer);
   }
-  const auto factors = file.at("short_factors").get<std::vector<float>>();
-  if (!factors.empty()) {
-    AddTensor("rope_factors_short.weight", {{static_cast<int64_t>(factors.size())}, factors},
-              &writer);
+  for (const char* const which : {"short", "long"}) {
+    const auto factors = file.value(std::string(which) + "_factors", std::vector<float>());
+    if (factors.empty()) continue;
+    AddTensor("rope_factors_" + std::string(which) + ".weight",
+              {{static_cast<int64_t>(factors.size())}, factors}, &writer);
   }
   WriteFile(path, writer.Bytes());
   return path;

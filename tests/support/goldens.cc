@@ -138,6 +138,7 @@ std::vector<std::string> GoldenNames() {
           "mistral3_images",
           "phi3",
           "phi3_longrope",
+          "phi",
           "olmo2",
           "smollm3",
           "granite",
