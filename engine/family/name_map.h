@@ -230,7 +230,7 @@ struct NameMap {
   std::string final_norm_bias;
   std::string lm_head;       // [vocab, hidden]; empty where it is tied to embed
   std::string lm_head_bias;  // [vocab] or empty
-  LayerNames layer;     // pattern
+  LayerNames layer;          // pattern
 
   // GPT-2 stores its linear layers as [input features, output features] (transformers' Conv1D).
   // Embeddings and lm_head are never transposed.
