@@ -32,7 +32,8 @@ constexpr Option kEngineOptions[] = {
      .field = &Config::max_context,
      .section = kModel,
      .value = "TOKENS",
-     .help = "Longest prompt and answer together. 0: what the model was trained for.",
+     .help = "Longest prompt and answer together. 0: what the model was trained for; with LongRoPE "
+             "that is the shorter context, and more gives all texts the angles for long ones.",
      .commands = kEngineCommands | kInspect | kPlanning,
      .min = 0,
      .max = 1 << 24,
