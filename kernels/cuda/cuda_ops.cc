@@ -140,6 +140,8 @@ void CudaOps::Attention(const AttentionArgs& args) {
           choice.prefill != AttentionKernel::kPlain && choice.decode != AttentionKernel::kPlain,
       .widened_page_tokens =
           choice.prefill == AttentionKernel::kHopperWide ? args.cache.page_tokens : 0,
+      .decodes_in_wide_tiles = choice.decode == AttentionKernel::kLatent &&
+                               args.n_heads > kMostNarrowHeads * args.cache.n_kv_heads,
       .merges_in_tiles = choice.decode == AttentionKernel::kFlash &&
                          MergesWide(args, Info(step_.activations).block_bytes)};
   absl::StatusOr<PlannedAttention> plan = step_.plan_attention(grouping);
@@ -174,6 +176,8 @@ void CudaOps::Attention(const AttentionArgs& args) {
         [[fallthrough]];
       case AttentionKernel::kFlash:
         return Note(LaunchAttentionFlash(params, stream), "attention");
+      case AttentionKernel::kLatent:
+        return Note(LaunchAttentionLatent(params, stream), "attention");
       case AttentionKernel::kPlain:
         return Note(LaunchAttentionPlain(params, step_.activations, stream), "attention");
     }

@@ -213,6 +213,7 @@ struct AttentionShape {
   int32_t head_dim, n_heads, n_kv_heads, window;
   float softcap = 0;
   bool sinks = false;
+  bool latent = false;  // the keys are the values
 };
 
 std::vector<float> Attend(Device& device, const TestBatch& batch, const TestCache& cache, Matrix q,
@@ -225,6 +226,7 @@ std::vector<float> Attend(Device& device, const TestBatch& batch, const TestCach
   AttentionArgs args = ArgsFor(input, out, on_device.view, shape.n_heads);
   args.window = shape.window;
   args.softcap = shape.softcap;
+  if (shape.latent) args.cache.values = args.cache.keys;
   Random random(9);
   Matrix logits = Matrix::RandomOf(random, 1, shape.n_heads);
   OnDevice sinks(device, DType::kF32, logits);
@@ -278,7 +280,7 @@ std::string NameOf(DType dtype, const AttentionShape& shape, const TestBatch& ba
   return absl::StrCat(kind, std::string(Info(dtype).name), " head_dim ", shape.head_dim, " heads ",
                       shape.n_heads, "/", shape.n_kv_heads, " window ", shape.window, " rows ",
                       batch.token_ids.size(), shape.softcap > 0 ? " capped" : "",
-                      shape.sinks ? " with sinks" : "");
+                      shape.sinks ? " with sinks" : "", shape.latent ? " latent" : "");
 }
 
 double CheckAttention(Device& device, DType dtype, const AttentionShape& shape,
@@ -467,6 +469,12 @@ class Checks {
     Attention(dtype, {128, 4, 1, window, /*softcap=*/20, /*sinks=*/true}, Prompts());
     if (dtype != DType::kF16 && dtype != DType::kBF16) return;
     Attention(dtype, {64, 4, 2, window}, Prompts());
+    // DeepSeek's latents, with heads for tiles of 16 rows and of 64.
+    for (int32_t heads : {16, 40}) {
+      const AttentionShape latent = {576, heads, 1, window, 0, /*sinks=*/false, /*latent=*/true};
+      Attention(dtype, latent, Mixed());
+      Attention(dtype, latent, Trees(), "trees ");
+    }
     const AttentionShape wide = {128, 16, 8, window};
     Attention(dtype, wide, ManyTiles(device_, wide), "many tiles ");
   }

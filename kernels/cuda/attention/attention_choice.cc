@@ -47,6 +47,19 @@ bool HopperCan(const AttentionArgs& args) {
          reinterpret_cast<uintptr_t>(cache.values) % 16 == 0;
 }
 
+// Shared memory of a block of attention_latent.cuh, whose rows are padded by 16 bytes.
+int64_t LatentSharedBytes(const AttentionArgs&, int32_t rows) {
+  constexpr int64_t kRowBytes = 2 * (kMaxAttentionHeadDim + 8), kRest = 10 << 10;
+  const int64_t keys = rows == kDecodeTileRows ? 64 : 32;
+  return (rows + 2 * keys) * kRowBytes + kRest;
+}
+
+// The kernel moves 16 bytes at a time from the cache, whose values are its keys, and pairs to the
+// output.
+bool LatentCan(const AttentionArgs& args) {
+  return args.cache.keys == args.cache.values && FlashCan(args);
+}
+
 bool HopperWideCan(const AttentionArgs& args) { return HopperCan(args) && FlashCan(args); }
 
 struct Row {
@@ -69,6 +82,8 @@ constexpr Row kRows[] = {
      Little},
     {AttentionKernel::kFlash, false, DType::kBF16, 0, 256, kPrefillTileRows, kDecodeTileRows,
      FlashCan, FlashSharedBytes},
+    {AttentionKernel::kLatent, false, DType::kBF16, 2, kMaxAttentionHeadDim, kPrefillTileRows,
+     kDecodeTileRows, LatentCan, LatentSharedBytes},
     {AttentionKernel::kPlain, false, DType::kF32, 0, kMaxAttentionHeadDim, kPrefillTileRows,
      kDecodeTileRows, Always, Little},
 };

@@ -13,6 +13,7 @@ enum class AttentionKernel : uint8_t {
   kFlash,
   kHopper,
   kHopperWide,  // kHopper on a 16-bit copy of the cache if that pays, else kFlash
+  kLatent,
 };
 
 struct AttentionChoice {

@@ -161,7 +161,8 @@ class Planner {
   }
 
   Pieces& PiecesFor(int32_t rows, int32_t packed) {
-    return rows == 1 || packed <= kDecodeTileRows ? narrow_ : wide_;
+    const bool decodes = rows == 1 && !grouping_.decodes_in_wide_tiles;
+    return decodes || packed <= kDecodeTileRows ? narrow_ : wide_;
   }
 
   void AddPieces() {

@@ -44,7 +44,8 @@ struct AttentionGrouping {
   // Not 0: the cache has 8 bits and pages of so many positions, and prefill_rows is that of a
   // kernel that reads 16 bits. If copying the pages does not pay, tiles have kPrefillTileRows.
   int32_t widened_page_tokens = 0;
-  bool merges_in_tiles = false;  // blocks of decode tiles merge their own parts
+  bool decodes_in_wide_tiles = false;  // single rows of many heads get tiles of prefill_rows
+  bool merges_in_tiles = false;        // blocks of decode tiles merge their own parts
   friend bool operator==(const AttentionGrouping&, const AttentionGrouping&) = default;
 };
 
@@ -74,6 +75,10 @@ inline constexpr int32_t kMinSharedKeys = 256;
 // The fewest keys per block of the device that sharing must save in all: another launch and a merge
 // take as long, some 4 us of 132 multiprocessors.
 inline constexpr int32_t kMinSavedKeys = 128;
+
+// Heads of a latent cache up to which a row is decoded in tiles of 16, each of which reads the
+// keys: two of those take as long as one of 64, which is filled up with zeros.
+inline constexpr int32_t kMostNarrowHeads = 32;
 
 // Counters that merging in tiles may use: one for each merge and KV head.
 inline constexpr int32_t kMaxMergeCounters = 4096;

@@ -109,6 +109,7 @@ void CheckAttentionOf(Device& device, const AttentionCase& c, const HostBatch& b
                       int32_t num_pages, int32_t group, uint32_t seed) {
   TestCache cache(c.cache, num_pages, c.batch.page_tokens, c.n_kv_heads, c.head_dim, seed);
   cache.view.group = group;
+  if (c.latent) cache.view.values = cache.view.keys;
   if (c.poisoned) PoisonRest(batch.OfGroup(group), cache);
   Random random(seed);
   Matrix q = Matrix::RandomOf(random, batch.n_tokens(), int64_t{c.n_heads} * c.head_dim);

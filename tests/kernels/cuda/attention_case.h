@@ -22,6 +22,7 @@ struct AttentionCase {
   bool sinks = false;
   int64_t pad = 0;
   int32_t compute_major = 9;        // prompts on warpgroups; 8: on warps
+  bool latent = false;              // the keys are the values
   bool poisoned = false;            // unused positions of the cache are NaN
   bool rounds_keys = false;         // keys are rounded to BF16 for the matrix instruction
   std::vector<int32_t> trees = {};  // sequences whose rows are trees

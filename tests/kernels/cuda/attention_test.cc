@@ -54,6 +54,70 @@ TEST_CASE("Every head size takes its kernel", "[cuda]") {
   }
 }
 
+// Tiles of 16 rows where a row has up to 32 heads, of 64 for more and for prompts; stages of 64 and
+// 32 keys.
+TEST_CASE("Latent caches take their kernel in prompts, decoding and both", "[cuda][latent]") {
+  const BatchSpec batch = {{{1, 1}, {1, 63}, {1, 129}, {3, 40}, {17, 66, 9}}, 16};
+  for (auto [heads, head_dim] : {std::pair{1, 264}, {16, 576}, {5, 512}, {24, 320}, {40, 576}}) {
+    for (DType cache : {DType::kBF16, DType::kF16}) {
+      CheckAttention({.batch = batch,
+                      .n_heads = heads,
+                      .n_kv_heads = 1,
+                      .head_dim = head_dim,
+                      .cache = cache,
+                      .latent = true,
+                      .poisoned = true},
+                     DType::kBF16);
+    }
+  }
+  // Rows that are not at 16 bytes; other types of cache, which take the kernel for any shape.
+  const BatchSpec few = {{{1, 70}, {4, 9}}, 4};
+  CheckAttention(
+      {.batch = few, .n_heads = 4, .n_kv_heads = 1, .head_dim = 288, .pad = 2, .latent = true},
+      DType::kBF16);
+  for (DType cache : {DType::kInt8, DType::kF8E4M3, DType::kF32}) {
+    CheckAttention({.batch = few,
+                    .n_heads = 2,
+                    .n_kv_heads = 1,
+                    .head_dim = 288,
+                    .cache = cache,
+                    .latent = true},
+                   DType::kBF16);
+  }
+}
+
+TEST_CASE("Latent caches keep windows, caps, sinks, splits, trees and shared prefixes",
+          "[cuda][latent]") {
+  const AttentionCase plain = {.batch = {{{1, 700}, {2, 300}, {20, 290}}, 16},
+                               .n_heads = 8,
+                               .n_kv_heads = 1,
+                               .head_dim = 320,
+                               .cache = DType::kBF16,
+                               .latent = true};
+  CheckAttention(plain, DType::kBF16);
+  AttentionCase c = plain;
+  c.window = 50;
+  c.softcap = 2;
+  c.sinks = true;
+  CheckAttention(c, DType::kBF16);
+  c = plain;
+  c.both_ways = true;
+  CheckAttention(c, DType::kBF16);
+  c = plain;
+  c.batch = {{{5, 40}, {1, 20}, {12, 300}}, 16};
+  c.trees = {0, 2};
+  CheckAttention(c, DType::kBF16);
+  c.window = 7;
+  CheckAttention(c, DType::kBF16);
+  for (int32_t heads : {4, 40}) {
+    c = plain;
+    c.n_heads = heads;
+    c.batch = {{{1, 600}, {1, 590}, {1, 700}, {1, 30}}, 16};
+    c.shared = {{{0, 1, 2}, 560}};
+    CheckAttention(c, DType::kBF16);
+  }
+}
+
 TEST_CASE("Any grouping of heads is packed and unpacked rightly", "[cuda]") {
   const BatchSpec batch = {{{1, 140}, {2, 30}, {30, 61}}, 16};
   for (auto [heads, kv_heads] : {std::pair{1, 1}, {4, 4}, {6, 2}, {7, 1}, {16, 1}, {20, 1}}) {
@@ -169,6 +233,9 @@ TEST_CASE("Each kind of attention takes the kernel of its row in the table", "[c
   args.scale = 1;
   args.cache = {
       .dtype = DType::kBF16, .num_pages = 9, .page_tokens = 16, .n_kv_heads = 1, .head_dim = 128};
+  alignas(16) uint8_t memory[32] = {};
+  args.cache.keys = memory;
+  args.cache.values = memory + 16;
   auto choose = [&](bool hopper, DType act = DType::kBF16, int32_t shared_bytes = 227 << 10) {
     return cuda::ChooseAttention(args, act, hopper, shared_bytes);
   };
@@ -186,6 +253,17 @@ TEST_CASE("Each kind of attention takes the kernel of its row in the table", "[c
   CHECK(choose(false, DType::kBF16, kAmpere).prefill == AttentionKernel::kPlain);  // 168 KiB
   CHECK(choose(false, DType::kBF16, kAmpere).decode == AttentionKernel::kFlash);   // 142 KiB
   CHECK(choose(false, DType::kBF16, kAda).decode == AttentionKernel::kPlain);
+  args.cache.head_dim = 576;
+  CHECK(choose(true).prefill == AttentionKernel::kPlain);
+  args.cache.values = args.cache.keys;
+  CHECK(choose(true).prefill == AttentionKernel::kLatent);
+  CHECK(choose(true).decode == AttentionKernel::kLatent);
+  CHECK(choose(false, DType::kBF16, kAmpere).prefill == AttentionKernel::kLatent);  // 156 KiB
+  CHECK(choose(false, DType::kBF16, kAmpere).decode == AttentionKernel::kPlain);    // 174 KiB
+  args.cache.dtype = DType::kF8E4M3;
+  CHECK(choose(true).decode == AttentionKernel::kPlain);
+  args.cache.dtype = DType::kBF16;
+  args.cache.values = memory + 16;
   args.cache.head_dim = 128;
   CHECK(choose(false, DType::kBF16, kAda).prefill == AttentionKernel::kFlash);
   args.cache.head_dim = 64;

@@ -1,0 +1,434 @@
+// Paged attention of latent caches on matrix instructions: one KV head whose values are its keys,
+// of up to 576 columns, and as many packed rows for a token as the model has heads (DeepSeek-V2's
+// absorbed form, decision 0013).
+//
+// A block takes a tile of 16 packed rows (decoding) or 64 (prompts, and decoding with many heads)
+// of one sequence and walks its keys, 64 or 32 at a time, with a running softmax. Rows of 576
+// columns are too wide for a warp's registers, so that its 8 warps divide each stage twice:
+//   scores   by rows and keys: 16 rows and 8 or 16 keys each, all columns. The weights go to shared
+//            memory, and so do the largest scores of each row, which the warps with other keys
+//            need.
+//   values   by columns: 72 each, all rows and keys. A matrix load brings 8 columns of 32 keys.
+// Keys are copied once, for both. Rows of shared memory are padded by 16 bytes as in
+// attention_flash.cuh.
+//
+// What limits it, in clocks of a multiprocessor at 1.7 GHz, for 64 keys and 16 | 64 rows:
+//   memory           73.7 KB at 4.3 TB/s / 132: 3,880; tiles of the same keys share them in the L2
+//   shared memory    311 KB (queries 147, keys for scores 74, values 74, weights 16) | 730 KB (295,
+//                    295, 74, 66), at 128 bytes a clock: 2,430 | 5,700
+//   tensor cores     1.2 | 4.7 million multiply-adds, some 1,100 a clock by mma.sync: 1,070 | 4,290
+// So decoding is bound by memory, and prompts by shared memory: some 180 TFLOP/s of 370 that it
+// would allow without barriers (three a stage) and exponentials. In flight: 74 | 37 KB, where
+// latency asks for 23. Sources: Dao et al. 2022 (FlashAttention); DeepSeek-AI 2024 (DeepSeek-V2).
+#pragma once
+
+#include "kernels/cuda/attention/attention_flash.cuh"
+
+namespace heddle::kernels::cuda {
+namespace latent {
+
+constexpr int kWarps = 8;
+constexpr int kThreads = 32 * kWarps;
+constexpr int kDim = kMaxAttentionHeadDim;  // narrower heads are filled up with zeros
+constexpr int kUnit = 8;                    // elements in 16 bytes
+constexpr int kUnits = kDim / kUnit;
+constexpr int kStride = kDim + kUnit;  // elements of queries and keys
+constexpr int kStages = 2;
+constexpr int kWarpColumns = kDim / kWarps;
+constexpr int kColumnTiles = kWarpColumns / 8;
+constexpr int kValueKeys = 32;  // keys of a matrix load of values
+
+template <int kRowsOf>
+struct Shape {
+  static constexpr int kRows = kRowsOf;
+  static constexpr int kRowTiles = kRows / 16;
+  static constexpr int kKeyWarps = kWarps / kRowTiles;  // warps that share rows
+  static constexpr int kKeyTiles = kRows == 16 ? 1 : 2;
+  static constexpr int kWarpKeys = 8 * kKeyTiles;
+  static constexpr int kKeys = kKeyWarps * kWarpKeys;  // per stage
+  static constexpr int kWeightStride = kKeys + kUnit;
+  static constexpr int kStage = kKeys * kStride;
+  static_assert(kKeys % kValueKeys == 0 && kKeys * kUnits % kThreads == 0);
+};
+
+// Shared memory of a block.
+template <typename S, typename Kv>
+struct Memory {
+  Shared<int64_t> offsets;  // [kStages, kKeys] bytes into the cache, -1: no such key
+  Shared<float> of_warps;   // [kKeyWarps, kRows] largest scores of a stage; at the end sums
+  Shared<float> shrink;     // [kRows] factors of older sums
+  Shared<float> max;        // [kRows] at the end
+  Shared<Kv> weights;       // [kRows, kWeightStride]
+  Shared<Kv> q;             // [kRows, kStride]
+  Shared<Kv> keys;          // [kStages, kKeys, kStride]
+  HEDDLE_DEVICE explicit Memory(SharedArena arena)
+      : offsets(arena.Take<int64_t>(kStages * S::kKeys)),
+        of_warps(arena.Take<float>(S::kKeyWarps * S::kRows)),
+        shrink(arena.Take<float>(S::kRows)),
+        max(arena.Take<float>(S::kRows)),
+        weights(arena.Take<Kv>(S::kRows * S::kWeightStride)),
+        q(arena.Take<Kv>(S::kRows * kStride)),
+        keys(arena.Take<Kv>(kStages * S::kStage)) {}
+  static constexpr int kSharedBytes =
+      SharedBytesFor<int64_t>(kStages * S::kKeys) + SharedBytesFor<float>(S::kKeyWarps * S::kRows) +
+      2 * SharedBytesFor<float>(S::kRows) + SharedBytesFor<Kv>(S::kRows * S::kWeightStride) +
+      SharedBytesFor<Kv>(S::kRows * kStride) + SharedBytesFor<Kv>(kStages * S::kStage);
+};
+
+// The keys of a tile as they pass through the block's two stages, in order.
+template <typename S, typename Kv>
+class StagedKeys {
+ public:
+  HEDDLE_DEVICE StagedKeys(const AttentionParams& p, const SequenceView& s, const KeyRange& keys,
+                           const Memory<S, Kv>& memory)
+      : p_(p),
+        memory_(memory),
+        kv_head_(s.kv_head),
+        begin_(keys.begin),
+        end_(keys.end),
+        // Each of the first kKeys threads looks up one key of every stage.
+        cursor_(p.batch, s.seq,
+                keys.begin + ThreadX() < keys.end ? keys.begin + ThreadX() : keys.begin) {}
+
+  // Finds the first stage's keys, which a barrier publishes to all threads.
+  HEDDLE_DEVICE void FindFirst() { Find(begin_, 0); }
+  HEDDLE_DEVICE void LoadFirst() { Load(0); }
+  // Returns the place of the stage of keys from `first` on, which is ready for all threads. No
+  // thread reads the stage before any more.
+  HEDDLE_DEVICE int Next(int first) {
+    const int place = stage_;
+    stage_ = 1 - stage_;
+    const bool more = first + S::kKeys < end_;
+    if (more) Find(first + S::kKeys, stage_);
+    CopyAsyncWait<0>();
+    SyncThreads();
+    if (more) Load(stage_);
+    return place;
+  }
+
+ private:
+  HEDDLE_DEVICE void Find(int first_key, int stage) {
+    if (ThreadX() >= S::kKeys) return;
+    const int key = first_key + ThreadX();
+    int64_t row = -1;
+    if (key < end_) row = cursor_.Find(p_.batch, p_.args.cache, key, kv_head_).row;
+    memory_.offsets.Set(stage * S::kKeys + ThreadX(), row);
+  }
+  // Starts the copies of a stage; missing keys and columns become zeros.
+  HEDDLE_DEVICE void Load(int stage) {
+    const KvCacheView& cache = p_.args.cache;
+    const uint8_t* keys = static_cast<const uint8_t*>(cache.keys);
+    HEDDLE_UNROLL_BY(3)
+    for (int i = 0; i < S::kKeys * kUnits / kThreads; ++i) {
+      const int at = i * kThreads + ThreadX();
+      const int key = at / kUnits;
+      const int unit = at % kUnits;
+      const int64_t offset = memory_.offsets.Get(stage * S::kKeys + key);
+      const bool there = offset >= 0 && unit * kUnit < cache.head_dim;
+      CopyAsync16(memory_.keys, stage * S::kStage + key * kStride + unit * kUnit,
+                  keys + (there ? offset + 16 * unit : 0), there);
+    }
+    CopyAsyncCommit();
+  }
+
+  const AttentionParams& p_;
+  const Memory<S, Kv>& memory_;
+  int kv_head_, begin_, end_;
+  int stage_ = 0;  // the next one to read
+  KeyCursor cursor_;
+};
+
+// Missing rows of the sequence, and columns beyond the head's, are zeros.
+template <typename S, typename Kv>
+HEDDLE_DEVICE void LoadQueries(const AttentionParams& p, const SequenceView& s,
+                               const AttentionTile& tile, const Memory<S, Kv>& memory) {
+  const int dim = p.args.cache.head_dim;
+  const bool aligned =
+      reinterpret_cast<uint64_t>(p.args.q.data) % 16 == 0 && p.args.q.stride % kUnit == 0;
+  HEDDLE_UNROLL_BY(2)
+  for (int i = ThreadX(); i < S::kRows * kUnits; i += kThreads) {
+    const int row = i / kUnits;
+    const int c = i % kUnits * kUnit;
+    const int packed = tile.first + row;
+    Group<BFloat16, kUnit> unit = {};
+    if (s.Has(packed) && c < dim) {
+      const BFloat16* q = p.args.q.row<BFloat16>(QueryRow(p, tile, s, packed)) +
+                          static_cast<int64_t>(s.Head(packed)) * dim + c;
+      if (aligned) {
+        unit = LoadGroup<kUnit>(q);
+      } else {
+        HEDDLE_UNROLL
+        for (int j = 0; j < kUnit; ++j) unit.item[j] = q[j];
+      }
+    }
+    flash::PutQueryUnit<Kv>(unit, c, memory.q.From(row * kStride));
+  }
+}
+
+// The rows and keys of which a warp makes the scores: rows `row` + g and + g + 8 of the tile, and
+// keys from `key` of the stage on, which are those of warp `key_warp` of kKeyWarps.
+template <typename S>
+struct WarpPart {
+  int row, key_warp, key;
+  HEDDLE_DEVICE WarpPart()
+      : row(WarpIndex() % S::kRowTiles * 16),
+        key_warp(WarpIndex() / S::kRowTiles),
+        key(key_warp * S::kWarpKeys) {}
+  HEDDLE_DEVICE int Row(int h) const { return row + Lane() / 4 + 8 * h; }
+};
+
+// The softmax of a warp's two rows, and the keys that these may see.
+struct Rows {
+  int begin[2], end[2];
+  float max[2];
+  float sum[2];  // this lane's share
+};
+
+// q k^T of the warp's rows and keys. Two sums for each, so that products wait less for each other.
+template <typename S, typename Kv>
+HEDDLE_DEVICE void Dots(const Memory<S, Kv>& memory, const WarpPart<S>& part, int stage,
+                        float (&scores)[S::kKeyTiles][4]) {
+  float odd[S::kKeyTiles][4];
+  HEDDLE_UNROLL
+  for (int n = 0; n < S::kKeyTiles; ++n) {
+    HEDDLE_UNROLL
+    for (int e = 0; e < 4; ++e) scores[n][e] = odd[n][e] = 0;
+  }
+  const int q = (part.row + Lane() % 16) * kStride + Lane() / 16 * 8;
+  const int k = stage * S::kStage + (part.key + Lane() % 8) * kStride + Lane() / 8 * 8;
+  HEDDLE_UNROLL_BY(6)
+  for (int d = 0; d < kDim; d += 32) {
+    uint32_t a[2][4];
+    LoadMatrix4(a[0], memory.q, q + d);
+    LoadMatrix4(a[1], memory.q, q + d + 16);
+    HEDDLE_UNROLL
+    for (int n = 0; n < S::kKeyTiles; ++n) {
+      uint32_t b[4];  // 8 keys, 32 columns
+      LoadMatrix4(b, memory.keys, k + n * 8 * kStride + d);
+      Mma16816(scores[n], a[0], {b[0], b[1]}, Kv());
+      Mma16816(odd[n], a[1], {b[2], b[3]}, Kv());
+    }
+  }
+  HEDDLE_UNROLL
+  for (int n = 0; n < S::kKeyTiles; ++n) {
+    HEDDLE_UNROLL
+    for (int e = 0; e < 4; ++e) scores[n][e] += odd[n][e];
+  }
+}
+
+// Scales and masks the scores of keys from `first_key` on.
+template <int kKeyTiles>
+HEDDLE_DEVICE void Mask(const AttentionParams& p, const Rows& rows, int first_key,
+                        float (&scores)[kKeyTiles][4]) {
+  HEDDLE_UNROLL
+  for (int n = 0; n < kKeyTiles; ++n) {
+    HEDDLE_UNROLL
+    for (int e = 0; e < 4; ++e) {
+      const int key = first_key + 8 * n + 2 * (Lane() % 4) + e % 2;
+      const bool seen = key >= rows.begin[e / 2] && key < rows.end[e / 2];
+      scores[n][e] = seen ? ScaledScore(p.args, scores[n][e]) : -Infinity();
+    }
+  }
+}
+
+// Leaves the largest of the warp's scores of each row to the others.
+template <typename S, typename Kv>
+HEDDLE_DEVICE void LeaveMaxima(const Memory<S, Kv>& memory, const WarpPart<S>& part,
+                               const float (&scores)[S::kKeyTiles][4]) {
+  HEDDLE_UNROLL
+  for (int h = 0; h < 2; ++h) {
+    float max = -Infinity();
+    HEDDLE_UNROLL
+    for (int n = 0; n < S::kKeyTiles; ++n) {
+      max = Max(max, Max(scores[n][2 * h], scores[n][2 * h + 1]));
+    }
+    max = Max(max, ShuffleXor(max, 1));
+    max = Max(max, ShuffleXor(max, 2));
+    if (Lane() % 4 == 0) memory.of_warps.Set(part.key_warp * S::kRows + part.Row(h), max);
+  }
+}
+
+// Turns the warp's scores into weights in shared memory, and says by how much older sums of the
+// rows shrink.
+template <typename S, typename Kv>
+HEDDLE_DEVICE void LeaveWeights(const Memory<S, Kv>& memory, const WarpPart<S>& part,
+                                const float (&scores)[S::kKeyTiles][4], Rows& rows) {
+  HEDDLE_UNROLL
+  for (int h = 0; h < 2; ++h) {
+    const int row = part.Row(h);
+    float max = rows.max[h];
+    HEDDLE_UNROLL
+    for (int w = 0; w < S::kKeyWarps; ++w) max = Max(max, memory.of_warps.Get(w * S::kRows + row));
+    const float base = Softmax::Base(max);
+    const float shrink = Exp2(rows.max[h] - base);
+    rows.max[h] = max;
+    float sum = 0;
+    HEDDLE_UNROLL
+    for (int n = 0; n < S::kKeyTiles; ++n) {
+      const float low = Exp2(scores[n][2 * h] - base), high = Exp2(scores[n][2 * h + 1] - base);
+      sum += low + high;
+      memory.weights.SetAs(row * S::kWeightStride + part.key + 8 * n + 2 * (Lane() % 4),
+                           Words<1>{{Pack2(low, high, Kv())}});
+    }
+    rows.sum[h] = rows.sum[h] * shrink + sum;
+    if (part.key_warp == 0 && Lane() % 4 == 0) memory.shrink.Set(row, shrink);
+  }
+}
+
+// A warp's columns of all rows.
+template <typename S>
+using Sums = float[S::kRowTiles][kColumnTiles][4];
+
+template <typename S, typename Kv>
+HEDDLE_DEVICE void Shrink(const Memory<S, Kv>& memory, Sums<S>& out) {
+  HEDDLE_UNROLL
+  for (int m = 0; m < S::kRowTiles; ++m) {
+    float factor[2];
+    HEDDLE_UNROLL
+    for (int h = 0; h < 2; ++h) factor[h] = memory.shrink.Get(16 * m + Lane() / 4 + 8 * h);
+    if (Ballot(factor[0] != 1.0f || factor[1] != 1.0f) == 0) continue;
+    HEDDLE_UNROLL
+    for (int n = 0; n < kColumnTiles; ++n) {
+      HEDDLE_UNROLL
+      for (int e = 0; e < 4; ++e) out[m][n][e] *= factor[e / 2];
+    }
+  }
+}
+
+// out += weights * values.
+template <typename S, typename Kv>
+HEDDLE_DEVICE void AddValues(const Memory<S, Kv>& memory, int stage, Sums<S>& out) {
+  HEDDLE_UNROLL
+  for (int first = 0; first < S::kKeys; first += kValueKeys) {
+    uint32_t a[S::kRowTiles][2][4];
+    HEDDLE_UNROLL
+    for (int m = 0; m < S::kRowTiles; ++m) {
+      HEDDLE_UNROLL
+      for (int j = 0; j < 2; ++j) {
+        LoadMatrix4(a[m][j], memory.weights,
+                    (16 * m + Lane() % 16) * S::kWeightStride + first + 16 * j + Lane() / 16 * 8);
+      }
+    }
+    const int v_at = stage * S::kStage + (first + Lane()) * kStride + WarpIndex() * kWarpColumns;
+    HEDDLE_UNROLL
+    for (int n = 0; n < kColumnTiles; ++n) {
+      uint32_t v[4];  // 32 keys, 8 columns
+      LoadMatrix4Transposed(v, memory.keys, v_at + 8 * n);
+      HEDDLE_UNROLL
+      for (int m = 0; m < S::kRowTiles; ++m) {
+        Mma16816(out[m][n], a[m][0], {v[0], v[1]}, Kv());
+        Mma16816(out[m][n], a[m][1], {v[2], v[3]}, Kv());
+      }
+    }
+  }
+}
+
+// Adds up the softmax of the warps that share rows, and stores all rows.
+template <typename S, typename Kv>
+HEDDLE_DEVICE void StoreRows(const AttentionParams& p, const SequenceView& s,
+                             const AttentionTile& tile, const Memory<S, Kv>& memory,
+                             const WarpPart<S>& part, const Rows& rows, const Sums<S>& out) {
+  HEDDLE_UNROLL
+  for (int h = 0; h < 2; ++h) {
+    float sum = rows.sum[h];
+    sum += ShuffleXor(sum, 1);
+    sum += ShuffleXor(sum, 2);
+    if (Lane() % 4 != 0) continue;
+    memory.of_warps.Set(part.key_warp * S::kRows + part.Row(h), sum);
+    if (part.key_warp == 0) memory.max.Set(part.Row(h), rows.max[h]);
+  }
+  SyncThreads();
+  HEDDLE_UNROLL
+  for (int m = 0; m < S::kRowTiles; ++m) {
+    HEDDLE_UNROLL
+    for (int h = 0; h < 2; ++h) {
+      const int row = 16 * m + Lane() / 4 + 8 * h;
+      if (!s.Has(tile.first + row)) continue;
+      Softmax all = {memory.max.Get(row), 0.0f};
+      for (int w = 0; w < S::kKeyWarps; ++w) all.sum += memory.of_warps.Get(w * S::kRows + row);
+      const RowEnd end = EndOf(p, tile, s.Head(tile.first + row), all);
+      HEDDLE_UNROLL
+      for (int n = 0; n < kColumnTiles; ++n) {
+        const int c = WarpIndex() * kWarpColumns + 8 * n + 2 * (Lane() % 4);
+        if (c >= p.args.cache.head_dim) continue;
+        flash::StorePair(p, s, tile, row, c, out[m][n][2 * h] * end.inverse,
+                         out[m][n][2 * h + 1] * end.inverse);
+      }
+      if (WarpIndex() == 0 && Lane() % 4 == 0) StoreLse(p, s, tile, row, end.lse);
+    }
+  }
+}
+
+template <typename S, typename Kv, bool kTrees>
+HEDDLE_DEVICE void Attend(const AttentionParams& p, const AttentionTile& tile) {
+  const SequenceView s(p, tile, BlockY(), kTrees);
+  const KeyRange keys(p.batch, s, tile, S::kRows);
+  const Memory<S, Kv> memory{SharedArena()};
+
+  StagedKeys<S, Kv> staged(p, s, keys, memory);
+  staged.FindFirst();
+  WaitForPrevious();  // for queries, and the newest keys
+  SyncThreads();
+  staged.LoadFirst();
+  LoadQueries(p, s, tile, memory);
+
+  const WarpPart<S> part;
+  Rows rows;
+  HEDDLE_UNROLL
+  for (int h = 0; h < 2; ++h) {
+    const int packed = tile.first + part.Row(h);
+    const int first = s.FirstKey(p.batch, packed);
+    rows.begin[h] = first > keys.begin ? first : keys.begin;
+    rows.end[h] = s.EndKey(packed) < keys.end ? s.EndKey(packed) : keys.end;
+    rows.max[h] = -Infinity();
+    rows.sum[h] = 0;
+  }
+  Sums<S> out = {};
+  for (int first = keys.begin; first < keys.end; first += S::kKeys) {
+    const int stage = staged.Next(first);
+    float scores[S::kKeyTiles][4];
+    Dots(memory, part, stage, scores);
+    Mask(p, rows, first + part.key, scores);
+    if (s.tree && first + S::kKeys > s.OwnKeys()) {
+      flash::HideByTree(p, s, tile.first + part.row, first + part.key, scores);
+    }
+    LeaveMaxima(memory, part, scores);
+    SyncThreads();
+    LeaveWeights(memory, part, scores, rows);
+    SyncThreads();
+    Shrink(memory, out);
+    AddValues(memory, stage, out);
+  }
+  CopyAsyncWait<0>();  // for the case of an empty range
+  StoreRows(p, s, tile, memory, part, rows, out);
+}
+
+template <typename S, typename Kv, bool kTrees>
+HEDDLE_KERNEL HEDDLE_BOUNDS(kThreads, 1) AttentionLatentKernel(HEDDLE_PARAMS(AttentionParams, p)) {
+  AllowNext();
+  for (int i = BlockX(); i < p.n_tiles; i += GridX()) {
+    if (i != BlockX()) SyncThreads();       // the last tile's memory is free now
+    const AttentionTile tile = p.tiles[i];  // in registers: stores cannot make it be read again
+    Attend<S, Kv, kTrees>(p, tile);
+  }
+}
+
+template <int kRows, typename Kv>
+Error LaunchRows(const AttentionParams& params, Stream stream) {
+  using S = Shape<kRows>;
+  LaunchShape shape = flash::ShapeOf(params);
+  shape.threads = kThreads;
+  shape.shared_bytes = Memory<S, Kv>::kSharedBytes;
+  return params.batch.tree_mask != nullptr
+             ? Launch(AttentionLatentKernel<S, Kv, true>, shape, stream, params)
+             : Launch(AttentionLatentKernel<S, Kv, false>, shape, stream, params);
+}
+
+template <typename Kv>
+Error LaunchType(const AttentionParams& params, Stream stream) {
+  return params.tile_rows == kPrefillTileRows ? LaunchRows<kPrefillTileRows, Kv>(params, stream)
+                                              : LaunchRows<kDecodeTileRows, Kv>(params, stream);
+}
+
+}  // namespace latent
+}  // namespace heddle::kernels::cuda
