@@ -1,6 +1,6 @@
-// Products of 8-bit codes: weights of kF8Row, kInt8Row and kF8Block with many rows of x. The rows
-// are quantised on the way, or were left as codes by the product that made them
-// (LinearArgs::reader).
+// Products of 8-bit codes: weights of kF8Row, kInt8Row and kF8Block with many rows of x, by a
+// library or, FP8, by our own kernel. The rows are quantised on the way, or were left as codes by
+// the product that made them (LinearArgs::reader).
 #include <algorithm>
 
 #include "base/check.h"
@@ -64,13 +64,23 @@ bool LinearProducts::TakesCodes(const DeviceWeight& weight) const {
   return weight.layout != WeightLayout::kInt8Row || weight.takes_int8_x;
 }
 
+LinearWayList LinearProducts::WaysForCodes(const DeviceWeight& weight, int64_t n) const {
+  const bool bulk = step_.runtime.info().has_hopper_code && IsF8(weight.layout);
+  if (!bulk || n > kMostBulkRows) return {LinearWay::kByCodes};
+  if (n > MostBulkCodes(weight)) return {LinearWay::kByCodes, LinearWay::kBulkCodes};
+  return {LinearWay::kBulkCodes, LinearWay::kByCodes};
+}
+
 // A product whose ways are still to be timed needs x itself.
-bool LinearProducts::GoesByCodes(const DeviceWeight& weight, int64_t n) const {
+std::optional<LinearWay> LinearProducts::CodesWay(const DeviceWeight& weight, int64_t n) const {
   const LinearWayList ways = WaysFor(weight, n, step_.workspace);
-  if (ways.front() != LinearWay::kByCodes || ways.size() == 1 || step_.ways == nullptr) {
-    return ways.front() == LinearWay::kByCodes;
+  LinearWay way = ways.front();
+  if (ways.size() > 1 && step_.ways != nullptr) {
+    const auto fastest = step_.ways->Fastest({weight.layout, weight.rows, weight.cols, n});
+    if (!fastest.has_value()) return std::nullopt;
+    way = *fastest;
   }
-  return step_.ways->Fastest({weight.layout, weight.rows, weight.cols, n}) == LinearWay::kByCodes;
+  return IsByCodes(way) ? std::optional(way) : std::nullopt;
 }
 
 // Leaves codes in the memory of `out`, instead of `out`, if the only product that reads it wants
@@ -87,7 +97,7 @@ CodeRows LinearProducts::LeaveCodes(const LinearArgs& args) {
       args.epilogue != Epilogue::kAdd && reader.row_bytes <= MaxKept(step_.runtime.info());
   // Then the reader need not take its rows in parts.
   const bool whole = LibraryRows(reader, out.rows) * reader.rows * kFloat <= step_.workspace.bytes;
-  if (!fits || !makes || !whole || !GoesByCodes(reader, out.rows)) return {};
+  if (!fits || !makes || !whole || !CodesWay(reader, out.rows).has_value()) return {};
   const CodeRows codes = CodesAt(static_cast<uint8_t*>(out.data), reader, out.rows);
   left_.push_back({out.data, args.reader, codes});
   return codes;
@@ -112,38 +122,47 @@ bool LinearProducts::NormsToCodes(const NormArgs& norm, const DeviceWeight& weig
 }
 
 // Multiplies by codes. Rows of x that a norm still has to make become codes directly if possible.
-void LinearProducts::LinearByCodes(const LinearArgs& args, LinearParams params) {
-  params.out_codes = LeaveCodes(args);
+// The library's products pass through an epilogue that may leave codes; our own store outputs.
+void LinearProducts::LinearByCodes(LinearWay way, const LinearArgs& args, LinearParams params) {
+  if (way == LinearWay::kByCodes) params.out_codes = LeaveCodes(args);
   const bool fused = args.norm.has_value() && NormsToCodes(*args.norm, params.weight);
   if (args.norm.has_value() && !fused) Norm(*args.norm);
-  LinearByCodes(params, {.norm = fused ? &*args.norm : nullptr}, step_.workspace);
+  LinearByCodes(way, params, {.norm = fused ? &*args.norm : nullptr}, step_.workspace);
 }
 
-// Takes as many rows at a time as `scratch` holds the codes and the product of.
-void LinearProducts::LinearByCodes(const LinearParams& params, const CodesOfX& from,
+void LinearProducts::MakeCodes(const LinearParams& part, const std::optional<NormArgs>& norm,
+                               const CodeRows& x) {
+  step_.Note(norm.has_value() ? LaunchNormCodes(*norm, x, step_.stream)
+                              : LaunchQuantizeRows(part.x, x, step_.stream),
+             "quantizing rows");
+}
+
+// Takes as many rows at a time as `scratch` holds the codes of, and what is behind the product: for
+// the library all of it, for our own blocks' parts, which get half.
+void LinearProducts::LinearByCodes(LinearWay way, const LinearParams& params, const CodesOfX& from,
                                    const Workspace& scratch) {
   const DeviceWeight& weight = params.weight;
+  const bool is_library = way == LinearWay::kByCodes;
   const int64_t multiple = LibraryRows(weight, 1);
-  const int64_t each = (weight.rows + ScalesOfRow(weight)) * kFloat + weight.row_bytes;
-  const int64_t at_once = (scratch.bytes - 512) / each / multiple * multiple;
+  const int64_t sums = is_library ? weight.rows * kFloat : 0;  // bytes for a row of x
+  const int64_t each = sums + ScalesOfRow(weight) * kFloat + weight.row_bytes;
+  const int64_t room = is_library ? scratch.bytes : scratch.bytes / 2;
+  const int64_t at_once = (room - 512) / each / multiple * multiple;
   if (at_once <= 0) {
     if (from.norm != nullptr) Norm(*from.norm);
     return LinearWithoutCodes(params, scratch);
   }
   const int64_t count = RowsOfPart(params.x.rows, at_once, multiple);
-  uint8_t* codes = Behind(scratch, count * weight.rows * kFloat).data;
+  uint8_t* codes = Behind(scratch, count * sums).data;
+  const Workspace rest = is_library ? scratch : Behind(scratch, BytesOfCodes(weight, count));
   for (int64_t first = 0; first < params.x.rows && step_.status.ok(); first += count) {
     const LinearParams part =
         PartOf(params, first, std::min(count, params.x.rows - first), DType::kBF16);
     const CodeRows x = CodesAt(codes, weight, part.x.rows);
     std::optional<NormArgs> own;
     if (from.norm != nullptr) own = NormOfRows(*from.norm, first, part.x.rows);
-    if (!from.are_there) {
-      step_.Note(own.has_value() ? LaunchNormCodes(*own, x, step_.stream)
-                                 : LaunchQuantizeRows(part.x, x, step_.stream),
-                 "quantizing rows");
-    }
-    if (MultiplyCodes(part, x, scratch)) continue;
+    if (!from.are_there) MakeCodes(part, own, x);
+    if (MultiplyCodes(way, part, x, rest)) continue;
     if (own.has_value()) Norm(*own);
     LinearWithoutCodes(part, scratch);
   }
@@ -153,7 +172,8 @@ void LinearProducts::LinearByCodes(const LinearParams& params, const CodesOfX& f
 // they are converted back to BF16.
 void LinearProducts::LinearOfCodes(const LinearParams& params, const CodeRows& x,
                                    const Workspace& scratch) {
-  if (MultiplyCodes(params, x, scratch)) return;
+  const LinearWay way = CodesWay(params.weight, params.x.rows).value_or(LinearWay::kByCodes);
+  if (MultiplyCodes(way, params, x, scratch)) return;
   const int64_t cols = params.x.cols, rows = params.x.rows;
   const int64_t count = RowsOfPart(rows, scratch.bytes / 2 / (cols * 2));
   for (int64_t first = 0; first < rows && step_.status.ok(); first += count) {
@@ -179,10 +199,16 @@ void LinearProducts::LinearWithoutCodes(const LinearParams& params, const Worksp
   }
 }
 
-// The library applies the scales if it can, straight to the output if nothing else is left to do;
-// otherwise the epilogue does, from sums in `scratch`.
-bool LinearProducts::MultiplyCodes(const LinearParams& params, const CodeRows& x,
+// Our own kernel does all of it. The library applies the scales if it can, straight to the output
+// if nothing else is left to do; otherwise the epilogue does, from sums in `scratch`.
+bool LinearProducts::MultiplyCodes(LinearWay way, const LinearParams& params, const CodeRows& x,
                                    const Workspace& scratch) {
+  if (way == LinearWay::kBulkCodes) {
+    step_.Note(LaunchLinearBulkCodes(Sharing(params, scratch), x, step_.FreeMultiprocessors(),
+                                     step_.stream),
+               "linear (bulk copies of codes)");
+    return true;
+  }
   step_.LeaveTape(/*for_good=*/true);
   const DeviceWeight& weight = params.weight;
   const int64_t n = LibraryRows(weight, params.x.rows);

@@ -20,8 +20,8 @@ namespace {
 constexpr int64_t kMostPasses = 4;
 
 // For BF16 weights on sm_90a: up to two passes over them our own kernel is predicted to be faster
-// than a library; beyond five it is not tried.
-constexpr int64_t kBulkRows = 2 * kBulkBlockRows, kMostBulkRows = 5 * kBulkBlockRows;
+// than a library.
+constexpr int64_t kBulkRows = 2 * kBulkBlockRows;
 
 LinearParams ParamsOf(const LinearArgs& args) {
   LinearParams params;
@@ -74,7 +74,7 @@ void LinearProducts::Linear(const LinearArgs& args) {
     return LinearWithAdapters(params, args);
   }
   const LinearWay way = WayOf(params, step_.workspace);
-  if (way == LinearWay::kByCodes) return LinearByCodes(args, params);
+  if (IsByCodes(way)) return LinearByCodes(way, args, params);
   if (args.norm.has_value() && FoldsNorm(params, *args.norm)) {
     params.x = args.norm->x;
     params.norm = {args.norm->weight, args.norm->weight_offset, args.norm->eps};
@@ -133,7 +133,7 @@ LinearWayList LinearProducts::WaysFor(const DeviceWeight& weight, int64_t n,
   }
   LinearWayList ways;
   if (TakesCodes(weight)) {
-    ways = {LinearWay::kByCodes};
+    ways = WaysForCodes(weight, n);
   } else if (step_.always_dequantizes) {
     return {LinearWay::kDequantized};
   } else {
@@ -174,8 +174,8 @@ LinearWay LinearProducts::TimeWays(const LinearParams& params, const LinearWayLi
   bool any = false;
   for (const LinearWay way : ways) {
     const absl::StatusOr<int64_t> ns = timer.Time([&] {
-      if (way == LinearWay::kByCodes) {
-        LinearByCodes(trial, {.are_there = true}, scratch);
+      if (IsByCodes(way)) {
+        LinearByCodes(way, trial, {.are_there = true}, scratch);
       } else {
         LinearBy(way, trial, scratch);
       }
@@ -208,7 +208,8 @@ void LinearProducts::LinearBy(LinearWay way, const LinearParams& params, const W
     case LinearWay::kLibrary:
       return LinearByLibrary(params, scratch);
     case LinearWay::kByCodes:
-      return LinearByCodes(params, CodesOfX(), scratch);
+    case LinearWay::kBulkCodes:
+      return LinearByCodes(way, params, CodesOfX(), scratch);
     case LinearWay::kDequantized:
       return LinearDequantized(params, scratch);
   }

@@ -17,6 +17,9 @@ namespace heddle::kernels::cuda {
 // Ways to make one product.
 using LinearWayList = absl::InlinedVector<LinearWay, 4>;
 
+// Beyond five passes over the weights a kernel by bulk copies is not tried beside a library.
+inline constexpr int64_t kMostBulkRows = 5 * kBulkBlockRows;
+
 // Whether kernels can move the rows 16 bytes at a time.
 inline bool IsAligned(const Tensor& x, int64_t element_bytes) {
   const int64_t width = 16 / element_bytes;
@@ -56,21 +59,26 @@ class LinearProducts {
   // By the fastest of our own kernels for BF16 weights.
   void LinearByOurs(const LinearParams& params, const Workspace& scratch);
   void LinearByLibrary(const LinearParams& params, const Workspace& scratch);
-  // Whether the library multiplies the weight's 8-bit codes.
+  // Whether the library multiplies the weight's 8-bit codes. Without one rows of x stay in BF16.
   bool TakesCodes(const DeviceWeight& weight) const;
-  // Whether a product of n rows uses codes.
-  bool GoesByCodes(const DeviceWeight& weight, int64_t n) const;
-  void LinearByCodes(const LinearArgs& args, LinearParams params);
+  // The ways of products of codes, the predicted one first.
+  LinearWayList WaysForCodes(const DeviceWeight& weight, int64_t n) const;
+  // The way of a product of n rows if that uses codes.
+  std::optional<LinearWay> CodesWay(const DeviceWeight& weight, int64_t n) const;
+  void LinearByCodes(LinearWay way, const LinearArgs& args, LinearParams params);
   // The source of the codes of x.
   struct CodesOfX {
     const NormArgs* norm = nullptr;  // params.x is its result, not computed yet
     bool are_there = false;          // the present content counts as codes: for timing the product
   };
-  void LinearByCodes(const LinearParams& params, const CodesOfX& from, const Workspace& scratch);
+  void LinearByCodes(LinearWay way, const LinearParams& params, const CodesOfX& from,
+                     const Workspace& scratch);
+  void MakeCodes(const LinearParams& part, const std::optional<NormArgs>& norm, const CodeRows& x);
   bool NormsToCodes(const NormArgs& norm, const DeviceWeight& weight) const;
   void LinearOfCodes(const LinearParams& params, const CodeRows& x, const Workspace& scratch);
   void LinearWithoutCodes(const LinearParams& params, const Workspace& scratch);
-  bool MultiplyCodes(const LinearParams& params, const CodeRows& x, const Workspace& scratch);
+  bool MultiplyCodes(LinearWay way, const LinearParams& params, const CodeRows& x,
+                     const Workspace& scratch);
   // The codes in which the output is left for args.reader; codes == nullptr: the output is written.
   CodeRows LeaveCodes(const LinearArgs& args);
   // The codes that were left for this product.

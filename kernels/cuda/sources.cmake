@@ -36,6 +36,7 @@ set(heddle_cuda_kernel_sources
   linear/adapters.cu
   linear/experts.cu
   linear/linear_bulk.cu
+  linear/linear_bulk_8.cu
   linear/linear_epilogue.cu
   linear/linear_mixed_4.cu
   linear/linear_mixed_8.cu

@@ -29,15 +29,17 @@ void NamedBarrier(int32_t id, int32_t threads, bool waits);
 void CopyTile(int32_t to_offset, const TensorMap& map, int32_t x, int32_t y, int32_t barrier);
 void FenceProxies();
 
-// A matrix instruction of 64 rows, kN columns and a depth of 16, by the threads of a warpgroup.
+// A matrix instruction of 64 rows, kN columns and a depth of 16, or of 32 in E4M3, by the threads
+// of a warpgroup.
+enum class ProductType : uint8_t { kBF16, kF16, kE4M3 };
 struct Product {
   float* sums = nullptr;  // [columns / 8, 4] of this thread
   int32_t columns = 0;
   bool adds = false;             // to the sums; else they start at zero
   bool b_is_transposed = false;  // rows of B are contiguous along its columns
-  bool is_half = false;          // F16, else BF16
-  const uint32_t* a = nullptr;   // [4] of this thread; nullptr: A is in shared memory
-  uint64_t a_matrix = 0;         // descriptors
+  ProductType type = ProductType::kBF16;
+  const uint32_t* a = nullptr;  // [4] of this thread; nullptr: A is in shared memory
+  uint64_t a_matrix = 0;        // descriptors
   uint64_t b_matrix = 0;
 };
 void ProductIssue(const Product& product);

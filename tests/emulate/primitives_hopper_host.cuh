@@ -68,36 +68,37 @@ void HoldSums(float (&)[kCount][4]) {}
 namespace emulate {
 
 template <int kTiles>
-Product ProductOf(float (&c)[kTiles][4], uint64_t b, bool adds, bool is_half) {
+Product ProductOf(float (&c)[kTiles][4], uint64_t b, bool adds, ProductType type) {
   Product product;
   product.sums = &c[0][0];
   product.columns = 8 * kTiles;
   product.adds = adds;
-  product.is_half = is_half;
+  product.type = type;
   product.b_matrix = b;
   return product;
 }
-inline bool IsHalf(BFloat16) { return false; }
-inline bool IsHalf(Half) { return true; }
+inline ProductType TypeOf(BFloat16) { return ProductType::kBF16; }
+inline ProductType TypeOf(Half) { return ProductType::kF16; }
+inline ProductType TypeOf(Float8) { return ProductType::kE4M3; }
 
 }  // namespace emulate
 
 template <int kTiles, typename T>
 void WarpgroupMma(float (&c)[kTiles][4], uint64_t a, uint64_t b, bool adds, T type) {
-  emulate::Product product = emulate::ProductOf(c, b, adds, emulate::IsHalf(type));
+  emulate::Product product = emulate::ProductOf(c, b, adds, emulate::TypeOf(type));
   product.a_matrix = a;
   emulate::ProductIssue(product);
 }
 template <int kTiles, typename T>
 void WarpgroupMma(float (&c)[kTiles][4], const uint32_t (&a)[4], uint64_t b, bool adds, T type) {
-  emulate::Product product = emulate::ProductOf(c, b, adds, emulate::IsHalf(type));
+  emulate::Product product = emulate::ProductOf(c, b, adds, emulate::TypeOf(type));
   product.a = a;
   emulate::ProductIssue(product);
 }
 template <int kTiles, typename T>
 void WarpgroupMmaTransposed(float (&c)[kTiles][4], const uint32_t (&a)[4], uint64_t b, bool adds,
                             T type) {
-  emulate::Product product = emulate::ProductOf(c, b, adds, emulate::IsHalf(type));
+  emulate::Product product = emulate::ProductOf(c, b, adds, emulate::TypeOf(type));
   product.a = a;
   product.b_is_transposed = true;
   emulate::ProductIssue(product);

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/dtype.h"
+#include "kernels/kv_element.h"
 #include "tests/emulate/async.h"
 #include "tests/emulate/async_state.h"
 #include "tests/emulate/emulator.h"
@@ -14,23 +15,26 @@
 namespace heddle::kernels::cuda::emulate {
 namespace {
 
-constexpr int32_t kDepth = 16;
+// An instruction's depth is 32 bytes of both matrices.
+constexpr int32_t kDepthBytes = 32;
+constexpr int32_t kMostDepth = 32;
 constexpr int32_t kGroupThreads = 128;
 
 void Complain(const char* wrong) { Report(absl::StrCat(Where(), " ", wrong)); }
 
 // A matrix in shared memory, swizzled by 128 bytes, as its descriptor says. Canonical layouts of
-// 16-bit elements, before the swizzle, in bytes:
+// 16-bit elements, before the swizzle, in bytes (of 8-bit ones the first, with k for 2 k):
 //   along its depth      row r, k: (r / 8) * stride + (r % 8) * 128 + 2 k
 //   along its rows       row r, k: (r / 64) * leading + (k / 8) * stride + (k % 8) * 128
 //                                  + 2 (r % 64)
 // Source: PTX ISA, "Shared Memory Matrix Layout", "Canonical Layouts", "Matrix Descriptor Format".
 class SharedMatrix {
  public:
-  SharedMatrix(uint64_t descriptor, bool along_rows)
+  SharedMatrix(uint64_t descriptor, bool along_rows, int32_t element_bytes = 2)
       : start_(static_cast<int32_t>(descriptor & 0x3FFF) << 4),
         leading_(static_cast<int32_t>((descriptor >> 16) & 0x3FFF) << 4),
         stride_(static_cast<int32_t>((descriptor >> 32) & 0x3FFF) << 4),
+        element_bytes_(element_bytes),
         along_rows_(along_rows) {}
 
   static const char* Wrong(uint64_t descriptor) {
@@ -44,34 +48,44 @@ class SharedMatrix {
     if (along_rows_) {
       return start_ + row / 64 * leading_ + k / 8 * stride_ + k % 8 * 128 + row % 64 * 2;
     }
-    return start_ + row / 8 * stride_ + row % 8 * 128 + k * 2;
+    return start_ + row / 8 * stride_ + row % 8 * 128 + k * element_bytes_;
   }
   uint16_t At(int32_t row, int32_t k) const {
     const int32_t offset = Offset(row, k);
     const int32_t swizzled = offset ^ (((offset >> 7) & 7) << 4);
-    if (swizzled < 0 || swizzled + 2 > SharedBytes()) return 0xFFFF;
-    uint16_t bits;
-    std::memcpy(&bits, SharedBase() + swizzled, 2);
+    if (swizzled < 0 || swizzled + element_bytes_ > SharedBytes()) return 0xFFFF;
+    uint16_t bits = 0;
+    std::memcpy(&bits, SharedBase() + swizzled, static_cast<size_t>(element_bytes_));
     return bits;
   }
   // Lines of rows [first, first + count).
   void AddLines(int32_t first, int32_t count, std::set<int32_t>* lines) const {
     for (int32_t r = first; r < first + count; r += along_rows_ ? 64 : 1) {
-      for (int32_t k = 0; k < kDepth; k += along_rows_ ? 1 : kDepth) {
+      const int32_t depth = kDepthBytes / element_bytes_;
+      for (int32_t k = 0; k < depth; k += along_rows_ ? 1 : depth) {
         lines->insert(Offset(r, k) / kLineBytes);
       }
     }
   }
 
  private:
-  int32_t start_, leading_, stride_;
+  int32_t start_, leading_, stride_, element_bytes_;
   bool along_rows_;
 };
 
+int32_t ElementBytes(const Product& product) { return product.type == ProductType::kE4M3 ? 1 : 2; }
+int32_t DepthOf(const Product& product) { return kDepthBytes / ElementBytes(product); }
+SharedMatrix MatrixA(const Product& product) {
+  return SharedMatrix(product.a_matrix, false, ElementBytes(product));
+}
+SharedMatrix MatrixB(const Product& product) {
+  return SharedMatrix(product.b_matrix, product.b_is_transposed, ElementBytes(product));
+}
+
 std::set<int32_t> LinesOf(const Product& product, int32_t warp) {
   std::set<int32_t> lines;
-  SharedMatrix(product.b_matrix, product.b_is_transposed).AddLines(0, product.columns, &lines);
-  if (product.a == nullptr) SharedMatrix(product.a_matrix, false).AddLines(16 * warp, 16, &lines);
+  MatrixB(product).AddLines(0, product.columns, &lines);
+  if (product.a == nullptr) MatrixA(product).AddLines(16 * warp, 16, &lines);
   return lines;
 }
 
@@ -81,20 +95,24 @@ uint64_t VersionsOf(const Product& product, int32_t warp) {
   return sum;
 }
 
-float ToF32(uint16_t bits, bool is_half) { return is_half ? F16ToF32(bits) : BF16ToF32(bits); }
+float ToF32(uint16_t bits, ProductType type) {
+  if (type == ProductType::kE4M3) return F8E4M3ToF32(static_cast<uint8_t>(bits));
+  return type == ProductType::kF16 ? F16ToF32(bits) : BF16ToF32(bits);
+}
 
 // Row `row` of A, 0..15 within this warp's.
-void LoadA(const PendingProduct& pending, int32_t warp, int32_t row, float (&a)[kDepth]) {
+void LoadA(const PendingProduct& pending, int32_t warp, int32_t row, float (&a)[kMostDepth]) {
   const Product& product = pending.product;
-  for (int32_t k = 0; k < kDepth; ++k) {
+  const SharedMatrix matrix = MatrixA(product);
+  for (int32_t k = 0; k < DepthOf(product); ++k) {
     uint16_t bits;
     if (product.a == nullptr) {
-      bits = SharedMatrix(product.a_matrix, false).At(16 * warp + row, k);
+      bits = matrix.At(16 * warp + row, k);
     } else {
       const uint32_t pair = pending.a[k % 8 / 2][2 * (k / 8) + row / 8];
       bits = static_cast<uint16_t>(k % 2 == 0 ? pair : pair >> 16);
     }
-    a[k] = ToF32(bits, product.is_half);
+    a[k] = ToF32(bits, product.type);
   }
 }
 
@@ -102,20 +120,21 @@ void Compute(const PendingProduct& pending, int32_t thread) {
   const Product& product = pending.product;
   const int32_t lane = thread % kWarpLanes;
   const int32_t warp = thread % kGroupThreads / kWarpLanes;
-  float a[2][kDepth];
+  float a[2][kMostDepth];
   LoadA(pending, warp, lane / 4, a[0]);
   LoadA(pending, warp, lane / 4 + 8, a[1]);
-  const SharedMatrix b(product.b_matrix, product.b_is_transposed);
-  const auto sum_of = [&](const float(&row)[kDepth], const float(&column)[kDepth]) {
+  const SharedMatrix b = MatrixB(product);
+  const int32_t depth = DepthOf(product);
+  const auto sum_of = [&](const float(&row)[kMostDepth], const float(&column)[kMostDepth]) {
     float sum = 0;
-    for (int32_t k = 0; k < kDepth; ++k) sum += row[k] * column[k];
+    for (int32_t k = 0; k < depth; ++k) sum += row[k] * column[k];
     return sum;
   };
   for (int32_t n = 0; n < product.columns / 8; ++n) {
     for (int32_t e = 0; e < 2; ++e) {
-      float column[kDepth];
-      for (int32_t k = 0; k < kDepth; ++k) {
-        column[k] = ToF32(b.At(8 * n + 2 * (lane % 4) + e, k), product.is_half);
+      float column[kMostDepth];
+      for (int32_t k = 0; k < depth; ++k) {
+        column[k] = ToF32(b.At(8 * n + 2 * (lane % 4) + e, k), product.type);
       }
       for (int32_t h = 0; h < 2; ++h) {
         float& to = product.sums[4 * n + 2 * h + e];

@@ -320,8 +320,8 @@ Error EncodeTensorMap(const TiledMatrix& matrix, TensorMap* map) {
           .cols = matrix.cols,
           .row_bytes = matrix.row_bytes(),
           .box_rows = matrix.box_rows,
-          .box_cols = TiledMatrix::kBoxCols,
-          .element_bytes = 2};
+          .box_cols = matrix.box_cols(),
+          .element_bytes = matrix.element_bytes};
   return kSuccess;
 }
 

@@ -171,13 +171,19 @@ Timing TimeAdapters(Device& device, const std::string& name, const Copies& packe
   return {name, us, static_cast<double>(packed[0]->bytes) + adapters.bytes, true};
 }
 
-// The dimensions of the timed attention: Llama 3.1 8B's.
-constexpr int32_t kTimedHeads = 32, kTimedKvHeads = 8, kTimedDim = 128;
+// The dimensions of the timed attention: Llama 3.1 8B's, and those of DeepSeek-V2-Lite and V3,
+// whose keys are their values.
+struct TimedHeads {
+  int32_t n_heads = 32, n_kv_heads = 8, dim = 128;
+  bool latent = false;
+};
+constexpr TimedHeads kLite = {16, 1, 576, true}, kV3 = {128, 1, 576, true};
 
 // A cache as large as `batch` needs, the pages of a small one over and over.
-CacheOnDevice RepeatedPages(Device& device, DType dtype, const TestBatch& batch) {
+CacheOnDevice RepeatedPages(Device& device, DType dtype, const TestBatch& batch,
+                            const TimedHeads& heads) {
   constexpr int32_t kDistinct = 64;
-  TestCache cache(dtype, std::min(batch.num_pages, kDistinct), 16, kTimedKvHeads, kTimedDim, 1);
+  TestCache cache(dtype, std::min(batch.num_pages, kDistinct), 16, heads.n_kv_heads, heads.dim, 1);
   const auto distinct = static_cast<int64_t>(cache.keys.size());
   cache.view.num_pages = batch.num_pages;
   const int64_t bytes = batch.num_pages * cache.view.block_bytes();
@@ -190,20 +196,22 @@ CacheOnDevice RepeatedPages(Device& device, DType dtype, const TestBatch& batch)
   return all;
 }
 
-double TimeAttention(Device& device, DType dtype, const TestBatch& batch, int32_t repeats) {
-  const CacheOnDevice cache = RepeatedPages(device, dtype, batch);
-  Matrix q =
-      RepeatedRows(static_cast<int64_t>(batch.token_ids.size()), int64_t{kTimedHeads} * kTimedDim);
+double TimeAttention(Device& device, DType dtype, const TestBatch& batch, const TimedHeads& heads,
+                     int32_t repeats) {
+  CacheOnDevice cache = RepeatedPages(device, dtype, batch, heads);
+  if (heads.latent) cache.view.values = cache.view.keys;
+  Matrix q = RepeatedRows(static_cast<int64_t>(batch.token_ids.size()),
+                          int64_t{heads.n_heads} * heads.dim);
   OnDevice input(device, device.activation_dtype(), q), out(device, device.activation_dtype(), q);
-  const AttentionArgs args = ArgsFor(input, out, cache.view, kTimedHeads);
+  const AttentionArgs args = ArgsFor(input, out, cache.view, heads.n_heads);
   Must(device.Plan(batch.view()));
   return Time(device, repeats, [&](Ops& ops, int32_t) { ops.Attention(args); });
 }
 
 // Bytes of keys and values.
-double BytesOf(DType dtype, int64_t positions) {
-  return 2.0 * static_cast<double>(positions) * kTimedKvHeads *
-         static_cast<double>(kernels::KvRowBytes(dtype, kTimedDim));
+double BytesOf(DType dtype, const TimedHeads& heads, int64_t positions) {
+  return (heads.latent ? 1.0 : 2.0) * static_cast<double>(positions) * heads.n_kv_heads *
+         static_cast<double>(kernels::KvRowBytes(dtype, heads.dim));
 }
 
 struct AttentionCase {
@@ -212,9 +220,11 @@ struct AttentionCase {
   int32_t n;            // sequences, or tokens of the only one
   int32_t context = 0;  // of each; kPrefill: n
   int32_t shared = 0;   // kDecode: its first positions, on the same pages for all sequences
+  TimedHeads heads = {};
 
   std::string name() const {
-    const std::string type(Info(dtype).name);
+    std::string type(Info(dtype).name);
+    if (heads.latent) absl::StrAppend(&type, " latents of ", heads.n_heads, " heads");
     if (kind == kPrefill) return absl::StrCat("prefill attention ", type, ", ", n, " tokens");
     if (kind == kChunk) {
       return absl::StrCat("chunk attention ", type, ", ", n, " tokens of ", context);
@@ -240,9 +250,9 @@ struct AttentionCase {
   // Bytes, each counted once; or, for a prompt against itself, operations: a causal row sees half
   // of the context on average.
   double amount() const {
-    if (kind == kPrefill) return 4.0 * n * (n / 2.0) * kTimedHeads * kTimedDim;
-    if (kind == kChunk) return BytesOf(dtype, context);
-    return BytesOf(dtype, int64_t{n} * (context - shared) + shared);
+    if (kind == kPrefill) return 4.0 * n * (n / 2.0) * heads.n_heads * heads.dim;
+    if (kind == kChunk) return BytesOf(dtype, heads, context);
+    return BytesOf(dtype, heads, int64_t{n} * (context - shared) + shared);
   }
 };
 
@@ -291,8 +301,10 @@ class Timings {
     for (DType dtype : {DType::kF8G128, DType::kQ8_0, DType::kQ4_K, DType::kQ6_K, DType::kMXFP4}) {
       Linears(dtype, {1, 8, 16, 32, 64, 128, 256, 512, 1024});
     }
-    Linears(DType::kF8G128, {1, 16, 64, 256, 512, 4096}, "fp8 per row", MakeRowScaledWeight);
-    Linears(DType::kF8G128, {1, 16, 64, 256, 512, 4096}, "fp8 per tile", MakeTileScaledWeight);
+    Linears(DType::kF8G128, {1, 16, 64, 128, 200, 256, 512, 4096}, "fp8 per row",
+            MakeRowScaledWeight);
+    Linears(DType::kF8G128, {1, 16, 64, 128, 200, 256, 512, 4096}, "fp8 per tile",
+            MakeTileScaledWeight);
     Linears(DType::kInt8G128, {1, 16, 64, 512, 4096}, "int8 per row", MakeRowScaledWeight);
     Mlps(DType::kF8G128, "fp8 per row", MakeRowScaledWeight);
     Mlps(DType::kF8G128, "fp8 per tile", MakeTileScaledWeight);
@@ -312,6 +324,10 @@ class Timings {
       Attention({kPrefill, DType::kBF16, tokens});
       Attention({kPrefill, DType::kF8E4M3, tokens});
     }
+    for (const TimedHeads& heads : {kLite, kV3}) {
+      Attention({kDecode, DType::kBF16, 64, 4096, /*shared=*/0, heads});
+    }
+    Attention({kPrefill, DType::kBF16, 4096, 0, 0, kLite});
     Draws();
   }
 
@@ -369,8 +385,8 @@ class Timings {
   void Attention(const AttentionCase& c) {
     if (!report_.begins(c.name())) return;
     const bool is_long = c.kind == AttentionCase::kPrefill || c.context >= 8192;
-    const double us =
-        TimeAttention(device_, c.dtype, c.batch(), is_long ? std::max(1, repeats_ / 10) : repeats_);
+    const double us = TimeAttention(device_, c.dtype, c.batch(), c.heads,
+                                    is_long ? std::max(1, repeats_ / 10) : repeats_);
     report_.ends({c.name(), us, c.amount(), c.kind != AttentionCase::kPrefill});
   }
 

@@ -81,6 +81,8 @@ const char* NameOf(LinearWay way) {
       return "library";
     case LinearWay::kByCodes:
       return "by codes";
+    case LinearWay::kBulkCodes:
+      return "bulk copies of codes";
     case LinearWay::kDequantized:
       return "dequantised in memory";
   }
@@ -99,6 +101,10 @@ int64_t RowStepBelow(int64_t step) {
   const auto* at = std::lower_bound(std::begin(kRowSteps), std::end(kRowSteps), step);
   if (at == std::end(kRowSteps)) return step / 2;
   return at == std::begin(kRowSteps) ? 0 : *std::prev(at);
+}
+
+int64_t MostBulkCodes(const DeviceWeight& weight) {
+  return 2 * (TraitsOf(weight.layout).is_tiled ? kBulkTiledRows : kBulkBlockRows);
 }
 
 LinearWay ChooseManyRows(const DeviceWeight& weight, int64_t n, bool has_hopper_code) {

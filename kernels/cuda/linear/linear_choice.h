@@ -19,9 +19,13 @@ enum class LinearWay : uint8_t {
   kTiled,        // LaunchLinearTiled
   kLibrary,      // LibraryMatmul::Multiply
   kByCodes,      // LibraryMatmul's products of 8-bit codes, x quantised
+  kBulkCodes,    // LaunchLinearBulkCodes, x quantised
   kDequantized,  // the weights converted to BF16 in memory, then used as such
 };
 const char* NameOf(LinearWay way);  // for people
+constexpr bool IsByCodes(LinearWay way) {
+  return way == LinearWay::kByCodes || way == LinearWay::kBulkCodes;
+}
 
 // Ascending numbers of rows of x at which products of some ways take longer by a step: blocks of
 // more rows, one block more, another tile of a library. The fastest way for such a number usually
@@ -35,6 +39,9 @@ int64_t RowStepBelow(int64_t step);
 // kMixed, kFewRows or kDequantized. REQUIRES: n > kSkinnyRows; a layout of codes.
 // `has_hopper_code`: see DeviceInfo.
 LinearWay ChooseManyRows(const DeviceWeight& weight, int64_t n, bool has_hopper_code);
+
+// Rows of x up to which kBulkCodes is predicted to be faster than kByCodes, on sm_90a: two blocks.
+int64_t MostBulkCodes(const DeviceWeight& weight);
 
 // Nanoseconds of kMixed and of kDequantized on sm_90a, without the time of launches, which the
 // choice compares. Also used to compare predictions with measurements.

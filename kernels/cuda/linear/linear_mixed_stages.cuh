@@ -40,6 +40,7 @@ template <WeightLayout kLayoutOf, int kXRowsOf>
 struct Shape {
   static constexpr WeightLayout kLayout = kLayoutOf;
   static constexpr LayoutTraits kTraits = TraitsOf(kLayout);
+  static constexpr bool kScalesX = false;  // of x, which is in BF16
   static constexpr int kXRows = kXRowsOf;  // per block
   static constexpr int kUnit = skinny::kTileRows;
   static constexpr int kRows = sums::kRows;                                    // of weights

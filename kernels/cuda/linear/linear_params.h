@@ -40,6 +40,8 @@ struct LinearParams {
   int64_t delta_stride = 0;
   const int32_t* delta_slots = nullptr;  // [x.rows]; below 0: the row has no delta
   int32_t outputs_per_slot = 1;          // outputs that share a slot, for experts' choices
+  // For LaunchLinearBulkCodes, kF8Row: the scales of the rows of x, [x.rows].
+  const float* x_scales = nullptr;
   // Whether LaunchLinearBulk may read the weights before earlier launches have ended; false if one
   // of those writes them.
   bool reads_ahead = true;
@@ -64,6 +66,11 @@ Error LaunchLinearMixed(const LinearParams& params, int32_t num_multiprocessors,
 // without work. Alignment as above; also uses `partial` and `counters`.
 inline constexpr int32_t kBulkBlockRows = 208;  // rows for which weights are read once
 Error LaunchLinearBulk(const LinearParams& params, int32_t num_multiprocessors, Stream stream);
+// The same for weights of kF8Row and kF8Block and rows of x as their codes, of which params.x gives
+// only the number.
+inline constexpr int32_t kBulkTiledRows = 96;  // kBulkBlockRows of kF8Block
+Error LaunchLinearBulkCodes(const LinearParams& params, const CodeRows& x,
+                            int32_t num_multiprocessors, Stream stream);
 // Rows of x up to which every block norms all of them itself, into shared memory: for the few rows
 // and columns where that costs less than a launch.
 inline constexpr int32_t kNormedRows = 4;

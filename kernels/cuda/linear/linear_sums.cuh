@@ -156,11 +156,15 @@ HEDDLE_DEVICE void StorePart(const LinearParams& p, const BlockPlace& place, con
   for (int t = ThreadX() / units; t < count; t += step) {
     const Shared<float> sums = part.From(t * kSliceStride);
     const int64_t out = rows.Out(first + t);
+    float scale = 1.0f;
+    if constexpr (S::kScalesX) scale = p.x_scales[rows.X(first + t)];
     if (!wide) {
       HEDDLE_UNROLL_BY(1)
       for (int e = 0; e < to.count; ++e) {
-        const float up = gated ? sums.Get(to.up + e) * FactorOf(p, to.r + p.half + e) : 0.0f;
-        StoreOutput<BFloat16>(p, out, to.r + e, sums.Get(to.row + e) * FactorOf(p, to.r + e), up);
+        const float y = sums.Get(to.row + e) * (FactorOf(p, to.r + e) * scale);
+        const float up =
+            gated ? sums.Get(to.up + e) * (FactorOf(p, to.r + p.half + e) * scale) : 0.0f;
+        StoreOutput<BFloat16>(p, out, to.r + e, y, up);
       }
       continue;
     }
@@ -170,6 +174,10 @@ HEDDLE_DEVICE void StorePart(const LinearParams& p, const BlockPlace& place, con
     for (int e = 0; e < kWide; ++e) {
       value.item[e] *= factors.item[e];
       if (gated) up.item[e] *= up_factors.item[e];
+      if constexpr (S::kScalesX) {
+        value.item[e] *= scale;
+        up.item[e] *= scale;
+      }
     }
     FinishOutputs<kWide>(p, out, to.r, value, up);
     if (p.out_f32) {

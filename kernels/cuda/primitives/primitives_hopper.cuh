@@ -8,15 +8,16 @@
 // different banks. Bulk copies write tiles so; SwizzledUnit tells where ordinary stores must put
 // them.
 //
-// WarpgroupMma is wgmma.m64nNk16 with F32 sums. With w = warp of the group, g = lane / 4,
-// t = lane % 4:
+// WarpgroupMma is wgmma.m64nNk16, or k32 of Float8, with F32 sums. With w = warp of the group, g =
+// lane / 4, t = lane % 4:
 //   c[n][0,1] = C[16w + g][8n + 2t, +1]     c[n][2,3] = C[16w + g + 8][8n + 2t, +1]
 //   a[0..3]   as of Mma16816, rows from 16w on
 // A is in shared memory (as B contiguous along its depth) or in registers; B is contiguous along
 // its depth, or along its columns for WarpgroupMmaTransposed. N is 64 or 128 with A in registers;
-// 64, 96, 128, 160 or 208 without, of Half 128. It only starts the product: sums and a are not the
-// thread's until WarpgroupWait. Before the first of a batch, WarpgroupFence; after the last,
-// WarpgroupCommit. Sources: PTX ISA, "mbarrier", "cp.async.bulk.tensor", "wgmma", "setmaxnreg".
+// 64, 96, 128, 160 or 208 without, of Half 128. Of Float8 both are in shared memory. It only starts
+// the product: sums and a are not the thread's until WarpgroupWait. Before the first of a batch,
+// WarpgroupFence; after the last, WarpgroupCommit. Sources: PTX ISA, "mbarrier",
+// "cp.async.bulk.tensor", "wgmma", "setmaxnreg".
 #pragma once
 
 #include "kernels/cuda/primitives/primitives.cuh"

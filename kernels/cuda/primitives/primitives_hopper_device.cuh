@@ -126,15 +126,16 @@ HEDDLE_DEVICE void HoldSums(float (&c)[kCount][4]) {
   ",%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95,%96,%97,%98,%99,%100," \
   "%101,%102,%103"
 
-// Both matrices in shared memory, each contiguous along its depth.
+// Both matrices in shared memory, each contiguous along its depth, which `immediates` say where the
+// type leaves a choice.
 #define HEDDLE_MMA_SHARED(tiles, columns, registers, operand_a, operand_b, operand_adds, type,    \
-                          name)                                                                   \
+                          depth, name, immediates)                                                \
   HEDDLE_DEVICE void WarpgroupMma(float(&c)[tiles][4], uint64_t a, uint64_t b, bool adds, type) { \
     asm volatile("{.reg .pred p; setp.ne.b32 p, " operand_adds                                    \
                  ", 0;\n"                                                                         \
-                 "wgmma.mma_async.sync.aligned.m64n" columns "k16.f32." name "." name             \
+                 "wgmma.mma_async.sync.aligned.m64n" columns "k" depth ".f32." name "." name      \
                  " {" HEDDLE_REGISTERS##registers "}, " operand_a ", " operand_b                  \
-                                                  ", p, 1, 1, 0, 0;}\n"                           \
+                                                  ", p, 1, 1" immediates ";}\n"                   \
                  : HEDDLE_SUMS##tiles(c)                                                          \
                  : "l"(a), "l"(b), "r"(static_cast<int>(adds)));                                  \
   }
@@ -160,17 +161,21 @@ HEDDLE_DEVICE void HoldSums(float (&c)[kCount][4]) {
         : HEDDLE_SUMS8(c)                                                                     \
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(adds)));   \
   }
-HEDDLE_MMA_SHARED(8, "64", 32, "%32", "%33", "%34", BFloat16, "bf16")
-HEDDLE_MMA_SHARED(12, "96", 48, "%48", "%49", "%50", BFloat16, "bf16")
-HEDDLE_MMA_SHARED(16, "128", 64, "%64", "%65", "%66", BFloat16, "bf16")
-HEDDLE_MMA_SHARED(20, "160", 80, "%80", "%81", "%82", BFloat16, "bf16")
-HEDDLE_MMA_SHARED(26, "208", 104, "%104", "%105", "%106", BFloat16, "bf16")
-HEDDLE_MMA_SHARED(16, "128", 64, "%64", "%65", "%66", Half, "f16")
+#define HEDDLE_MMA_SHARED_ALL(type, depth, name, immediates)                           \
+  HEDDLE_MMA_SHARED(8, "64", 32, "%32", "%33", "%34", type, depth, name, immediates)   \
+  HEDDLE_MMA_SHARED(12, "96", 48, "%48", "%49", "%50", type, depth, name, immediates)  \
+  HEDDLE_MMA_SHARED(16, "128", 64, "%64", "%65", "%66", type, depth, name, immediates) \
+  HEDDLE_MMA_SHARED(20, "160", 80, "%80", "%81", "%82", type, depth, name, immediates) \
+  HEDDLE_MMA_SHARED(26, "208", 104, "%104", "%105", "%106", type, depth, name, immediates)
+HEDDLE_MMA_SHARED_ALL(BFloat16, "16", "bf16", ", 0, 0")
+HEDDLE_MMA_SHARED_ALL(Float8, "32", "e4m3", "")
+HEDDLE_MMA_SHARED(16, "128", 64, "%64", "%65", "%66", Half, "16", "f16", ", 0, 0")
 HEDDLE_MMA_REGISTERS(WarpgroupMma, "0", BFloat16, "bf16")
 HEDDLE_MMA_REGISTERS(WarpgroupMma, "0", Half, "f16")
 HEDDLE_MMA_REGISTERS(WarpgroupMmaTransposed, "1", BFloat16, "bf16")
 HEDDLE_MMA_REGISTERS(WarpgroupMmaTransposed, "1", Half, "f16")
 #undef HEDDLE_MMA_SHARED
+#undef HEDDLE_MMA_SHARED_ALL
 #undef HEDDLE_MMA_REGISTERS
 #undef HEDDLE_REGISTERS32
 #undef HEDDLE_REGISTERS48

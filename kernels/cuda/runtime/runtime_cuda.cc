@@ -356,13 +356,15 @@ Error EncodeTensorMap(const TiledMatrix& matrix, TensorMap* map) {
   const cuuint64_t sizes[] = {static_cast<cuuint64_t>(matrix.cols),
                               static_cast<cuuint64_t>(matrix.rows)};
   const cuuint64_t strides[] = {static_cast<cuuint64_t>(matrix.row_bytes())};
-  const cuuint32_t box[] = {TiledMatrix::kBoxCols, static_cast<cuuint32_t>(matrix.box_rows)};
+  const cuuint32_t box[] = {static_cast<cuuint32_t>(matrix.box_cols()),
+                            static_cast<cuuint32_t>(matrix.box_rows)};
   const cuuint32_t steps[] = {1, 1};
-  const CUresult result =
-      encode(reinterpret_cast<CUtensorMap*>(map), CU_TENSOR_MAP_DATA_TYPE_UINT16, 2,
-             const_cast<void*>(matrix.data), sizes, strides, box, steps,
-             CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const CUresult result = encode(
+      reinterpret_cast<CUtensorMap*>(map),
+      matrix.element_bytes == 1 ? CU_TENSOR_MAP_DATA_TYPE_UINT8 : CU_TENSOR_MAP_DATA_TYPE_UINT16, 2,
+      const_cast<void*>(matrix.data), sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+      CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+      CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
 }
 

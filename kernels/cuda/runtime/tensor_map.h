@@ -11,11 +11,12 @@ namespace heddle::kernels::cuda {
 struct TiledMatrix {
   const void* data = nullptr;  // aligned to 16
   int64_t rows = 0;            // below 2^31
-  int64_t cols = 0;            // 16-bit elements
-  int64_t row_stride = 0;      // elements, a multiple of 8; 0: row after row
-  int32_t box_rows = 0;        // 256 at most
-  static constexpr int32_t kBoxCols = 64;
-  int64_t row_bytes() const { return 2 * (row_stride == 0 ? cols : row_stride); }
+  int64_t cols = 0;
+  int64_t row_stride = 0;     // elements, a multiple of 16 bytes; 0: row after row
+  int32_t box_rows = 0;       // 256 at most
+  int32_t element_bytes = 2;  // or 1
+  int32_t box_cols() const { return 128 / element_bytes; }
+  int64_t row_bytes() const { return element_bytes * (row_stride == 0 ? cols : row_stride); }
 };
 
 #if defined(HEDDLE_CUDA_EMULATE)

@@ -130,4 +130,14 @@ bool LoadMatrix(Warp& warp, const SharedMatrix& matrix, SmallFloat type, int mn_
                                    : LoadPieces<FloatOfF16>(warp, matrix, mn_begin, mn_count, to);
 }
 
+bool LoadMatrixE4M3(Warp& warp, const SharedMatrix& matrix, int half, int mn_begin, int mn_count,
+                    float* to) {
+  for (int mn = 0; mn < mn_count; ++mn) {
+    const uint8_t* piece = FindPiece(warp, matrix.Piece(mn_begin + mn, half * kPieceElements));
+    if (piece == nullptr) return false;
+    for (int i = 0; i < kPieceBytes; ++i) to[i * mn_count + mn] = FloatOfE4M3(piece[i]);
+  }
+  return true;
+}
+
 }  // namespace heddle::ptx

@@ -44,5 +44,8 @@ std::string DecodeDescriptor(uint64_t descriptor, bool mn_major, int mn_count,
 // to[k * mn_count + mn]. False after Fail, also where a store waits for its proxy fence.
 bool LoadMatrix(Warp& warp, const SharedMatrix& matrix, SmallFloat type, int mn_begin, int mn_count,
                 float* to);
+// The same of E4M3 for half `half` of 32 of K, whose pieces have 16 elements. REQUIRES: K-major.
+bool LoadMatrixE4M3(Warp& warp, const SharedMatrix& matrix, int half, int mn_begin, int mn_count,
+                    float* to);
 
 }  // namespace heddle::ptx

@@ -1,5 +1,5 @@
-// F16 and BF16 as float, exactly, and float as BF16. Source: IEEE 754-2008 binary16; ISA 5.2.3
-// "Alternate Floating-Point Data Formats".
+// F16, BF16 and E4M3 as float, exactly, and float as BF16. Source: IEEE 754-2008 binary16;
+// ISA 5.2.3 "Alternate Floating-Point Data Formats".
 #pragma once
 
 #include <bit>
@@ -8,7 +8,7 @@
 
 namespace heddle::ptx {
 
-enum class SmallFloat : uint8_t { kF16, kBF16 };
+enum class SmallFloat : uint8_t { kF16, kBF16, kE4M3 };
 
 inline float FloatOfBF16(uint16_t bits) { return std::bit_cast<float>(uint32_t{bits} << 16); }
 
@@ -28,6 +28,17 @@ inline float FloatOfF16(uint16_t bits) {
   return std::bit_cast<float>(std::bit_cast<uint32_t>(scaled) | infinite | sign);
 }
 
+// Four bits of exponent with a bias of 7, three of mantissa, no infinities.
+inline float FloatOfE4M3(uint8_t bits) {
+  const int exponent = bits >> 3 & 15, mantissa = bits & 7;
+  if (exponent == 15 && mantissa == 7) return std::bit_cast<float>(0x7FC00000u);
+  const float magnitude = exponent == 0
+                              ? std::ldexp(static_cast<float>(mantissa), -9)
+                              : std::ldexp(static_cast<float>(8 + mantissa), exponent - 10);
+  return (bits & 0x80) != 0 ? -magnitude : magnitude;
+}
+
+// REQUIRES: a type of 16 bits.
 inline float FloatOf(uint16_t bits, SmallFloat type) {
   return type == SmallFloat::kBF16 ? FloatOfBF16(bits) : FloatOfF16(bits);
 }

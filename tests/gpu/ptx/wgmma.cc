@@ -90,15 +90,18 @@ class Accumulators {
 // The warp's first row among the warpgroup's 64.
 int FirstRow(const Warp& warp) { return warp.index() % kWarpsOfGroup * kFragmentRows; }
 
-bool LoadA(Warp& warp, const Product& product, const Form& form, FragmentA* a) {
+// `half`: the half of 32 of K, for E4M3.
+bool LoadA(Warp& warp, const Product& product, const Form& form, int half, FragmentA* a) {
   if (form.a_in_registers) {
     LoadFragmentA(warp, product.instruction->operands[1].elements, form.type, a);
   } else {
     SharedMatrix matrix;
     DecodeDescriptor(product.a, form.a_mn_major, kRowsOfGroup, &matrix);
-    if (!LoadMatrix(warp, matrix, form.type, FirstRow(warp), kFragmentRows, a->data())) {
-      return false;
-    }
+    const int first = FirstRow(warp);
+    const bool loaded = form.type == SmallFloat::kE4M3
+                            ? LoadMatrixE4M3(warp, matrix, half, first, kFragmentRows, a->data())
+                            : LoadMatrix(warp, matrix, form.type, first, kFragmentRows, a->data());
+    if (!loaded) return false;
   }
   if (form.negated) {
     for (float& x : *a) x = -x;
@@ -108,15 +111,20 @@ bool LoadA(Warp& warp, const Product& product, const Form& form, FragmentA* a) {
 
 bool Perform(Warp& warp, const Product& product, Accumulators* accumulators) {
   const Form form = FormOf(*product.instruction);
+  const bool is_e4m3 = form.type == SmallFloat::kE4M3;
   FragmentA a;
   FragmentB b;
   SharedMatrix matrix;
   DecodeDescriptor(product.b, form.b_mn_major, form.columns, &matrix);
-  if (!LoadA(warp, product, form, &a) ||
-      !LoadMatrix(warp, matrix, form.type, 0, form.columns, b.data())) {
-    return false;
+  Sums* sums = nullptr;
+  for (int half = 0; half < (is_e4m3 ? 2 : 1); ++half) {
+    const bool loaded = LoadA(warp, product, form, half, &a) &&
+                        (is_e4m3 ? LoadMatrixE4M3(warp, matrix, half, 0, form.columns, b.data())
+                                 : LoadMatrix(warp, matrix, form.type, 0, form.columns, b.data()));
+    if (!loaded) return false;
+    if (sums == nullptr) sums = &accumulators->Of(product);
+    MultiplyAdd(a, b, form.columns, sums);
   }
-  MultiplyAdd(a, b, form.columns, &accumulators->Of(product));
   return true;
 }
 
@@ -220,8 +228,9 @@ Outcome RunMultiply(Warp& warp, const Instruction& instruction, Lanes lanes) {
     product.happened = true;
   }
   under_way.products.push_back(product);
-  warp.counts().matrix_multiplies +=
-      int64_t{kFragmentRows} * FormOf(instruction).columns * kFragmentDepth;
+  const Form form = FormOf(instruction);
+  const int depth = form.type == SmallFloat::kE4M3 ? 2 * kFragmentDepth : kFragmentDepth;
+  warp.counts().matrix_multiplies += int64_t{kFragmentRows} * form.columns * depth;
   return Outcome::kDone;
 }
 
@@ -252,9 +261,10 @@ Outcome RunWait(Warp& warp, const Instruction& instruction, Lanes lanes) {
   return Outcome::kDone;
 }
 
-// "m64n128k16": N; 0: another shape.
-int ColumnsOf(std::string_view shape) {
-  if (!shape.starts_with("m64n") || !shape.ends_with("k16")) return 0;
+// "m64n128k16", or k32 of E4M3: N; 0: another shape.
+int ColumnsOf(std::string_view shape, SmallFloat type) {
+  if (!shape.starts_with("m64n")) return 0;
+  if (!shape.ends_with(type == SmallFloat::kE4M3 ? "k32" : "k16")) return 0;
   const std::string_view digits = shape.substr(4, shape.size() - 7);
   int columns = 0;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), columns);
@@ -274,11 +284,13 @@ bool AreRegisters(const Operand& operand, int count) {
                      [](const Operand& element) { return IsRegister(element, 4); });
 }
 
-// The immediates behind scale-d: scales of 1 or -1 for A and B, then 0 or 1 for each matrix in
-// shared memory.
+// The immediates behind scale-d: scales of 1 or -1 for A and B, then 0 or 1 for each matrix of
+// 16-bit elements in shared memory.
 bool ReadImmediates(const Instruction& instruction, Form* form) {
   const auto& operands = instruction.operands;
-  if (operands.size() != (form->a_in_registers ? 7u : 8u)) return false;
+  const bool is_e4m3 = form->type == SmallFloat::kE4M3;
+  if (is_e4m3 && form->a_in_registers) return false;  // not modelled
+  if (operands.size() != (is_e4m3 ? 6u : form->a_in_registers ? 7u : 8u)) return false;
   for (size_t i = 4; i < operands.size(); ++i) {
     if (operands[i].kind != Operand::Kind::kImmediate) return false;
     const auto value = static_cast<int32_t>(operands[i].value);
@@ -325,12 +337,15 @@ Run BindMultiply(const Kernel& kernel, Instruction& instruction) {
   const auto& operands = instruction.operands;
   if (modifiers.size() != 7 || modifiers[1] != "sync" || modifiers[2] != "aligned" ||
       modifiers[4] != "f32" || modifiers[5] != modifiers[6] ||
-      (modifiers[5] != "bf16" && modifiers[5] != "f16") || operands.size() < 4) {
+      (modifiers[5] != "bf16" && modifiers[5] != "f16" && modifiers[5] != "e4m3") ||
+      operands.size() < 4) {
     return nullptr;
   }
   Form form = {};
-  form.columns = ColumnsOf(modifiers[3]);
-  form.type = modifiers[5] == "bf16" ? SmallFloat::kBF16 : SmallFloat::kF16;
+  form.type = modifiers[5] == "bf16"  ? SmallFloat::kBF16
+              : modifiers[5] == "f16" ? SmallFloat::kF16
+                                      : SmallFloat::kE4M3;
+  form.columns = ColumnsOf(modifiers[3], form.type);
   form.a_in_registers = operands[1].kind == Operand::Kind::kVector;
   const bool known =
       form.columns != 0 && AreRegisters(operands[0], form.columns / 2) &&

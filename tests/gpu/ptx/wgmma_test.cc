@@ -4,6 +4,7 @@
 #include "catch2/catch.hpp"
 #include "tests/gpu/ptx/async_testing.h"
 #include "tests/gpu/ptx/matrix_testing.h"
+#include "tests/gpu/ptx/small_floats.h"
 
 namespace heddle::ptx {
 namespace {
@@ -154,6 +155,45 @@ TEST_CASE("A warpgroup multiplies matrices in every layout of shared memory", "[
 }
 
 // K-major with a span of 128 bytes: 64 elements of K, four instructions that begin 32 bytes apart.
+// The code of a small integer.
+uint8_t E4M3(float value) {
+  for (int bits = 0; bits < 256; ++bits) {
+    if (FloatOfE4M3(static_cast<uint8_t>(bits)) == value) return static_cast<uint8_t>(bits);
+  }
+  return 0x7F;
+}
+
+TEST_CASE("A warpgroup multiplies E4M3, 32 of K at once", "[ptx]") {
+  for (const int columns : {64, 96, 208}) {
+    INFO("columns " << columns);
+    const Matrix a(64, 32, 4), b(columns, 32, 5);
+    AsyncRun run{.threads = 128, .shared_bytes = 64 << 10};
+    run.out.resize(static_cast<size_t>(128 * columns / 2 * 4));
+    run.in.resize(static_cast<size_t>(8192 + columns * 128));
+    const auto put = [&](const Matrix& matrix, int begin) {  // rows of 128 bytes, swizzled
+      for (int mn = 0; mn < matrix.rows; ++mn) {
+        for (int k = 0; k < matrix.columns; ++k) {
+          const int at = begin + mn * 128 + (k / 16 ^ mn % 8) * 16 + k % 16;
+          run.in[static_cast<size_t>(at)] = E4M3(matrix.at(mn, k));
+        }
+      }
+    };
+    put(a, 0);
+    put(b, 8192);
+    const Layout a_layout = {128, false, 0, 1024}, b_layout = {128, false, 0, 1024, 8192};
+    const std::string product = "wgmma.mma_async.sync.aligned.m64n" + std::to_string(columns) +
+                                "k32.f32.e4m3.e4m3 " + Registers("%f", 0, columns / 2) +
+                                ", %rd10, %rd11, %p4, 1, 1;\n";
+    const std::string body = CopyImage(run) + Ones(columns) + Descriptors(a_layout, b_layout) +
+                             kFence + product + kCommit + kWait + StoreAll("%f", columns / 2);
+    for (const bool late : {true, false}) {
+      REQUIRE(run.Run(body, late).ok());
+      CheckProduct(run, a, b, /*initial=*/1, /*sign=*/1);
+      CHECK(run.counts.matrix_multiplies == 64 * columns * 32);
+    }
+  }
+}
+
 TEST_CASE("Start addresses move along K within a swizzled row", "[ptx]") {
   const Layout layout_a = {128, false, 0, 1024}, layout_b = {128, false, 0, 1024, 8192};
   const Matrix a(64, 64, 6), b(32, 64, 7);

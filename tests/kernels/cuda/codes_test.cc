@@ -28,6 +28,7 @@ struct Case {
   bool quantises = true;  // whether rows of x are expected to be
   bool takes_int8_x = true;
   bool tiled = false;  // one scale per 128 rows and columns
+  bool bulk = false;   // by our own kernel, else by the library
 
   CodeScales scales() const {
     if (tiled) return CodeScales::kF8Tiles;
@@ -106,13 +107,16 @@ void Check(const Case& c) {
   const Matrix expected = Multiply(*reference, plain, DType::kF32, weight,
                                    c.quantises ? Quantised(x, c.scales()) : x, out, bias);
   cuda::emulate::SetMachine(c.machine);
-  auto device = CreateCudaDevice({.workspace_bytes = c.workspace_bytes, .graphs = false});
+  auto device = CreateCudaDevice(
+      {.workspace_bytes = c.workspace_bytes, .graphs = false, .warpgroups = c.bulk});
   cuda::emulate::SetMachine({});
   REQUIRE(device.ok());
+  const int64_t copies = cuda::emulate::TileCopies();
   const Matrix found = Multiply(**device, c, DType::kBF16, weight, x, out, bias);
+  CHECK((cuda::emulate::TileCopies() > copies) == c.bulk);
   INFO(Info(c.dtype).name << " x [" << c.n << ", " << c.cols << "] W [" << c.rows << ", " << c.cols
                           << "] epilogue " << static_cast<int>(c.epilogue)
-                          << (c.tiled ? " tiled" : ""));
+                          << (c.tiled ? " tiled" : "") << (c.bulk ? " bulk" : ""));
   const Matrix seen = c.quantises ? Quantised(x, c.scales()) : x;
   double worst = 0;
   for (int64_t t = 0; t < c.n; ++t) {
@@ -322,6 +326,55 @@ TEST_CASE("Scales of tiles meet rows quantised per 128 columns, with every epilo
       Check(c);
       c.epilogue = Epilogue::kGated;
       c.activation = Activation::kSilu;
+      Check(c);
+    }
+  }
+}
+
+// Blocks are of 64, 96, 128, 160 and 208 rows of x; more are several blocks.
+TEST_CASE("Rows, columns and outputs of FP8 by bulk copies need not fill blocks", "[cuda][bulk]") {
+  for (int64_t n : {33, 64, 65, 97, 129, 161, 208, 209}) Check({.n = n, .rows = 48, .bulk = true});
+  for (int64_t rows : {16, 64, 272, 528}) Check({.n = 35, .cols = 128, .rows = rows, .bulk = true});
+  for (int64_t cols : {32, 64, 96, 288, 416}) {
+    Check({.dtype = DType::kF8G32, .n = 40, .cols = cols, .bulk = true});
+  }
+  // More stages than are under way at once, in parts that add up, and in one.
+  Check({.n = 70, .cols = 1408, .rows = 80, .bulk = true});
+  Check({.n = 170, .cols = 1408, .rows = 80, .workspace_bytes = 700 << 10, .bulk = true});
+}
+
+TEST_CASE("FP8 by bulk copies with scales of tiles", "[cuda][bulk]") {
+  for (int64_t n : {33, 64, 65, 96, 97, 180}) {
+    Check({.n = n, .rows = 144, .tiled = true, .bulk = true});
+  }
+  for (int64_t rows : {16, 128, 272, 400, 528}) {
+    Check({.n = 37, .cols = 256, .rows = rows, .tiled = true, .bulk = true});
+  }
+  for (int64_t cols : {128, 160, 384, 1408}) {
+    Check({.dtype = DType::kF8G32, .n = 40, .cols = cols, .tiled = true, .bulk = true});
+    Check({.dtype = DType::kF8G32, .n = 90, .cols = cols, .tiled = true, .bulk = true});
+  }
+}
+
+TEST_CASE("FP8 by bulk copies gets every epilogue", "[cuda][bulk]") {
+  for (bool tiled : {false, true}) {
+    Case c{.rows = 272, .tiled = tiled, .bulk = true};
+    c.out_f32 = true;
+    Check(c);
+    c.out_f32 = false;
+    c.epilogue = Epilogue::kAdd;
+    c.bias = true;
+    Check(c);
+    c.workspace_bytes = 32 << 10;  // some rows at a time
+    Check(c);
+    c.workspace_bytes = int64_t{4} << 20;
+    c.epilogue = Epilogue::kNone;
+    c.activation = Activation::kGelu;
+    Check(c);
+    c.epilogue = Epilogue::kGated;
+    c.activation = Activation::kSilu;
+    for (int64_t rows : {80, 272, 512}) {  // 40 and 136: tiles of rows with two scales
+      c.rows = rows;
       Check(c);
     }
   }

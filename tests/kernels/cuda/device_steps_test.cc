@@ -31,7 +31,8 @@ std::vector<float> ValuesOf(const Activations& x, int64_t rows, int64_t cols) {
 std::vector<float> DecodeSteps(const std::vector<int32_t>& sequences, const TestWeight& weight,
                                bool graphs) {
   auto device = *CreateCudaDevice({.workspace_bytes = int64_t{4} << 20, .graphs = graphs});
-  const WeightSource source = weight.source();
+  WeightSource source = weight.source();
+  source.takes_int8_x = true;
   auto packed = *device->Pack({&source, 1});
   std::vector<float> all;
   for (size_t step = 0; step < sequences.size(); ++step) {
@@ -72,12 +73,24 @@ TEST_CASE("Steps of many sequences become graphs once two of them are alike", "[
 
 TEST_CASE("Steps that ask a library are launched directly", "[cuda]") {
   Random random(5);
-  const TestWeight weight = MakeRowScaledWeight(random, DType::kF8G32, kWidth, kWidth);
+  const TestWeight weight = MakeRowScaledWeight(random, DType::kInt8G32, kWidth, kWidth);
   OnMachine on({.has_library = true});
   const std::vector<int32_t> steps = {40, 40, 40, 40};
   const std::vector<float> directly = DecodeSteps(steps, weight, /*graphs=*/false);
   CHECK(DecodeSteps(steps, weight, /*graphs=*/true) == directly);
   CHECK(GraphLaunches() == 0);
+}
+
+TEST_CASE("Steps of FP8 weights ask no library and become graphs", "[cuda]") {
+  Random random(5);
+  const std::vector<int32_t> steps = {40, 40, 40, 40};
+  for (const TestWeight& weight : {MakeRowScaledWeight(random, DType::kF8G128, kWidth, kWidth),
+                                   MakeTileScaledWeight(random, DType::kF8G128, kWidth, kWidth)}) {
+    OnMachine on({.has_library = true});
+    const std::vector<float> directly = DecodeSteps(steps, weight, /*graphs=*/false);
+    CHECK(DecodeSteps(steps, weight, /*graphs=*/true) == directly);
+    CHECK(GraphLaunches() == 2);  // the third one and the fourth
+  }
 }
 
 TEST_CASE("What a library refuses goes to the kernel with bulk copies", "[cuda]") {

@@ -269,6 +269,7 @@ struct Mlp {
   Activation activation = Activation::kSilu;
   cuda::emulate::Machine machine = {.has_library = true};
   int64_t workspace_bytes = int64_t{4} << 20;
+  bool bulk = false;     // FP8 goes by our own kernel, which leaves no codes
   bool adapted = false;  // some rows of the batch have adapters, which have no part here
 };
 constexpr int64_t kHidden = 256, kInter = 384;
@@ -281,7 +282,8 @@ struct MlpRun {
 MlpRun RunMlp(const Mlp& c, bool with_reader, const TestWeight& up, const TestWeight& down,
               Matrix x) {
   cuda::emulate::SetMachine(c.machine);
-  auto device = CreateCudaDevice({.workspace_bytes = c.workspace_bytes, .graphs = false});
+  auto device = CreateCudaDevice(
+      {.workspace_bytes = c.workspace_bytes, .graphs = false, .warpgroups = c.bulk});
   cuda::emulate::SetMachine({});
   REQUIRE(device.ok());
   auto pack = [&](const TestWeight& weight) {
@@ -368,13 +370,18 @@ TEST_CASE("Codes are left only for many rows of one reader whose product they fi
   CHECK(!LeavesCodes({.tiled = true, .machine = {.has_library = true, .scales_rows = false}}));
   CHECK(!LeavesCodes({.workspace_bytes = 16 << 10}));
   CHECK(!LeavesCodes({.adapted = true}));
+  CHECK(!LeavesCodes({.bulk = true}));
+  CHECK(!LeavesCodes({.tiled = true, .bulk = true}));
+  // Integers are the library's alone.
+  CHECK(LeavesCodes({.dtype = DType::kInt8G128, .bulk = true}));
 }
 
 // The first product's rows are normed on the way; there are kHidden columns.
 std::vector<float> RunNormed(const Mlp& c, bool fused, const NormArgs& norm,
                              const TestWeight& weight, Matrix x) {
   cuda::emulate::SetMachine(c.machine);
-  auto device = CreateCudaDevice({.workspace_bytes = c.workspace_bytes, .graphs = false});
+  auto device = CreateCudaDevice(
+      {.workspace_bytes = c.workspace_bytes, .graphs = false, .warpgroups = c.bulk});
   cuda::emulate::SetMachine({});
   REQUIRE(device.ok());
   WeightSource source = weight.source();
@@ -424,6 +431,8 @@ TEST_CASE("Normed rows become codes at once where the product takes them", "[cud
       CHECK(NormsToCodes({.n = n}, norm));
       CHECK(NormsToCodes({.dtype = DType::kInt8G128, .n = n}, norm));
       CHECK(NormsToCodes({.tiled = true, .n = n}, norm));
+      CHECK(NormsToCodes({.n = n, .bulk = true}, norm));
+      CHECK(NormsToCodes({.tiled = true, .n = n, .bulk = true}, norm));
       CHECK(NormsToCodes({.tiled = true, .n = n, .workspace_bytes = 16 << 10}, norm));  // in parts
     }
   }
