@@ -27,6 +27,7 @@ struct ScoreOwner {
 struct Flight {
   uint64_t step = 0;
   int64_t planned_us = 0;
+  bool is_first = false;  // no other step was in flight when it was planned
   StepCost cost;
   int32_t num_swaps = 0;
   int32_t num_adapter_loads = 0;
@@ -39,6 +40,7 @@ struct Flight {
   void Clear() {
     step = 0;
     planned_us = 0;
+    is_first = false;
     cost = {};
     num_swaps = 0;
     num_adapter_loads = 0;

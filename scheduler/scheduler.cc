@@ -297,6 +297,7 @@ void Scheduler::MakePlan(int64_t now_us, bool is_ahead, StepPlan* plan) {
   Flight& flight = flights_.next();
   flight.Clear();
   flight.step = step_;
+  flight.is_first = flights_.empty();
   if (limits_.options.holds_pages && flights_.empty()) pool_.FreeHeld(step_);
   planner_.Plan(now_us, is_ahead, plan, &flight);
   FollowKeepers();
@@ -379,7 +380,9 @@ void Scheduler::Commit(const StepResult& result, int64_t now_us,
   FinishPrompts(flight, result, events);
   int64_t beside_ns = result.timing.swap_ns;
   for (const engine::DraftPassTime& pass : result.draft_times) beside_ns += pass.ns;
-  budget_.CountStep(flight, static_cast<double>(beside_ns) * 1e-3, now_us);
+  // A pipeline that was empty passes the first of several steps through all of its stages.
+  const bool fills = limits_.options.pipeline_stages > 1 && flight.is_first && flights_.size() > 1;
+  budget_.CountStep(flight, fills, static_cast<double>(beside_ns) * 1e-3, now_us);
   adapters_.CountDone(flight.step);
   flights_.Pop();
   if (limits_.options.holds_pages)

@@ -95,13 +95,15 @@ int64_t StepBudget::EstimateWorkUs(const GenerationRequest& request) const {
 }
 
 // A step's time begins when it was planned, or when the step before it ended if that was later.
-void StepBudget::CountStep(const Flight& flight, double swap_us, int64_t now_us) {
+void StepBudget::CountStep(const Flight& flight, bool fills, double swap_us, int64_t now_us) {
   const int64_t begin_us = std::max(flight.planned_us, committed_us_);
   const double us = static_cast<double>(now_us - begin_us) - swap_us;
   committed_us_ = now_us;
   // Loads that no limit held back take most of their step's time.
   const bool is_load = flight.num_adapter_loads > options_.adapter_load_pages;
-  if (flight.cost.rows > 0 && us > 0 && !is_load) cost_model_.Observe(flight.cost, us);
+  const bool is_prompt = flight.cost.rows > flight.cost.sequences;
+  const bool is_typical = !is_load && !(fills && is_prompt);
+  if (flight.cost.rows > 0 && us > 0 && is_typical) cost_model_.Observe(flight.cost, us);
   if (flight.num_swaps == 0 || swap_us <= 0) return;
   const double weight = swap_us_per_page_ == 0 ? 1.0 : kSwapWeight;
   swap_us_per_page_ += weight * (swap_us / flight.num_swaps - swap_us_per_page_);

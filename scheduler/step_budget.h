@@ -54,8 +54,10 @@ class StepBudget {
 
   // Notes the cost of a planned step that has rows.
   void CountPlan(const StepCost& cost) { last_cost_ = cost; }
-  // Learns from the oldest step in flight, which is done after `swap_us` of swapping.
-  void CountStep(const Flight& flight, double swap_us, int64_t now_us);
+  // Learns from the oldest step in flight, which is done after `swap_us` of swapping. `fills`: it
+  // was planned into an empty pipeline, and others behind it, so that it took the time of all
+  // stages.
+  void CountStep(const Flight& flight, bool fills, double swap_us, int64_t now_us);
   // Learns the length of a finished answer.
   void CountAnswer(size_t tokens);
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "catch2/catch.hpp"
+#include "scheduler/step_budget.h"
 #include "tests/scheduler/rig.h"
 
 namespace heddle::scheduler {
@@ -137,6 +138,32 @@ TEST_CASE("Chunks of a prompt take equally long, so that later ones have fewer r
   const auto [least, most] = std::minmax_element(us.begin(), us.end());
   CHECK(static_cast<double>(*most) < 1.15 * static_cast<double>(*least));
   CHECK(rows.front() > rows[rows.size() - 2] * 5 / 4);
+}
+
+TEST_CASE("The chunk that passes all stages while a pipeline fills is no measure of a step",
+          "[scheduler][unit]") {
+  const SchedulerOptions options = PipelineOptions(4);
+  StepBudget budget(options);
+  Flight chunk;
+  chunk.cost = {.rows = 64, .attended = 64 * 65 / 2, .sequences = 1};
+  int64_t now_us = 4000;  // four stages of a millisecond each
+  budget.CountStep(chunk, /*fills=*/true, /*swap_us=*/0, now_us);
+  for (int i = 0; i < 8; ++i) {
+    budget.CountStep(chunk, /*fills=*/false, /*swap_us=*/0, now_us += 1000);
+  }
+  CHECK(budget.PredictUs(chunk.cost) == Approx(1000));
+}
+
+TEST_CASE("Streams that have a pipeline to themselves are timed as they are", "[scheduler][unit]") {
+  const SchedulerOptions options = PipelineOptions(4);
+  StepBudget budget(options);
+  Flight decodes;
+  decodes.cost = {.rows = 2, .attended = 200, .sequences = 2};
+  for (int i = 0; i < 8; ++i) {
+    decodes.planned_us = i * 4000;
+    budget.CountStep(decodes, /*fills=*/i > 0, /*swap_us=*/0, (i + 1) * 4000);
+  }
+  CHECK(budget.PredictUs(decodes.cost) == Approx(4000));
 }
 
 TEST_CASE("While nothing is known of the machine, chunks are small", "[scheduler][unit]") {
