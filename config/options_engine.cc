@@ -101,6 +101,21 @@ constexpr Option kEngineOptions[] = {
              "and output head beside its layers.",
      .commands = kEngineCommands | kInspect | kBench | kPlanning,
      .default_text = "so that stages have equally much to compute"},
+    {.name = "tp-invariant",
+     .field = &Config::tp_invariant,
+     .section = kEngine,
+     .help =
+         "Answers do not depend on --tp, bit for bit, for --tp 1, 2, 4 and 8, at the cost of some "
+         "percent of speed. Not for mixtures of experts. CPU only (docs/parallel.md).",
+     .commands = kEngineCommands | kInspect | kBench | kPlanning},
+    {.name = "expert-parallel",
+     .field = &Config::expert_parallel,
+     .section = kEngine,
+     .help =
+         "With --tp and a mixture of experts: each rank has whole experts, some of them, instead "
+         "of a part of each. A row then waits for the ranks that have its experts, and a step "
+         "for the rank whose experts have most rows (docs/parallel.md).",
+     .commands = kEngineCommands | kInspect | kBench | kPlanning},
     {.name = "rank-cpus",
      .field = &Config::rank_cpus,
      .section = kEngine,

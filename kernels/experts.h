@@ -60,9 +60,12 @@ struct RouteArgs {
 // result does not depend on which other rows share its experts.
 struct ExpertMixArgs {
   Tensor x;                          // [n, hidden]
-  const int32_t* experts = nullptr;  // [n, top_k], each within [0, up->count)
+  const int32_t* experts = nullptr;  // [n, top_k]
   const float* weights = nullptr;    // [n, top_k]
   int32_t top_k = 0;
+  // The first of the experts that `up` and `down` hold; what rows chose of others is left out.
+  // Other than 0, or fewer than rows may choose: only on devices in groups of ranks.
+  int32_t first_expert = 0;
   const PackedStack* up = nullptr;    // [inter, hidden] each; gated: gate [inter] over up [inter]
   const PackedStack* down = nullptr;  // [hidden, inter] each
   const float* up_bias = nullptr;     // [count, up->rows] or nullptr

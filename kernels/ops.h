@@ -176,7 +176,9 @@ struct ShortConvArgs {
 
 // A sum over the ranks of a tensor-parallel group, behind a product whose input features are cut
 // among them. Every rank gets the same bits: the parts are added in F32 as a binary tree over the
-// ranks in their order, the lower half of ranks (a power of two) and the rest first.
+// ranks in their order, the lower half of ranks (a power of two) and the rest first. Ranks without
+// a share have their places in it. Parts of sums that WeightSource::sum_borders divides complete
+// the tree of those.
 //   sum = parts of all ranks + bias;   residual += sum, or out = sum without `residual`
 // Then, with `norm`, Norm(*norm) of the result, in one pass.
 struct AllReduceArgs {

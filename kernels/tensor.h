@@ -43,6 +43,12 @@ struct WeightSource {
   int64_t first_row = 0;  // the reader's row that is this source's row 0
   // Empty, or a permutation [cols]: stored column c is input feature column_order[c].
   std::span<const int32_t> column_order = {};
+  // Empty, or [ranges + 1] columns, ascending from 0 to cols, where whole blocks begin: products of
+  // these ranges, of which there are a power of two and some may be empty, are summed apart, and
+  // the sums added as a binary tree over the ranges. The ranges of half of the tree then have the
+  // sum of a source with these columns alone, bit for bit. Only the CPU device heeds it. REQUIRES:
+  // no column_order, and the same in all stacked sources.
+  std::span<const int64_t> sum_borders = {};
   // The weights are 8-bit integers made to be multiplied by such integers (W8A8): kernels may also
   // quantise rows of x, each with its own scale.
   bool takes_int8_x = false;

@@ -1,6 +1,7 @@
 #include "kernels/weight_sources.h"
 
 #include <algorithm>
+#include <bit>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -13,7 +14,25 @@ namespace {
 constexpr int64_t kMaxDim = int64_t{1} << 28;
 constexpr int64_t kMaxElements = int64_t{1} << 40;
 
-absl::Status CheckSource(const WeightSource& source, int64_t cols) {
+// Whether products can be summed in the ranges that the source wants, and those of `first` are the
+// same.
+bool HasSumBorders(const WeightSource& source, const WeightSource& first) {
+  const std::span<const int64_t> borders = source.sum_borders;
+  if (!std::equal(borders.begin(), borders.end(), first.sum_borders.begin(),
+                  first.sum_borders.end())) {
+    return false;
+  }
+  if (borders.empty()) return true;
+  const int32_t block = Info(source.dtype).block_elements;
+  return borders.size() > 1 && std::has_single_bit(borders.size() - 1) && borders.front() == 0 &&
+         borders.back() == source.cols && source.column_order.empty() &&
+         std::is_sorted(borders.begin(), borders.end()) &&
+         std::all_of(borders.begin(), borders.end(),
+                     [block](int64_t border) { return border % block == 0; });
+}
+
+absl::Status CheckSource(const WeightSource& source, const WeightSource& first) {
+  const int64_t cols = first.cols;
   auto fail = [&](auto... why) {
     return absl::InvalidArgumentError(
         absl::StrCat("weight '", source.name, "' [", source.rows, ", ", source.cols, "] ", why...));
@@ -33,6 +52,7 @@ absl::Status CheckSource(const WeightSource& source, int64_t cols) {
       source.column_order.size() != static_cast<size_t>(source.cols)) {
     return fail("has an order of ", source.column_order.size(), " columns");
   }
+  if (!HasSumBorders(source, first)) return fail("has sum_borders that do not divide its columns");
   return absl::OkStatus();
 }
 
@@ -43,7 +63,7 @@ absl::StatusOr<StackedShape> CheckSources(std::span<const WeightSource> sources)
   StackedShape shape;
   shape.cols = sources[0].cols;
   for (const WeightSource& source : sources) {
-    HEDDLE_RETURN_IF_ERROR(CheckSource(source, shape.cols));
+    HEDDLE_RETURN_IF_ERROR(CheckSource(source, sources[0]));
     shape.rows += source.rows;
   }
   return shape;

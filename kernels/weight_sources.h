@@ -17,7 +17,7 @@ struct StackedShape {
 };
 
 // INVALID_ARGUMENT, naming the source, for no sources, no data, unequal cols, rows or cols < 1,
-// sizes that overflow, or cols that are not whole blocks of the dtype.
+// sizes that overflow, cols that are not whole blocks of the dtype, or sum_borders that do not fit.
 absl::StatusOr<StackedShape> CheckSources(std::span<const WeightSource> sources);
 
 // The further check of PackStack: INVALID_ARGUMENT if the sources are not `count` times the same

@@ -138,9 +138,9 @@ SiteShape ShapeInLayer(const ModelSpec& spec, const LayerSpec& layer, AdapterSit
     case AdapterSite::kRouter:
       return {moe.n_experts > 0 ? 1 : 0, spec.hidden, {moe.n_experts}};
     case AdapterSite::kExpertUp:
-      return {moe.n_experts, spec.hidden, UpParts(moe.inter, true)};
+      return {moe.n_here(), spec.hidden, UpParts(moe.inter, true)};
     case AdapterSite::kExpertDown:
-      return {moe.n_experts, moe.inter, {spec.hidden}};
+      return {moe.n_here(), moe.inter, {spec.hidden}};
     case AdapterSite::kAttentionNorm:
       return {has_attention && layer.pre_norm ? 1 : 0, 1, {spec.hidden}};
     case AdapterSite::kAttentionPostNorm:

@@ -86,9 +86,13 @@ class RankCut {
       case AdapterSite::kDown:
         return WithColumns(source, share.inner);
       case AdapterSite::kExpertUp:
-        return WithRows(source, {share.expert_inner});
+        return WithExpert(source, share, [&](const FactorSource& own) {
+          return WithRows(own, {share.expert_inner});
+        });
       case AdapterSite::kExpertDown:
-        return WithColumns(source, share.expert_inner);
+        return WithExpert(source, share, [&](const FactorSource& own) {
+          return WithColumns(own, share.expert_inner);
+        });
       default:
         return source;
     }
@@ -167,6 +171,15 @@ class RankCut {
     FactorSource own = whole;
     own.factors.member = static_cast<int32_t>(member);
     return own;
+  }
+
+  // Cuts an expert that the rank has.
+  template <typename CutExpert>
+  static std::optional<FactorSource> WithExpert(const FactorSource& whole, const LayerShare& share,
+                                                const CutExpert& cut) {
+    const std::optional<FactorSource> own = WithMember(whole, share.experts);
+    if (!own.has_value()) return std::nullopt;
+    return cut(*own);
   }
 
   // Rows of A are the tokens'.

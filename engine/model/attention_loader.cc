@@ -19,9 +19,10 @@ using kernels::WeightSource;
 
 // A rank has some of the channels.
 absl::Status Convolution(TensorLoader& loader, const LayerNames& names, const ConvSpec& conv,
-                         Range channels, LayerWeights* layer) {
-  HEDDLE_ASSIGN_OR_RETURN(layer->out,
-                          loader.Linear({&names.o}, {&names.o_bias}, CutColumns(channels)));
+                         const HeadShare& share, LayerWeights* layer) {
+  const Range channels = share.channels;
+  HEDDLE_ASSIGN_OR_RETURN(layer->out, loader.Linear({&names.o}, {&names.o_bias},
+                                                    CutColumns(channels, share.sum_borders)));
   if (channels.count == 0) return absl::OkStatus();
   std::vector<Range> bcx(3, channels);
   for (size_t i = 1; i < bcx.size(); ++i) bcx[i].first = bcx[i - 1].first + conv.channels;
@@ -34,11 +35,14 @@ absl::Status Convolution(TensorLoader& loader, const LayerNames& names, const Co
 
 // A rank has some of the key heads, with their heads.
 absl::Status Recurrence(TensorLoader& loader, const LayerNames& names, const RecurrenceSpec& spec,
-                        Range key_heads, LayerWeights* layer) {
+                        const HeadShare& share, LayerWeights* layer) {
+  const Range key_heads = share.channels;
   const Range heads = RecurrenceHeads(spec, key_heads);
   const Range values = Times(heads, spec.shape.value_dim);
-  HEDDLE_ASSIGN_OR_RETURN(layer->out,
-                          loader.Linear({&names.o}, {&names.o_bias}, CutColumns(values)));
+  const int64_t width = spec.shape.values() / spec.shape.n_key_heads;  // of a key head
+  HEDDLE_ASSIGN_OR_RETURN(
+      layer->out,
+      loader.Linear({&names.o}, {&names.o_bias}, CutColumns(key_heads, share.sum_borders, width)));
   if (heads.count == 0) return absl::OkStatus();
   HEDDLE_ASSIGN_OR_RETURN(layer->qkv,
                           loader.Linear({&names.qkv, &names.recur_gate, &names.recur_beta_step,
@@ -134,10 +138,9 @@ absl::Status LoadAttention(TensorLoader& loader, const LayerNames& names,
     HEDDLE_ASSIGN_OR_RETURN(layer->out, loader.Linear({&names.o}, {&names.o_bias}));
     return absl::OkStatus();
   }
-  if (attention.conv.taps > 0)
-    return Convolution(loader, names, attention.conv, share.channels, layer);
+  if (attention.conv.taps > 0) return Convolution(loader, names, attention.conv, share, layer);
   if (attention.recurrence.shape.taps > 0) {
-    return Recurrence(loader, names, attention.recurrence, share.channels, layer);
+    return Recurrence(loader, names, attention.recurrence, share, layer);
   }
   if (attention.n_heads == 0) return absl::OkStatus();
   const bool is_latent = attention.mla.kv_rank > 0;
@@ -147,7 +150,7 @@ absl::Status LoadAttention(TensorLoader& loader, const LayerNames& names,
     HEDDLE_ASSIGN_OR_RETURN(layer->qkv, Qkv(loader, names, attention, share));
   }
   const int64_t value_dim = is_latent ? attention.mla.v_dim : attention.head_dim;
-  const Cut heads = CutColumns(Times(share.heads, value_dim));
+  const Cut heads = CutColumns(share.heads, share.sum_borders, value_dim);
   HEDDLE_ASSIGN_OR_RETURN(layer->out, loader.Linear({&names.o}, {&names.o_bias}, heads));
   HEDDLE_ASSIGN_OR_RETURN(layer->sinks, loader.Part(names.sinks, CutRows({share.heads})));
   if (share.heads.count > 0) {

@@ -94,6 +94,7 @@ void Decoder::MixExperts(kernels::Ops& ops, int32_t layer, Tensor in, Tensor out
                  .experts = static_cast<const int32_t*>(chosen_->data()),
                  .weights = static_cast<const float*>(chosen_weight_->data()),
                  .top_k = moe.rule.top_k,
+                 .first_expert = moe.first_here,
                  .up = weights.up.get(),
                  .down = weights.down.get(),
                  .up_bias = weights.up_bias.data(),

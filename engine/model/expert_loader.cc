@@ -21,26 +21,35 @@ struct ExpertLayer {
   TensorLoader::Names bias_names;
 };
 
-// Keeps `cut` of each of its matrices, which have the same shape.
-absl::Status Stack(TensorLoader& loader, const ExpertLayer& layer, int32_t n_experts,
+// What a rank has of the experts.
+struct ExpertShare {
+  int32_t n_experts;  // of the model
+  Range experts;
+};
+
+// Keeps `cut` of each of the matrices of a rank's experts, which have the same shape.
+absl::Status Stack(TensorLoader& loader, const ExpertLayer& layer, const ExpertShare& share,
                    const Cut& cut, std::unique_ptr<kernels::PackedStack>* matrices,
                    DeviceVector* biases) {
-  ExpertSources experts(loader.checkpoint(), loader.names().expert_layout, n_experts);
+  ExpertSources experts(loader.checkpoint(), loader.names().expert_layout, share.n_experts);
   HEDDLE_RETURN_IF_ERROR(experts.Add(layer.fused, layer.names));
   HEDDLE_RETURN_IF_ERROR(loader.Prepare(experts.tensors()));
   Cut of_stack = cut;
-  if (cut.rows.has_value()) of_stack.rows->clear();
+  of_stack.rows.emplace();
+  const std::vector<WeightSource>& all = experts.sources();
+  const auto each = static_cast<int64_t>(all.size()) / share.n_experts;
   int64_t begin = 0;
-  for (const WeightSource& matrix : experts.sources()) {
-    if (cut.rows.has_value()) {
-      const Range own = cut.rows->front();
-      of_stack.rows->push_back({begin + own.first, own.count});
-    }
-    begin += matrix.rows;
+  for (size_t i = 0; i < all.size(); begin += all[i++].rows) {
+    const int64_t expert = static_cast<int64_t>(i) / each;
+    if (expert < share.experts.first || expert >= share.experts.end()) continue;
+    const Range own = cut.rows.has_value() ? cut.rows->front() : Range{0, all[i].rows};
+    of_stack.rows->push_back({begin + own.first, own.count});
   }
-  const CutSources parts(experts.sources(), of_stack);
+  const CutSources parts(all, of_stack);
   const KeptSources kept(loader.policy(), WeightRole::kMatrix, parts.sources());
-  HEDDLE_ASSIGN_OR_RETURN(*matrices, loader.device().PackStack(kept.sources(), n_experts));
+  HEDDLE_ASSIGN_OR_RETURN(
+      *matrices,
+      loader.device().PackStack(kept.sources(), static_cast<int32_t>(share.experts.count)));
   loader.Release(experts.tensors());
   HEDDLE_ASSIGN_OR_RETURN(const std::vector<float> values,
                           experts.Biases(layer.fused_bias, layer.bias_names));
@@ -62,7 +71,9 @@ absl::Status NormsApart(TensorLoader& loader, const LayerNames& names, MoeWeight
 }  // namespace
 
 absl::StatusOr<MoeWeights> LoadExperts(TensorLoader& loader, const LayerNames& names,
-                                       const MoeSpec& spec, Range inner) {
+                                       const MoeSpec& spec, const LayerShare& share) {
+  const Range inner = share.expert_inner;
+  const ExpertShare experts = {spec.n_experts, share.experts};
   MoeWeights moe;
   HEDDLE_ASSIGN_OR_RETURN(
       moe.router, loader.Linear({&names.router}, {&names.router_bias}, {}, WeightRole::kExact));
@@ -73,15 +84,14 @@ absl::StatusOr<MoeWeights> LoadExperts(TensorLoader& loader, const LayerNames& n
                           {&names.expert_gate, &names.expert_up},
                           names.expert_gate_up_bias,
                           {&names.expert_gate_bias, &names.expert_up_bias}};
-  HEDDLE_RETURN_IF_ERROR(
-      Stack(loader, up, spec.n_experts, CutRows({inner}), &moe.up, &moe.up_bias));
+  HEDDLE_RETURN_IF_ERROR(Stack(loader, up, experts, CutRows({inner}), &moe.up, &moe.up_bias));
   // One rank adds the bias of the layer whose results are summed over ranks: the first with a
-  // share.
+  // share, or the one that has the expert.
   const std::string none;
   const std::string& bias = inner.first == 0 ? names.expert_down_bias : none;
   const ExpertLayer down = {"", {&names.expert_down}, "", {&bias}};
   HEDDLE_RETURN_IF_ERROR(
-      Stack(loader, down, spec.n_experts, CutColumns(inner), &moe.down, &moe.down_bias));
+      Stack(loader, down, experts, CutColumns(inner), &moe.down, &moe.down_bias));
   return moe;
 }
 

@@ -85,14 +85,15 @@ absl::StatusOr<LayerWeights> LoadLayer(TensorLoader& loader, const LayerNames& n
                           loader.Norm(names.mlp_post_norm, names.mlp_post_norm_bias));
   if (spec.mlp.inter > 0) {
     HEDDLE_ASSIGN_OR_RETURN(layer.up, Up(loader, names, spec.mlp, share.inner));
-    HEDDLE_ASSIGN_OR_RETURN(
-        layer.down, loader.Linear({&names.down}, {&names.down_bias}, CutColumns(share.inner)));
+    HEDDLE_ASSIGN_OR_RETURN(layer.down,
+                            loader.Linear({&names.down}, {&names.down_bias},
+                                          CutColumns(share.inner, share.inner_sum_borders)));
   }
   if (spec.mlp.row_gate && share.inner.count > 0) {
     HEDDLE_ASSIGN_OR_RETURN(layer.row_gate, RowGate(loader, names.row_gate));
   }
-  if (spec.moe.n_experts > 0 && share.expert_inner.count > 0) {
-    HEDDLE_ASSIGN_OR_RETURN(layer.moe, LoadExperts(loader, names, spec.moe, share.expert_inner));
+  if (spec.moe.n_experts > 0 && share.expert_inner.count > 0 && share.experts.count > 0) {
+    HEDDLE_ASSIGN_OR_RETURN(layer.moe, LoadExperts(loader, names, spec.moe, share));
   }
   HEDDLE_RETURN_IF_ERROR(LayerInput(loader, names, &layer));
   HEDDLE_RETURN_IF_ERROR(Streams(loader, names, &layer));

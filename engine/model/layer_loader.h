@@ -16,12 +16,11 @@ namespace heddle::engine {
 absl::StatusOr<LayerWeights> LoadLayer(TensorLoader& loader, const LayerNames& names,
                                        const LayerSpec& spec, const LayerShare& share);
 
-// The parts of it: the projections of attention or the matrix in its place, and the experts, of
-// which a rank has `inner` of the inner features each.
+// The parts of it: the projections of attention or the matrix in its place, and the experts.
 absl::Status LoadAttention(TensorLoader& loader, const LayerNames& names,
                            const AttentionSpec& attention, const HeadShare& share,
                            LayerWeights* layer);
 absl::StatusOr<MoeWeights> LoadExperts(TensorLoader& loader, const LayerNames& names,
-                                       const MoeSpec& spec, Range inner);
+                                       const MoeSpec& spec, const LayerShare& share);
 
 }  // namespace heddle::engine

@@ -14,6 +14,7 @@
 #include "engine/model/capacity.h"
 #include "engine/model/rank_binding.h"
 #include "engine/model/rank_threads.h"
+#include "engine/parallel/sum_ranges.h"
 #include "kernels/cpu/usable_cpus.h"
 
 namespace heddle::engine {
@@ -162,6 +163,10 @@ absl::Status CheckLayout(const LoadOptions& options) {
   }
   HEDDLE_RETURN_IF_ERROR(CheckMeeting(options));
   HEDDLE_RETURN_IF_ERROR(CheckCpus(options));
+  if (options.layout.invariant && kSumRanges % options.layout.tp != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--tp-invariant is for --tp 1, 2, 4 and 8; found ", options.layout.tp));
+  }
   const std::string layout = LayoutText(options.layout);
   if (layout.empty()) return absl::OkStatus();
   if (options.make_device) {
@@ -219,6 +224,12 @@ absl::Status CheckStageBorders(const ModelSpec& spec, std::span<const int32_t> c
 }
 
 absl::Status CheckLayoutOf(const ModelSpec& spec, const Layout& layout) {
+  if (layout.invariant && HasExperts(spec)) {
+    return absl::UnimplementedError(
+        "--tp-invariant: this model has mixtures of experts, which add up over experts before "
+        "ranks "
+        "do; leave the option out");
+  }
   HEDDLE_RETURN_IF_ERROR(CheckRecurrences(spec, layout));
   HEDDLE_RETURN_IF_ERROR(CheckLayerInputs(spec, layout));
   const std::vector<int32_t>& counts = layout.stage_layers;

@@ -182,7 +182,11 @@ struct MlpSpec {
 // A mixture of experts, MLPs of the same shape; a router sends every row to top_k of them.
 struct MoeSpec {
   int32_t n_experts = 0;  // 0: none
-  int32_t inter = 0;      // width of one expert
+  // In a part of a model whose ranks have whole experts: how many others have, and this one's
+  // first.
+  int32_t n_elsewhere = 0;
+  int32_t first_here = 0;
+  int32_t inter = 0;  // width of one expert
   Activation activation = Activation::kSilu;
   bool gated = true;
   bool bias = false;  // the experts' layers have biases
@@ -194,6 +198,8 @@ struct MoeSpec {
   // leaves them; the layer's MLP norms are the MLP's first and that of the sum (Gemma 4).
   bool apart = false;
   RouteRule rule;
+
+  int32_t n_here() const { return n_experts - n_elsewhere; }
 };
 
 // Input of a layer's attention.

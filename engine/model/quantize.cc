@@ -156,6 +156,7 @@ kernels::WeightSource QuantizingReader::source() const {
   quantised.cols = source_.cols;
   quantised.name = source_.name;
   quantised.reader = this;
+  quantised.sum_borders = source_.sum_borders;
   return quantised;
 }
 

@@ -90,8 +90,8 @@ class ShareCounter {
       Values(names.down_bias, hidden);
     }
     if (layer.mlp.row_gate && inner > 0) Matrix(names.row_gate, 1, hidden, WeightRole::kExact);
-    if (layer.moe.n_experts > 0 && share.expert_inner.count > 0) {
-      Experts(names, layer.moe, hidden, share.expert_inner);
+    if (layer.moe.n_experts > 0 && share.expert_inner.count > 0 && share.experts.count > 0) {
+      Experts(names, layer.moe, hidden, share);
     }
   }
 
@@ -219,30 +219,33 @@ class ShareCounter {
     }
   }
 
-  void Experts(const LayerNames& names, const MoeSpec& moe, int64_t hidden, Range inner) {
+  void Experts(const LayerNames& names, const MoeSpec& moe, int64_t hidden,
+               const LayerShare& share) {
+    const Range inner = share.expert_inner;
+    const Range own = share.experts;
     Matrix(names.router, moe.n_experts, hidden, WeightRole::kExact);
     Vectors({&names.router_bias, &names.choice_bias, &names.expert_scale, &names.router_norm,
              &names.expert_norm, &names.expert_post_norm, &names.mlp_own_norm});
     const int64_t n = inner.count;
-    ExpertMatrices(names.expert_gate_up, moe.n_experts, 2 * n, hidden, /*is_cut=*/false);
+    ExpertMatrices(names.expert_gate_up, own, 2 * n, hidden, /*is_cut=*/false);
     if (names.expert_gate_up.empty()) {
-      ExpertMatrices(names.expert_gate, moe.n_experts, n, hidden, /*is_cut=*/false);
-      ExpertMatrices(names.expert_up, moe.n_experts, n, hidden, /*is_cut=*/false);
+      ExpertMatrices(names.expert_gate, own, n, hidden, /*is_cut=*/false);
+      ExpertMatrices(names.expert_up, own, n, hidden, /*is_cut=*/false);
     }
-    ExpertMatrices(names.expert_down, moe.n_experts, hidden, n, n != moe.inter);
-    Values(names.expert_gate_up_bias, moe.n_experts * 2 * n);
-    Values(names.expert_gate_bias, moe.n_experts * n);
-    Values(names.expert_up_bias, moe.n_experts * n);
-    if (inner.first == 0) Values(names.expert_down_bias, moe.n_experts * hidden);
+    ExpertMatrices(names.expert_down, own, hidden, n, n != moe.inter);
+    Values(names.expert_gate_up_bias, own.count * 2 * n);
+    Values(names.expert_gate_bias, own.count * n);
+    Values(names.expert_up_bias, own.count * n);
+    if (inner.first == 0) Values(names.expert_down_bias, own.count * hidden);
   }
 
-  // Matrices [rows, cols] of all experts, whichever tensors they lie in.
-  void ExpertMatrices(const std::string& name, int32_t n_experts, int64_t rows, int64_t cols,
+  // Matrices [rows, cols] of these experts, whichever tensors they lie in.
+  void ExpertMatrices(const std::string& name, Range experts, int64_t rows, int64_t cols,
                       bool is_cut) {
     if (name.empty()) return;
-    if (experts_are_mxfp4_) return Rows(DType::kMXFP4, n_experts * rows, cols);
-    for (int32_t e = 0; e < n_experts; ++e) {
-      Matrix(ExpertName(name, e), rows, cols, WeightRole::kMatrix, is_cut);
+    if (experts_are_mxfp4_) return Rows(DType::kMXFP4, experts.count * rows, cols);
+    for (int64_t e = experts.first; e < experts.end(); ++e) {
+      Matrix(ExpertName(name, static_cast<int32_t>(e)), rows, cols, WeightRole::kMatrix, is_cut);
     }
   }
 

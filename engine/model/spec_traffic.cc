@@ -44,8 +44,10 @@ SpecTraffic TrafficOf(const ModelSpec& spec, int64_t weight_bytes) {
     traffic.macs_per_token += every_row;
     if (layer.moe.n_experts == 0) continue;
     const int64_t expert = ExpertElements(layer.moe, spec.hidden);
-    experts += layer.moe.n_experts * expert;
-    traffic.macs_per_token += layer.moe.rule.top_k * expert;
+    experts += layer.moe.n_here() * expert;
+    // Those that other ranks have are chosen as often.
+    traffic.macs_per_token +=
+        layer.moe.rule.top_k * expert * layer.moe.n_here() / layer.moe.n_experts;
     traffic.n_experts = layer.moe.n_experts;
     traffic.top_k = layer.moe.rule.top_k;
   }

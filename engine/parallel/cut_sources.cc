@@ -65,7 +65,14 @@ class FeatureReader final : public kernels::RowReader {
 
 }  // namespace
 
-CutSources::CutSources(std::span<const WeightSource> sources, const Cut& cut) {
+Cut CutColumns(Range range, std::span<const int64_t> sum_borders, int64_t width) {
+  Cut cut = CutColumns({range.first * width, range.count * width});
+  for (const int64_t border : sum_borders) cut.sum_borders.push_back(border * width);
+  return cut;
+}
+
+CutSources::CutSources(std::span<const WeightSource> sources, const Cut& cut)
+    : sum_borders_(cut.sum_borders) {
   if (cut.rows.has_value()) {
     for (const Range& range : *cut.rows) AddRows(sources, range);
   } else {
@@ -75,8 +82,10 @@ CutSources::CutSources(std::span<const WeightSource> sources, const Cut& cut) {
   const Range columns = *cut.columns;
   if (columns.count == 0) parts_.clear();
   for (WeightSource& part : parts_) {
-    if (columns == Range{0, part.cols}) continue;
+    const bool is_whole = columns == Range{0, part.cols};
     const bool by_feature = !part.column_order.empty();
+    if (!is_whole || !by_feature) part.sum_borders = sum_borders_;
+    if (is_whole) continue;
     if (by_feature) {
       readers_.push_back(std::make_unique<FeatureReader>(part, columns));
       part.dtype = DType::kF16;

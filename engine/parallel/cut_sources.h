@@ -19,15 +19,20 @@ namespace heddle::engine {
 struct Cut {
   std::optional<std::vector<Range>> rows;  // of the stack, in the order in which they are kept
   std::optional<Range> columns;
+  // Of the kept columns, WeightSource::sum_borders; matrices in an order of their own columns have
+  // none.
+  std::vector<int64_t> sum_borders = {};
 };
 
 inline Cut CutRows(std::vector<Range> rows) { return {std::move(rows), std::nullopt}; }
 inline Cut CutColumns(Range columns) { return {std::nullopt, columns}; }
+// `width` columns for each of the heads or channels of a range.
+Cut CutColumns(Range range, std::span<const int64_t> sum_borders, int64_t width = 1);
 
 // The parts of `sources` that a cut keeps, stacked; none if it keeps nothing. A range of rows that
 // spans two sources gives two parts. Columns of an act-order matrix (WeightSource::column_order)
 // are input features in their own order: what is kept of them becomes F16, as their groups cannot
-// be kept whole. Borrows what the sources borrow.
+// be kept whole. Borrows what the sources borrow, and owns their sum_borders.
 // REQUIRES: columns begin and end at borders of the sources' blocks.
 class CutSources {
  public:
@@ -39,6 +44,7 @@ class CutSources {
 
   std::vector<std::unique_ptr<kernels::RowReader>> readers_;
   std::vector<kernels::WeightSource> parts_;
+  std::vector<int64_t> sum_borders_;
 };
 
 // The same of a vector with one value for each row of the stack; an empty one stays empty.

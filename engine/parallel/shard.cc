@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "engine/parallel/sum_ranges.h"
 
 namespace heddle::engine {
 namespace {
@@ -59,20 +60,66 @@ std::vector<int32_t> KvHeadsOf(Range heads, int64_t piece, int64_t group) {
   return even ? once : of_pieces;
 }
 
+// Shares out the inputs of cut products among the ranks of a group.
+class InputDivider {
+ public:
+  // `in_ranges`: of sums (sum_ranges.h).
+  InputDivider(std::span<const double> weights, bool in_ranges)
+      : weights_(weights), in_ranges_(in_ranges) {}
+
+  bool in_ranges() const { return in_ranges_; }
+  size_t world() const { return weights_.size(); }
+  // Whole tiles if there are enough, of so many columns for each input.
+  Division Features(int64_t total, int64_t block) const {
+    return Units(total, UnitOf(total, block, in_ranges_ ? kSumRanges : n_ranks()));
+  }
+  Division Units(int64_t total, int64_t unit) const {
+    if (in_ranges_) return DivideRanges(SumRanges(total, unit), world());
+    return {Divide(total, unit, weights_), std::vector<std::vector<int64_t>>(world())};
+  }
+  int32_t n_ranks() const { return static_cast<int32_t>(weights_.size()); }
+
+ private:
+  const std::span<const double> weights_;
+  const bool in_ranges_;
+};
+
+void ShareOut(const Division& division, Range HeadShare::*member, std::vector<HeadShare>* shares) {
+  for (size_t r = 0; r < shares->size(); ++r) {
+    (*shares)[r].*member = division.ranks[r];
+    (*shares)[r].sum_borders = division.sum_borders[r];
+  }
+}
+
+// How query heads are shared out, and in pieces of how many a rank's heads read their KV heads.
+struct HeadDivision {
+  Division heads;
+  int64_t piece;
+};
+
+HeadDivision DivideQueryHeads(int64_t n_heads, const HeadUnits& units,
+                              const InputDivider& divider) {
+  if (divider.in_ranges()) {
+    return {DivideRanges(SumRangesOfHeads(n_heads, units), divider.world()), units.group};
+  }
+  const int64_t unit = std::lcm(units.group, units.block);
+  if (units.may_cut && CeilDivide(n_heads, unit) < divider.n_ranks()) {
+    const int64_t part = PieceOfGroup(n_heads, units.group, units.block, divider.n_ranks());
+    if (part > 0) return {divider.Units(n_heads, part), part};
+  }
+  return {divider.Units(n_heads, unit), units.group};
+}
+
 std::vector<HeadShare> DivideHeads(const AttentionSpec& attention, int64_t block,
-                                   std::span<const double> weights) {
-  std::vector<HeadShare> shares(weights.size());
-  const auto world = static_cast<int32_t>(weights.size());
+                                   const InputDivider& divider) {
+  std::vector<HeadShare> shares(divider.world());
   if (attention.conv.taps > 0) {
-    const int64_t channels = attention.conv.channels;
-    const std::vector<Range> ranges = Divide(channels, UnitOf(channels, block, world), weights);
-    for (size_t r = 0; r < shares.size(); ++r) shares[r].channels = ranges[r];
+    ShareOut(divider.Features(attention.conv.channels, block), &HeadShare::channels, &shares);
   }
   if (const kernels::RecurrenceShape& shape = attention.recurrence.shape; shape.taps > 0) {
     const int64_t width = shape.values() / shape.n_key_heads;
-    const std::vector<Range> ranges =
-        Divide(shape.n_key_heads, HeadsOfBlock(block, width), weights);
-    for (size_t r = 0; r < shares.size(); ++r) shares[r].channels = ranges[r];
+    ShareOut(divider.Units(shape.n_key_heads, HeadsOfBlock(block, width)), &HeadShare::channels,
+             &shares);
   }
   if (attention.n_heads == 0) return shares;
   const bool is_latent = attention.mla.kv_rank > 0;
@@ -81,24 +128,19 @@ std::vector<HeadShare> DivideHeads(const AttentionSpec& attention, int64_t block
   const bool has_keys = attention.n_kv_heads > 0;
   const int64_t group = is_latent || !has_keys ? 1 : n_heads / attention.n_kv_heads;
   const int64_t value_dim = is_latent ? attention.mla.v_dim : attention.head_dim;
-  const int64_t heads_of_block = HeadsOfBlock(block, value_dim);
-  int64_t unit = std::lcm(group, heads_of_block);
-  int64_t piece = group;
   // A norm over the heads of all ranks needs each of them once.
   const bool may_replicate = attention.qk_norm != QkNorm::kFullWidth;
-  if (may_replicate && CeilDivide(n_heads, unit) < world) {
-    if (const int64_t part = PieceOfGroup(n_heads, group, heads_of_block, world); part > 0) {
-      unit = piece = part;
-    }
-  }
-  const std::vector<Range> heads = Divide(n_heads, unit, weights);
-  for (size_t r = 0; r < shares.size(); ++r) {
-    shares[r].heads = heads[r];
-    if (heads[r].count == 0) continue;
+  const HeadUnits units = {group, HeadsOfBlock(block, value_dim), may_replicate};
+  const HeadDivision division = DivideQueryHeads(n_heads, units, divider);
+  ShareOut(division.heads, &HeadShare::heads, &shares);
+  for (HeadShare& share : shares) {
+    if (share.heads.count == 0) continue;
     if (is_latent) {
-      shares[r].kv_heads = {0};
+      share.kv_heads = {0};
     } else if (has_keys) {
-      shares[r].kv_heads = KvHeadsOf(heads[r], piece, group);
+      // Fewer heads than a piece are of one group.
+      const int64_t piece = std::min(division.piece, share.heads.count);
+      share.kv_heads = KvHeadsOf(share.heads, piece, group);
     }
   }
   return shares;
@@ -144,7 +186,9 @@ LayerSpec SpecOfLayer(const LayerSpec& layer, std::span<const Share> shares, int
   own.mlp_is_part = layer.mlp.inter > 0 || layer.moe.n_experts > 0;
   own.mlp.inter = static_cast<int32_t>(share.inner.count);
   own.moe.inter = static_cast<int32_t>(share.expert_inner.count);
-  if (own.moe.inter == 0) own.moe = {};
+  own.moe.n_elsewhere = layer.moe.n_experts - static_cast<int32_t>(share.experts.count);
+  own.moe.first_here = static_cast<int32_t>(share.experts.first);
+  if (own.moe.inter == 0 || own.moe.n_here() == 0) own.moe = {};
   if (own.mlp.inter == 0) own.mlp.row_gate = false;
   return own;
 }
@@ -211,6 +255,11 @@ std::vector<Range> DivideStages(const ModelSpec& spec, const Layout& layout) {
 
 }  // namespace
 
+bool HasExperts(const ModelSpec& spec) {
+  return std::any_of(spec.layers.begin(), spec.layers.end(),
+                     [](const LayerSpec& layer) { return layer.moe.n_experts > 0; });
+}
+
 std::vector<int32_t> DivideLayers(std::span<const double> costs, double first, int32_t stages) {
   const auto n = static_cast<int32_t>(costs.size());
   std::vector<double> sums(costs.size() + 1);  // of the first i layers
@@ -270,6 +319,11 @@ std::vector<Share> DivideModel(const ModelSpec& spec, const Layout& layout,
                                           ? std::vector<double>(static_cast<size_t>(layout.tp), 1.0)
                                           : layout.weights;
   HEDDLE_CHECK(static_cast<int32_t>(weights.size()) == layout.tp, "a weight for each rank");
+  const bool is_even =
+      std::all_of(weights.begin(), weights.end(), [&](double w) { return w == weights.front(); });
+  const bool in_ranges =
+      layout.invariant && is_even && kSumRanges % layout.tp == 0 && !HasExperts(spec);
+  const InputDivider divider(weights, in_ranges);
   std::vector<Share> shares;
   const std::vector<Range> stages = DivideStages(spec, layout);
   const std::vector<Range> vocab = Divide(spec.vocab, UnitOf(spec.vocab, 1, layout.tp), weights);
@@ -285,16 +339,21 @@ std::vector<Share> DivideModel(const ModelSpec& spec, const Layout& layout,
   }
   for (size_t l = 0; l < spec.layers.size(); ++l) {
     const LayerSpec& layer = spec.layers[l];
-    const std::vector<HeadShare> heads = DivideHeads(layer.attention, blocks.out, weights);
-    const std::vector<Range> inner =
-        Divide(layer.mlp.inter, UnitOf(layer.mlp.inter, blocks.down, layout.tp), weights);
+    const std::vector<HeadShare> heads = DivideHeads(layer.attention, blocks.out, divider);
+    const Division inner = divider.Features(layer.mlp.inter, blocks.down);
     const int64_t expert_inter = layer.moe.n_experts > 0 ? layer.moe.inter : 0;
-    const std::vector<Range> expert_inner =
+    std::vector<Range> expert_inner =
         Divide(expert_inter, UnitOf(expert_inter, blocks.expert_down, layout.tp), weights);
+    std::vector<Range> experts(weights.size(), Range{0, layer.moe.n_experts});
+    if (layout.expert_parallel) {
+      experts = Divide(layer.moe.n_experts, 1, weights);
+      std::fill(expert_inner.begin(), expert_inner.end(), Range{0, expert_inter});
+    }
     for (Share& share : shares) {
       const auto r = static_cast<size_t>(share.rank);
       if (share.has_layer(static_cast<int64_t>(l))) {
-        share.layers[l] = {heads[r], inner[r], expert_inner[r]};
+        share.layers[l] = {heads[r], inner.ranks[r], inner.sum_borders[r], experts[r],
+                           expert_inner[r]};
       }
     }
   }

@@ -1,12 +1,12 @@
 // Which part of a model each rank holds and computes: stages of a pipeline have consecutive layers,
 // and the ranks of a stage, a tensor-parallel group, share each of them.
 //
-// Attention is cut by heads, convolutions by channels, MLPs and experts by their inner features,
-// embedding and output head by the vocabulary; norms, routers, latent projections and learned
-// positions are on every rank. A product whose input features are cut gives a partial sum, which
-// AllReduce completes. Cuts lie on borders of quantisation blocks, head groups and kernel tiles.
-// Shares may be uneven or empty, so that any number of ranks works; a group of one rank has
-// everything, by the same code.
+// Attention is cut by heads, convolutions by channels, MLPs and experts by their inner features or
+// mixtures by whole experts, embedding and output head by the vocabulary; norms, routers, latent
+// projections and learned positions are on every rank. A product whose input features are cut gives
+// a partial sum, which AllReduce completes. Cuts lie on borders of quantisation blocks, head groups
+// and kernel tiles. Shares may be uneven or empty, so that any number of ranks works; a group of
+// one rank has everything, by the same code.
 //
 // Stage 0 has embedding, final norm and head beside its layers: hidden rows pass from stage to
 // stage and back to it (Yang et al. 2022, EnergonAI; prima.cpp's ring).
@@ -36,6 +36,11 @@ struct Layout {
   int32_t tp = 1;               // ranks that share each layer
   std::vector<double> weights;  // [tp] > 0, sizes of the ranks' shares in proportion; empty: equal
   int32_t pp = 1;               // stages of the pipeline
+  // Whether 1, 2, 4 and 8 ranks with equal shares have the same sums, bit for bit (sum_ranges.h);
+  // mixtures never do.
+  bool invariant = false;
+  // Ranks of a stage have whole experts of a mixture, some of them each, instead of a part of each.
+  bool expert_parallel = false;
   // [pp] the number of layers of each stage; empty: so that stages have equally much to do.
   std::vector<int32_t> stage_layers;
 
@@ -64,14 +69,19 @@ struct HeadShare {
   Range heads;
   std::vector<int32_t> kv_heads;
   Range channels;
+  // Where the ranges of heads, or of channels, begin whose products with the columns behind them
+  // are summed apart (sum_ranges.h), counted from the first of them; and their end. Empty: in one.
+  std::vector<int64_t> sum_borders;
 
   bool operator==(const HeadShare&) const = default;
 };
 
 struct LayerShare {
   HeadShare attention;
-  Range inner;         // features of the MLP
-  Range expert_inner;  // features of each expert
+  Range inner;                             // features of the MLP
+  std::vector<int64_t> inner_sum_borders;  // as HeadShare has them
+  Range experts;                           // that the rank has
+  Range expert_inner;                      // features of each of them
 };
 
 struct Share {
@@ -87,6 +97,9 @@ struct Share {
     return layer >= stage_layers.first && layer < stage_layers.end();
   }
 };
+
+// Whether any layer is a mixture: mixtures add up over experts before ranks do.
+bool HasExperts(const ModelSpec& spec);
 
 // Cuts layers of these costs into `stages` runs whose greatest sum is least, `first` being added to
 // that of the first; returns their lengths. Some are empty if there are too few layers.

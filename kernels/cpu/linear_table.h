@@ -130,6 +130,8 @@ struct LinearKernels {
   TileKernels tiles[2];      // of kFloat, and of kInt8 or kInt8Pairs; others are in BlockKernels
   FormatKernels formats[5];  // by DType; the others are in BlockKernels
   void (*epilogue)(const EpilogueArgs& args);
+  // before += newest, and newest = 0. REQUIRES: count is whole rows of panels.
+  void (*join)(int64_t count, float* newest, float* before);
   const BlockKernels* blocks;
   TileKernels bf16_tile;       // of kBf16, if the level has it
   TileKernels bf16_rows_tile;  // of kBf16Rows, likewise

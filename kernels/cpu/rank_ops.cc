@@ -22,7 +22,9 @@ constexpr double kNsPerCopiedElement = 0.15;
 void RankOps::SumRow(const Sums& sums, int64_t row) const {
   const int64_t dim = sums.target.cols;
   const float* parts[kMaxRanks];
-  for (int32_t i = 0; i < sums.num_parts; ++i) parts[i] = sums.parts[i] + row * dim;
+  for (int32_t i = 0; i < sums.num_parts; ++i) {
+    parts[i] = sums.parts[i] == nullptr ? zeros_.data() : sums.parts[i] + row * dim;
+  }
   rows_.sum_parts({.parts = parts,
                    .num_parts = sums.num_parts,
                    .bias = sums.args.bias,
@@ -42,7 +44,11 @@ void RankOps::AllReduce(const AllReduceArgs& args,
   Sums sums{.parts = {}, .num_parts = 0, .args = args, .target = target};
   const int32_t world = communicator_->world();
   for (int32_t r = 0; r < world; ++r) {
-    if (all[r] != nullptr) sums.parts[sums.num_parts++] = static_cast<const float*>(all[r]);
+    sums.parts[r] = static_cast<const float*>(all[r]);
+    if (all[r] != nullptr) sums.num_parts = world;
+  }
+  if (static_cast<int64_t>(zeros_.size()) < target.cols) {
+    zeros_.resize(static_cast<size_t>(target.cols));
   }
   // Where parts are sent, all of them are there already, and a second round would send more.
   const bool in_two = communicator_->shares_memory() && bytes >= kTwoRoundBytes &&

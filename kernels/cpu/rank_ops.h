@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <vector>
 
 #include "kernels/communicator.h"
 #include "kernels/cpu/kernel_table.h"
@@ -28,10 +29,11 @@ class RankOps {
   void GatherColumns(const GatherColumnsArgs& args);
 
  private:
-  // The parts that ranks have given, and the tensor that the sums go to.
+  // The parts that ranks have given, and the tensor that the sums go to. Ranks without a part keep
+  // their place in the tree, with zeros.
   struct Sums {
     const float* parts[kMaxRanks];
-    int32_t num_parts;
+    int32_t num_parts;  // 0: no rank has one
     const AllReduceArgs& args;
     Tensor target;
   };
@@ -40,6 +42,7 @@ class RankOps {
   const std::shared_ptr<Communicator> communicator_;
   const RowKernels& rows_;
   ThreadPool& pool_;
+  std::vector<float> zeros_;
 };
 
 }  // namespace heddle::kernels::cpu

@@ -109,7 +109,9 @@ void ExpertMix(const HostBatch& batch, const ExpertMixArgs& args) {
     std::vector<double> sum(static_cast<size_t>(args.out.cols));
     const int32_t slot = SlotOf(batch, {}, t);
     for (int64_t i = t * args.top_k; i < (t + 1) * args.top_k; ++i) {
-      AddMlp(args, slot, args.experts[i], args.weights[i], args.x.row<float>(t), &sum);
+      const int32_t expert = args.experts[i] - args.first_expert;  // among those that are here
+      if (expert < 0 || expert >= args.up->count) continue;
+      AddMlp(args, slot, expert, args.weights[i], args.x.row<float>(t), &sum);
     }
     for (size_t r = 0; r < sum.size(); ++r) {
       float& out = args.out.row<float>(t)[r];

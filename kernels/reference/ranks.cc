@@ -6,10 +6,9 @@
 namespace heddle::kernels::reference {
 namespace {
 
-// Element i of the parts' sum over the tree.
+// Element i of the parts' sum over the tree, in which parts that are missing have their places.
 float TreeSum(std::span<const float* const> parts, int64_t i) {
-  if (parts.empty()) return 0.0f;
-  if (parts.size() == 1) return parts[0][i];
+  if (parts.size() == 1) return parts[0] == nullptr ? 0.0f : parts[0][i];
   const size_t half = std::bit_floor(parts.size() - 1);
   return TreeSum(parts.first(half), i) + TreeSum(parts.subspan(half), i);
 }
@@ -35,7 +34,7 @@ void AllReduce(const HostBatch& batch, const AllReduceArgs& args, Communicator& 
   if (!communicator.Exchange(args.partial.data, bytes, bytes, all)) return;
   std::vector<const float*> parts;
   for (int32_t r = 0; r < communicator.world(); ++r) {
-    if (all[r] != nullptr) parts.push_back(static_cast<const float*>(all[r]));
+    parts.push_back(static_cast<const float*>(all[r]));
   }
   for (int64_t t = 0; t < target.rows; ++t) {
     float* out = target.row<float>(t);

@@ -152,6 +152,12 @@ absl::StatusOr<engine::LoadOptions> ToLoadOptions(const config::Config& config) 
   options.cpu.isa = config.isa;
   options.layout.tp = static_cast<int32_t>(config.tp);
   options.layout.pp = static_cast<int32_t>(config.pp);
+  options.layout.expert_parallel = config.expert_parallel;
+  options.layout.invariant = config.tp_invariant;
+  if (config.tp_invariant && config.device != "cpu") {
+    return absl::InvalidArgumentError(
+        base::StrCat("--tp-invariant is for --device cpu, not ", config.device));
+  }
   HEDDLE_ASSIGN_OR_RETURN(options.layout.stage_layers, ParseStageLayers(config.pp_layers));
   HEDDLE_ASSIGN_OR_RETURN(options.rank_cpus, ParseRankCpus(config.rank_cpus));
   // Ranks are made where the model is loaded; --device auto is then the CPU.

@@ -12,6 +12,8 @@ ranks::v1::Welcome ToWelcome(const RankSettings& settings, int32_t rank) {
   welcome.set_rank(rank);
   welcome.set_tp(settings.layout.tp);
   welcome.set_pp(settings.layout.pp);
+  welcome.set_expert_parallel(settings.layout.expert_parallel);
+  welcome.set_tp_invariant(settings.layout.invariant);
   for (const int32_t layers : settings.layout.stage_layers) welcome.add_stage_layers(layers);
   welcome.set_weights(settings.weights);
   welcome.set_kv_type(settings.kv_type);
@@ -38,6 +40,8 @@ absl::StatusOr<RankSettings> FromWelcome(const ranks::v1::Welcome& welcome) {
   RankSettings settings;
   settings.layout.tp = welcome.tp();
   settings.layout.pp = welcome.pp();
+  settings.layout.expert_parallel = welcome.expert_parallel();
+  settings.layout.invariant = welcome.tp_invariant();
   settings.layout.stage_layers.assign(welcome.stage_layers().begin(), welcome.stage_layers().end());
   settings.weights = welcome.weights();
   settings.kv_type = welcome.kv_type();

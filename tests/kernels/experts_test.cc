@@ -197,7 +197,8 @@ struct Experts {
     return std::move(packed).value();
   }
 
-  Matrix Mix(Device& device, Tensor x, const Routed& routed, int32_t top_k) const {
+  Matrix Mix(Device& device, Tensor x, const Routed& routed, int32_t top_k,
+             int32_t first_expert = 0) const {
     Matrix inner(x.rows * top_k, down->cols), rows(x.rows * top_k, x.cols);
     Matrix out(x.rows, x.cols, /*pad=*/3);
     for (int64_t t = 0; t < x.rows; ++t) {
@@ -209,6 +210,7 @@ struct Experts {
                                  .experts = routed.experts.data(),
                                  .weights = routed.weights.data(),
                                  .top_k = top_k,
+                                 .first_expert = first_expert,
                                  .up = up.get(),
                                  .down = down.get(),
                                  .up_bias = up_bias.data(),
@@ -275,6 +277,27 @@ TEST_CASE("A mixture of experts is that of the reference in every format", "[ker
           CHECK(error < 8 * each * std::sqrt(3.0) + 1e-5);
         }
       }
+    }
+  }
+}
+
+TEST_CASE("Experts that are elsewhere add nothing", "[kernels][kernel]") {
+  std::vector<NamedDevice> devices = CpuDevices(2);
+  devices.push_back({"reference", CreateReferenceDevice()});
+  for (auto& [name, device] : devices) {
+    INFO(name);
+    Random random(17);
+    const Experts here(*device, random, DType::kF32, 2, 96, 64, /*is_gated=*/true);
+    Matrix x = Matrix::RandomOf(random, 3, 96);
+    // Experts 3 and 4 are here: row 0 chose none of them, row 1 one, and row 2 both.
+    const Routed routed{.experts = {0, 2, 1, 4, 3, 4}, .weights = {1, 1, 1, 2, 3, 4}};
+    Matrix part = here.Mix(*device, x.tensor(), routed, 2, /*first_expert=*/3);
+    const Routed local{.experts = {0, 0, 0, 1, 0, 1}, .weights = {0, 0, 0, 2, 3, 4}};
+    Matrix all = here.Mix(*device, x.tensor(), local, 2);
+    for (int64_t c = 0; c < 96; ++c) {
+      CHECK(part(0, c) == static_cast<float>(c % 3));
+      CHECK(part(1, c) == Approx(all(1, c)).margin(1e-5));
+      CHECK(part(2, c) == all(2, c));
     }
   }
 }

@@ -154,6 +154,25 @@ TEST_CASE("Parts are added as a tree over the ranks", "[kernel]") {
   }
 }
 
+TEST_CASE("Ranks without a part keep their places in the tree", "[kernel]") {
+  // 2^24 + 1 is 2^24 in F32, and 2^24 + 2 is not: without its place, rank 3 would meet rank 2
+  // first.
+  const float values[] = {0x1p24f, 0.0f, 1.0f, 1.0f};
+  for (const auto& [name, make] : Makers()) {
+    INFO(name);
+    std::vector<Matrix> outs;
+    for (int r = 0; r < 4; ++r) outs.emplace_back(1, 16);
+    OnRanks(4, make, [&](int32_t r, Ops& ops) {
+      std::vector<float> part(16, values[r]);
+      AllReduceArgs args{.out = outs[static_cast<size_t>(r)].tensor()};
+      if (r != 1) args.partial = {part.data(), 1, 16, 16};
+      ops.AllReduce(args);
+      ops.GatherColumns({.part = {}, .borders = std::vector<int32_t>(5, 0), .whole = {}});
+    });
+    for (const Matrix& out : outs) CHECK(out(0, 0) == 0x1p24f + 2.0f);
+  }
+}
+
 TEST_CASE("A norm behind the sum gives what Norm gives", "[kernel]") {
   Random random(5);
   for (const auto& [name, make] : Makers()) {

@@ -26,9 +26,10 @@ std::filesystem::path WriteModel(const Golden& golden, const std::filesystem::pa
 
 std::unique_ptr<engine::LocalExecutor> Load(const std::filesystem::path& path,
                                             const std::string& ops, int32_t tp = 1, int32_t pp = 1,
-                                            int32_t max_context = 0) {
+                                            int32_t max_context = 0, bool expert_parallel = false) {
   engine::LoadOptions options;
   options.capacity.max_context = max_context;
+  options.layout.expert_parallel = expert_parallel;
   options.layout.tp = tp;
   options.layout.pp = pp;
   options.reference_ops = ops == "reference";
@@ -41,6 +42,15 @@ std::unique_ptr<engine::LocalExecutor> Load(const std::filesystem::path& path,
   INFO(model.status().ToString());
   REQUIRE(model.ok());
   return std::move(model->executor);
+}
+
+bool HasExperts(const nlohmann::json& config) {
+  for (const auto& [key, value] : config.items()) {
+    if (value.is_object() && HasExperts(value)) return true;
+    const bool counts = key.find("experts") != std::string::npos && value.is_number_integer();
+    if (counts && value.get<int64_t>() > 0) return true;
+  }
+  return false;
 }
 
 // Whether this machine has a level of kernels ("reference" and "auto" always work).
@@ -147,6 +157,29 @@ TEST_CASE("Any number of ranks gives every family's logits", "[golden]") {
       INFO(name << " on " << ops << ", " << tp << " ranks, in chunks of " << chunk);
       CHECK(MaxError(golden, test::AllLogits(*executor, golden.prompt, chunk)) <
             BoundOf(golden, ops));
+    }
+  }
+}
+
+TEST_CASE("Ranks that have whole experts give a mixture's logits", "[golden]") {
+  const std::string name = GENERATE(from_range(test::RankGoldenNames()));
+  const Golden golden = test::LoadGolden(name);
+  if (!HasExperts(*golden.config)) return;
+  test::TempDir dir;
+  const std::filesystem::path path = WriteModel(golden, dir.path());
+  struct Run {
+    const char* ops;
+    int32_t tp, pp;
+  };
+  // Of these models' four to sixteen experts, ranks have unequal numbers, or none.
+  for (const Run& run : {Run{"auto", 2, 1}, Run{"auto", 3, 1}, Run{"auto", 3, 2}, Run{"auto", 7, 1},
+                         Run{"reference", 3, 1}}) {
+    auto executor = Load(path, run.ops, run.tp, run.pp, /*max_context=*/0,
+                         /*expert_parallel=*/true);
+    for (int32_t chunk : {64, 5}) {
+      INFO(name << " on " << run.ops << ", " << run.tp << " ranks, in chunks of " << chunk);
+      CHECK(MaxError(golden, test::AllLogits(*executor, golden.prompt, chunk)) <
+            BoundOf(golden, run.ops));
     }
   }
 }

@@ -72,8 +72,13 @@ TEST_CASE("The bytes of a share are those that the loader takes for it", "[golde
     auto policy = ParseWeightPolicy(weights);
     REQUIRE(policy.ok());
     const CutBlocks blocks = CutBlocksOf(*checkpoint, *model, *policy);
-    const Layout layouts[] = {{.tp = 1}, {.tp = 2}, {.tp = 3},
-                              {.tp = 5}, {.pp = 3}, {.tp = 2, .pp = 2}};
+    const Layout layouts[] = {{.tp = 1},
+                              {.tp = 2},
+                              {.tp = 3},
+                              {.tp = 5},
+                              {.pp = 3},
+                              {.tp = 2, .pp = 2},
+                              {.tp = 3, .expert_parallel = true}};
     for (const Layout& layout : layouts) {
       for (const Share& share : DivideModel(model->spec, layout, blocks)) {
         INFO(name << " with " << weights << ", rank " << share.rank << " of " << layout.tp

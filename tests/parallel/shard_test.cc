@@ -122,6 +122,78 @@ TEST_CASE("KV heads are replicated only where there are more ranks than KV heads
   CHECK(kv_of(8) == std::vector<std::vector<int32_t>>{{0}, {0}, {1}, {1}, {2}, {2}, {3}, {3}});
 }
 
+// Borders of all ranks' ranges, counted from the first input of all.
+std::vector<int64_t> RangeBorders(const std::vector<Share>& shares, auto range_of,
+                                  auto borders_of) {
+  std::vector<int64_t> borders = {0};
+  for (const Share& share : shares) {
+    const std::vector<int64_t>& own = borders_of(share.layers[0]);
+    REQUIRE(!own.empty());
+    CHECK(own.back() == range_of(share.layers[0]).count);
+    for (size_t i = 1; i < own.size(); ++i) {
+      borders.push_back(range_of(share.layers[0]).first + own[i]);
+    }
+  }
+  return borders;
+}
+
+TEST_CASE("Groups of 1, 2, 4 and 8 ranks have parts of the same eight ranges", "[unit]") {
+  struct Sizes {
+    int32_t n_heads, n_kv_heads, inter;
+  };
+  const auto sizes = GENERATE(
+      values<Sizes>({{32, 4, 5632}, {32, 8, 14336}, {9, 3, 96}, {14, 2, 4864}, {2, 1, 32}}));
+  const int64_t block = GENERATE(int64_t{1}, int64_t{32}, int64_t{256});
+  if (sizes.inter % block != 0) return;
+  const LayerSpec layer = LayerOf(sizes.n_heads, sizes.n_kv_heads, 64, sizes.inter);
+  const auto heads = [&](int32_t tp) {
+    return RangeBorders(
+        DivideModel(SpecOf(layer), {.tp = tp, .invariant = true}, {block, block, block}),
+        [](const LayerShare& own) { return own.attention.heads; },
+        [](const LayerShare& own) { return own.attention.sum_borders; });
+  };
+  const auto inner = [&](int32_t tp) {
+    return RangeBorders(
+        DivideModel(SpecOf(layer), {.tp = tp, .invariant = true}, {block, block, block}),
+        [](const LayerShare& own) { return own.inner; },
+        [](const LayerShare& own) { return own.inner_sum_borders; });
+  };
+  REQUIRE(heads(1).size() == 9);
+  for (const int32_t tp : {2, 4, 8}) {
+    CHECK(heads(tp) == heads(1));
+    CHECK(inner(tp) == inner(1));
+  }
+  for (const int64_t border : inner(1)) CHECK((border % block == 0 || border == sizes.inter));
+}
+
+TEST_CASE("Ranges of sums leave the shares of ranks as even as units allow", "[unit]") {
+  // 22 superblocks.
+  const std::vector<Share> shares =
+      DivideModel(SpecOf(LayerOf(32, 4, 64, 5632)), {.tp = 2, .invariant = true}, {.down = 256});
+  CHECK(shares[0].layers[0].inner == Range{0, 2816});
+  CHECK(shares[0].layers[0].inner_sum_borders == std::vector<int64_t>{0, 768, 1536, 2304, 2816});
+  CHECK(shares[1].layers[0].inner == Range{2816, 2816});
+}
+
+TEST_CASE("Groups of other sizes, uneven ones and mixtures are summed in one range", "[unit]") {
+  const auto has_ranges = [](const LayerSpec& layer, Layout layout) {
+    CHECK(DivideModel(SpecOf(layer), layout, {}).front().layers[0].inner_sum_borders.empty());
+    layout.invariant = true;
+    const LayerShare own = DivideModel(SpecOf(layer), layout, {}).front().layers[0];
+    CHECK(own.attention.sum_borders.empty() == own.inner_sum_borders.empty());
+    return !own.inner_sum_borders.empty();
+  };
+  LayerSpec layer = LayerOf(32, 4, 64, 512);
+  CHECK(has_ranges(layer, {.tp = 4}));
+  CHECK(has_ranges(layer, {.tp = 2, .weights = {3, 3}}));
+  CHECK_FALSE(has_ranges(layer, {.tp = 3}));
+  CHECK_FALSE(has_ranges(layer, {.tp = 16}));
+  CHECK_FALSE(has_ranges(layer, {.tp = 2, .weights = {3, 1}}));
+  layer.moe.n_experts = 4;
+  layer.moe.inter = 64;
+  CHECK_FALSE(has_ranges(layer, {.tp = 2}));
+}
+
 TEST_CASE("A norm over all heads has each of them on one rank", "[unit]") {
   LayerSpec layer = LayerOf(8, 2, 16, 64);
   layer.attention.qk_norm = QkNorm::kFullWidth;
@@ -209,6 +281,33 @@ TEST_CASE("Each layer is in one stage, shared by that stage's ranks", "[unit]") 
       CHECK(layer.mlp_is_part == (stage == own.stage));
     }
   }
+}
+
+TEST_CASE("Experts are shared out whole where ranks are asked to have them so", "[unit]") {
+  LayerSpec layer = LayerOf(4, 4, 8, 64);
+  layer.moe.n_experts = 8;
+  layer.moe.inter = 96;
+  const ModelSpec spec = SpecOf(layer);
+  for (const int32_t tp : {1, 2, 3, 11}) {
+    INFO(tp << " ranks");
+    const std::vector<Share> shares = DivideModel(spec, {.tp = tp, .expert_parallel = true}, {});
+    int64_t next = 0;
+    for (int32_t r = 0; r < tp; ++r) {
+      const LayerShare& own = shares[static_cast<size_t>(r)].layers[0];
+      CHECK(own.experts.first == next);
+      CHECK(own.expert_inner == Range{0, 96});
+      CHECK(own.experts.count <= (8 + tp - 1) / tp);
+      next = own.experts.end();
+      const MoeSpec moe = SpecOfShare(spec, shares, r).layers[0].moe;
+      CHECK(moe.n_here() == own.experts.count);
+      CHECK(moe.n_experts == (own.experts.count > 0 ? 8 : 0));
+      CHECK((own.experts.count == 0 || moe.first_here == own.experts.first));
+    }
+    CHECK(next == 8);
+  }
+  const LayerShare cut = DivideModel(spec, {.tp = 2}, {}).front().layers[0];
+  CHECK(cut.experts == Range{0, 8});
+  CHECK(cut.expert_inner.count < 96);
 }
 
 TEST_CASE("Inner features and vocabulary are shared out completely", "[unit]") {

@@ -1,6 +1,8 @@
 #include "kernels/cpu/linear/cpu_weight.h"
 
 #include <algorithm>
+#include <cstring>
+#include <utility>
 
 #include "base/check.h"
 #include "base/status.h"
@@ -35,16 +37,34 @@ std::shared_ptr<const std::vector<int32_t>> OrderOf(const WeightSource& source,
                                                       source.column_order.end());
 }
 
+// Rows [rows, range.cols] of one range, for `pack`, out of whole rows.
+const uint8_t* RowsOfRange(const WeightSource& source, const uint8_t* whole, int32_t rows,
+                           const ColumnRange& range, std::vector<uint8_t>* buffer) {
+  if (range.cols == source.cols) return whole;
+  const int64_t row_bytes = RowBytes(source.dtype, range.cols);
+  buffer->resize(static_cast<size_t>(rows * row_bytes));
+  const uint8_t* from = whole + RowBytes(source.dtype, range.begin);
+  for (int32_t r = 0; r < rows; ++r, from += RowBytes(source.dtype, source.cols)) {
+    std::memcpy(buffer->data() + r * row_bytes, from, static_cast<size_t>(row_bytes));
+  }
+  return buffer->data();
+}
+
 // Packs panels [begin, end) of one source.
-void PackPanels(const WeightSource& source, const CpuWeight::Segment& segment, int32_t panel_rows,
-                int64_t begin, int64_t end) {
-  int64_t row_bytes = RowBytes(source.dtype, source.cols);
+void PackPanels(const WeightSource& source, const CpuWeight::Segment& segment,
+                std::span<const ColumnRange> ranges, int32_t panel_rows, int64_t begin,
+                int64_t end) {
   std::vector<uint8_t> buffer;
+  std::vector<uint8_t> part;
   for (int64_t p = begin; p < end; ++p) {
-    int64_t row = p * panel_rows;
-    auto rows = static_cast<int32_t>(std::min<int64_t>(panel_rows, source.rows - row));
-    segment.format->pack(SourceRows(source, row, rows, &buffer), row_bytes, rows, source.cols,
-                         segment.data + p * segment.panel_bytes);
+    const int64_t row = p * panel_rows;
+    const auto rows = static_cast<int32_t>(std::min<int64_t>(panel_rows, source.rows - row));
+    const uint8_t* whole = SourceRows(source, row, rows, &buffer);
+    for (size_t i = 0; i < ranges.size(); ++i) {
+      segment.format->pack(RowsOfRange(source, whole, rows, ranges[i], &part),
+                           RowBytes(source.dtype, ranges[i].cols), rows, ranges[i].cols,
+                           segment.data + p * segment.panel_bytes + segment.range_bytes[i]);
+    }
   }
 }
 
@@ -58,14 +78,20 @@ absl::StatusOr<std::unique_ptr<CpuWeight>> CpuWeight::Pack(std::span<const Weigh
   weight->rows = shape.rows;
   weight->cols = shape.cols;
   weight->panel_rows_ = kernels.panel_rows;
+  weight->ranges_ = ColumnRangesOf(sources[0].sum_borders, shape.cols);
   int64_t row = 0;
   int64_t panel = 0;
   for (const WeightSource& source : sources) {
     const FormatKernels& format = FormatOf(source.dtype, kernels);
     int64_t num_panels = (source.rows + kernels.panel_rows - 1) / kernels.panel_rows;
-    int64_t panel_bytes = format.panel_bytes(source.cols);
+    std::vector<int64_t> range_bytes;
+    int64_t panel_bytes = 0;
+    for (const ColumnRange& range : weight->ranges_) {
+      range_bytes.push_back(panel_bytes);
+      panel_bytes += format.panel_bytes(range.cols);
+    }
     weight->segments_.push_back({&format, row, source.rows, panel, num_panels, panel_bytes, nullptr,
-                                 OrderOf(source, weight->segments_)});
+                                 std::move(range_bytes), OrderOf(source, weight->segments_)});
     row += source.rows;
     panel += num_panels;
     weight->bytes += num_panels * panel_bytes;
@@ -79,7 +105,8 @@ absl::StatusOr<std::unique_ptr<CpuWeight>> CpuWeight::Pack(std::span<const Weigh
     // Copying a panel runs at about a byte per nanosecond and thread.
     pool.ForRange(segment.num_panels, static_cast<double>(segment.panel_bytes),
                   [&](int64_t begin, int64_t end, int32_t) {
-                    PackPanels(sources[i], segment, kernels.panel_rows, begin, end);
+                    PackPanels(sources[i], segment, weight->ranges_, kernels.panel_rows, begin,
+                               end);
                   });
   }
   return weight;
@@ -89,6 +116,7 @@ CpuWeight CpuWeight::View(size_t first, size_t count) const {
   CpuWeight view;
   view.cols = cols;
   view.panel_rows_ = panel_rows_;
+  view.ranges_ = ranges_;
   int64_t panel = 0;
   for (size_t i = first; i < first + count; ++i) {
     Segment segment = segments_[i];
@@ -117,9 +145,15 @@ void CpuWeight::UnpackRow(int64_t row, float* out) const {
   while (row >= segments_[i].row_begin + segments_[i].rows) ++i;
   const Segment& segment = segments_[i];
   int64_t local = row - segment.row_begin;
-  const void* panel = segment.data + local / panel_rows_ * segment.panel_bytes;
+  const uint8_t* panel = segment.data + local / panel_rows_ * segment.panel_bytes;
   auto panel_row = static_cast<int32_t>(local % panel_rows_);
-  if (segment.column_order == nullptr) return segment.format->unpack(panel, panel_row, cols, out);
+  if (segment.column_order == nullptr) {
+    for (size_t r = 0; r < ranges_.size(); ++r) {
+      segment.format->unpack(panel + segment.range_bytes[r], panel_row, ranges_[r].cols,
+                             out + ranges_[r].begin);
+    }
+    return;
+  }
   std::vector<float> stored(static_cast<size_t>(cols));
   segment.format->unpack(panel, panel_row, cols, stored.data());
   for (size_t c = 0; c < stored.size(); ++c) out[(*segment.column_order)[c]] = stored[c];

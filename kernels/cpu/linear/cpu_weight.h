@@ -8,6 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "kernels/cpu/kernel_table.h"
+#include "kernels/cpu/linear/column_ranges.h"
 #include "kernels/cpu/thread_pool.h"
 #include "kernels/device.h"
 
@@ -24,6 +25,7 @@ class CpuWeight final : public PackedWeight {
     int64_t num_panels;
     int64_t panel_bytes;
     uint8_t* data;
+    std::vector<int64_t> range_bytes;  // [ranges()] where each begins in a panel
     // The input features in the order of the stored columns, by which Linear gathers x. nullptr:
     // the natural order. Segments with the same order share it.
     std::shared_ptr<const std::vector<int32_t>> column_order;
@@ -38,6 +40,8 @@ class CpuWeight final : public PackedWeight {
 
   int64_t num_panels() const;
   const std::vector<Segment>& segments() const { return segments_; }
+  // At least one; a panel holds them one behind the other.
+  std::span<const ColumnRange> ranges() const { return ranges_; }
   // The segment that panel `panel` of the whole matrix belongs to.
   const Segment& SegmentOfPanel(int64_t panel) const;
   // Decodes row `row` to out [cols], in the order of input features.
@@ -45,6 +49,7 @@ class CpuWeight final : public PackedWeight {
 
  private:
   std::vector<Segment> segments_;
+  std::vector<ColumnRange> ranges_;
   std::unique_ptr<Buffer> storage_;
   int32_t panel_rows_ = 0;
 };

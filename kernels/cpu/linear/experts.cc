@@ -82,19 +82,30 @@ void RouteRow(const RouteArgs& args, int64_t t) {
   }
 }
 
+// The place of a pair whose expert another rank has.
+constexpr int32_t kElsewhere = -1;
+
+bool IsHere(const ExpertMixArgs& args, int32_t expert) {
+  return expert >= 0 && expert < args.up->count;
+}
+
 // Counting sort of the pairs by expert; pairs of one expert stay in row order.
 void SortByExpert(const ExpertMixArgs& args, ExpertScratch& scratch) {
   const int64_t pairs = args.x.rows * args.top_k;
   const auto count = static_cast<size_t>(args.up->count);
   scratch.begin.assign(count + 1, 0);
   for (int64_t i = 0; i < pairs; ++i) {
-    HEDDLE_CHECK(args.experts[i] >= 0 && args.experts[i] < args.up->count, "no such expert");
-    ++scratch.begin[static_cast<size_t>(args.experts[i]) + 1];
+    const int32_t expert = args.experts[i] - args.first_expert;
+    HEDDLE_CHECK(args.experts[i] >= 0, "no such expert");
+    if (IsHere(args, expert)) ++scratch.begin[static_cast<size_t>(expert) + 1];
   }
   std::partial_sum(scratch.begin.begin(), scratch.begin.end(), scratch.begin.begin());
   scratch.next.assign(scratch.begin.begin(), scratch.begin.end() - 1);
   scratch.place.resize(static_cast<size_t>(pairs));
-  for (int64_t i = 0; i < pairs; ++i) scratch.place[i] = scratch.next[args.experts[i]]++;
+  for (int64_t i = 0; i < pairs; ++i) {
+    const int32_t expert = args.experts[i] - args.first_expert;
+    scratch.place[i] = IsHere(args, expert) ? scratch.next[expert]++ : kElsewhere;
+  }
 }
 
 Tensor Rows(Tensor tensor, int64_t begin, int64_t end) {
@@ -211,12 +222,14 @@ void ExpertMix(const ExpertMixArgs& args, std::span<const int32_t> slots, const 
   if (!slots.empty() && (args.up_adapters != nullptr || args.down_adapters != nullptr)) {
     scratch.slots.resize(scratch.place.size());
     for (size_t i = 0; i < scratch.place.size(); ++i) {
+      if (scratch.place[i] == kElsewhere) continue;
       scratch.slots[static_cast<size_t>(scratch.place[i])] =
           slots[i / static_cast<size_t>(args.top_k)];
     }
   }
   EachRow(args, pool, [&](int64_t t) {
     for (int64_t i = t * args.top_k; i < (t + 1) * args.top_k; ++i) {
+      if (scratch.place[i] == kElsewhere) continue;
       const float* const from = args.x.row<float>(t);
       float* const row = args.rows.row<float>(scratch.place[i]);
       const float weight = args.weighs_inputs ? args.weights[i] : 1.0f;
@@ -232,6 +245,7 @@ void ExpertMix(const ExpertMixArgs& args, std::span<const int32_t> slots, const 
     float* out = args.out.row<float>(t);
     if (!args.adds) std::fill_n(out, args.out.cols, 0.0f);
     for (int64_t i = t * args.top_k; i < (t + 1) * args.top_k; ++i) {
+      if (scratch.place[i] == kElsewhere) continue;
       const float* row = args.rows.row<float>(scratch.place[i]);
       const float weight = args.weighs_inputs ? 1.0f : args.weights[i];
       for (int64_t c = 0; c < args.out.cols; ++c) out[c] += weight * row[c];

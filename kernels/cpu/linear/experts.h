@@ -31,7 +31,8 @@ class CpuStack final : public PackedStack {
 struct ExpertScratch {
   std::vector<int32_t> begin;  // [count + 1] where each expert's pairs begin among the sorted ones
   std::vector<int32_t> next;   // [count]
-  std::vector<int32_t> place;  // [n * top_k] sorted position of a (row, choice) pair
+  std::vector<int32_t> place;  // [n * top_k] sorted position of a (row, choice) pair; -1: its
+                               // expert is not here
   std::vector<int32_t> slots;  // [n * top_k] of the sorted pairs; empty: no row has an adapter
 };
 

@@ -2,13 +2,15 @@
 
 #include <algorithm>
 #include <cstring>
-#include <limits>
 #include <numeric>
 #include <optional>
+#include <span>
 
 #include "absl/container/inlined_vector.h"
 #include "base/check.h"
 #include "kernels/cpu/linear/cpu_weight.h"
+#include "kernels/cpu/linear/row_tiles.h"
+#include "kernels/cpu/op_costs.h"
 #include "kernels/cpu/registers_in_use.h"
 
 namespace heddle::kernels::cpu {
@@ -28,10 +30,6 @@ constexpr int64_t kStretchColumns = 256;
 // The same if a range is expanded first: its codes are bytes then, and its tiles small.
 constexpr int64_t kExpandedStretchBytes = 20 * 1024;
 
-// From here on a prompt is assumed, where the arithmetic of a tile decides. With fewer rows, fewer
-// and larger tiles are faster: each of them waits for the weights to come from memory.
-constexpr int64_t kManyRows = 64;
-
 // Formats with multiply_panels: if a group of rows is larger than kNearRowsBytes, of an L2 of 2 MB
 // beside sums and weights, it comes from L3 once per panel; then up to kPanelsAtOnce go through it
 // together, whose sums are 64 KB each.
@@ -40,102 +38,6 @@ constexpr int64_t kPanelsAtOnce = 8;
 
 // Decides how many threads to wake: weight bytes per nanosecond, approximately.
 constexpr double kBytesPerNs = 20;
-constexpr double kNsPerGatheredElement = 2;  // one cache line each
-
-// The smallest size that holds `rows`, which are no more than the largest holds.
-int32_t SizeIndex(const TileKernels& kernels, int64_t rows) {
-  int32_t index = 0;
-  while (kernels.sizes[index] < rows) ++index;
-  return index;
-}
-
-// The rows of x as tiles of one kind: all of the same size except the last, which takes the
-// smallest size that holds the rest.
-struct Tiles {
-  const TileKernels* kernels;
-  TileKind kind;
-  int64_t rows;
-  int64_t cols;
-  int32_t tile_rows;   // except in the last tile
-  int64_t tile_bytes;  // of such a tile
-  const char* data;
-
-  int64_t count() const { return (rows + tile_rows - 1) / tile_rows; }
-  int32_t RowsOf(int64_t tile) const {
-    return static_cast<int32_t>(std::min<int64_t>(tile_rows, rows - tile * tile_rows));
-  }
-  int32_t SizeIndexOf(int64_t tile) const {
-    const int32_t least = count() > 1 ? kernels->least_of_several : 1;
-    return SizeIndex(*kernels, std::max(RowsOf(tile), least));
-  }
-  const char* DataOf(int64_t tile) const { return data + tile * tile_bytes; }
-};
-
-int64_t TileBytes(TileKind kind, int64_t tile_rows, int64_t cols) {
-  switch (kind) {  // the layouts are at TileKind
-    case TileKind::kFloat:
-      return tile_rows * cols * 4;
-    case TileKind::kInt8:
-      return tile_rows * (cols / 32) * 40;
-    case TileKind::kBf16:
-      return tile_rows * ((cols + 1) / 2) * 4;
-    case TileKind::kBf16Rows:
-      return tile_rows * ((cols + 31) / 32) * 64;
-    case TileKind::kInt8Shared:
-      return tile_rows * ((cols / 32) * 48 + (cols + 255) / 256 * 52);
-    case TileKind::kInt8Sums16:
-      return tile_rows * ((cols / 32) * 56 + (cols + 255) / 256 * 52);
-    case TileKind::kInt8Pairs:
-      return tile_rows * (cols / 32) * 56;
-  }
-  return 0;
-}
-
-// The size of tiles that takes the least time if a tile's time is that of the rows of its size. A
-// small one takes half as long as the largest: it has too few sums to hide their latencies, and
-// decodes weights for few rows.
-int32_t TileRows(const TileKernels& kernels, int64_t rows) {
-  if (rows >= kManyRows && kernels.size_of_many > 0) return kernels.size_of_many;
-  const int32_t largest = kernels.sizes[kernels.num_sizes - 1];
-  if (rows <= largest) return kernels.sizes[SizeIndex(kernels, rows)];
-  int32_t best = largest;
-  int64_t least = std::numeric_limits<int64_t>::max();
-  for (int32_t i = kernels.num_sizes - 1; i >= 0 && 2 * kernels.sizes[i] >= largest; --i) {
-    const int32_t size = kernels.sizes[i];
-    const int64_t rest = rows % size;
-    int64_t time = rows - rest;
-    if (rest > 0) time += std::max(kernels.sizes[SizeIndex(kernels, rest)], largest / 2);
-    if (time < least) best = size;
-    least = std::min(least, time);
-  }
-  return best;
-}
-
-Tiles TilesFor(TileKind kind, int64_t rows, int64_t cols, const TileKernels& kernels) {
-  Tiles tiles{&kernels, kind, rows, cols, TileRows(kernels, rows), 0, nullptr};
-  tiles.tile_bytes = TileBytes(kind, tiles.tile_rows, cols);
-  return tiles;
-}
-
-Tiles PrepareTiles(TileKind kind, const Tensor& x, const TileKernels& kernels, ThreadPool& pool,
-                   Scratch& scratch) {
-  Tiles tiles = TilesFor(kind, x.rows, x.cols, kernels);
-  if (kind == TileKind::kFloat && x.rows == 1) {  // a tile of one row is the row
-    tiles.data = reinterpret_cast<const char*>(x.row<float>(0));
-    return tiles;
-  }
-  auto* data = static_cast<char*>(scratch.Get(tiles.tile_bytes * tiles.count()));
-  tiles.data = data;
-  pool.ForRange(tiles.count(), static_cast<double>(tiles.tile_bytes) / 4,
-                [&](int64_t begin, int64_t end, int32_t) {
-                  for (int64_t i = begin; i < end; ++i) {
-                    kernels.prepare(x.row<float>(i * tiles.tile_rows), x.stride, tiles.RowsOf(i),
-                                    kernels.sizes[tiles.SizeIndexOf(i)], x.cols,
-                                    data + i * tiles.tile_bytes);
-                  }
-                });
-  return tiles;
-}
 
 // Gathers the columns of x in another order.
 Tensor Gather(const Tensor& x, const std::vector<int32_t>& order, ThreadPool& pool,
@@ -184,7 +86,7 @@ class LinearCall {
     group_rows_ = (group_rows_ + step - 1) / step * step;
     bundle_ = PanelsOfItem(pool.num_threads());
     const int64_t num_bundles = (num_panels_ + bundle_ - 1) / bundle_;
-    sums_each_ = group_rows_ * kernels_.panel_rows;
+    sums_each_ = MostSums(weight_.ranges()) * SumsOfRange();
     const int64_t sums_of_thread = (gated_ ? 2 : 1) * bundle_ * sums_each_;
     auto* sums = static_cast<float*>(scratch.sums.Get(pool.num_threads() * sums_of_thread * 4));
     const int64_t expanded_bytes = ExpandedBytes();
@@ -205,7 +107,7 @@ class LinearCall {
 
  private:
   struct ThreadMemory {
-    float* sums;     // [bundle][group rows][panel rows]
+    float* sums;     // [bundle][most sums of ranges][group rows][panel rows]
     float* sums_up;  // for the second factor of a gated product
     char* expanded;
     TileRegisters* registers;
@@ -218,8 +120,8 @@ class LinearCall {
     return true;
   }
   Tiles HandedTiles(LinearScratch::Handed& handed) const {
-    Tiles tiles =
-        TilesFor(TileKind::kBf16Rows, args_.x.rows, args_.x.cols, KernelsOf(TileKind::kBf16Rows));
+    Tiles tiles = TilesFor(TileKind::kBf16Rows, args_.x.rows, weight_.ranges(),
+                           KernelsOf(TileKind::kBf16Rows));
     tiles.data = static_cast<const char*>(handed.tiles.Get(0));
     return tiles;
   }
@@ -231,14 +133,18 @@ class LinearCall {
         (!gated_ && weight_.segments().size() > 1)) {
       return false;
     }
-    const auto& readers = static_cast<const CpuWeight&>(*args_.reader).segments();
+    const auto& reader = static_cast<const CpuWeight&>(*args_.reader);
+    if (reader.ranges().size() > 1) return false;  // whose tiles hold ranges apart
+    const auto& readers = reader.segments();
     return std::all_of(readers.begin(), readers.end(), [](const CpuWeight::Segment& segment) {
       return segment.format->multiply_panels != nullptr && segment.column_order == nullptr;
     });
   }
   void LeaveTiles(LinearScratch::Handed& handed) {
-    const Tiles tiles = TilesFor(TileKind::kBf16Rows, args_.out.rows, args_.out.cols,
-                                 KernelsOf(TileKind::kBf16Rows));
+    const std::span<const ColumnRange> ranges =
+        static_cast<const CpuWeight&>(*args_.reader).ranges();
+    const Tiles tiles =
+        TilesFor(TileKind::kBf16Rows, args_.out.rows, ranges, KernelsOf(TileKind::kBf16Rows));
     auto* data = static_cast<char*>(handed.tiles.Get(tiles.count() * tiles.tile_bytes));
     const int64_t last = tiles.count() - 1;
     output_ = {data, tiles.tile_bytes, tiles.count(), tiles.tile_rows,
@@ -265,7 +171,7 @@ class LinearCall {
     Tensor x = args_.x;
     if (segment.column_order != nullptr) x = Gather(x, *segment.column_order, pool, input.ordered);
     const TileKind kind = segment.format->tile;
-    return PrepareTiles(kind, x, KernelsOf(kind), pool, input.tiles);
+    return PrepareTiles(kind, x, weight_.ranges(), KernelsOf(kind), pool, input.tiles);
   }
 
   const TileKernels& KernelsOf(TileKind kind) const {
@@ -294,7 +200,8 @@ class LinearCall {
       return segment.format->multiply_panels != nullptr;
     });
     if (!many || group_rows_ * weight_.cols * 2 <= kNearRowsBytes) return 1;
-    const int64_t most = (gated_ ? kPanelsAtOnce / 2 : kPanelsAtOnce) * num_threads;
+    const int64_t sums = (gated_ ? 2 : 1) * MostSums(weight_.ranges());  // of a panel
+    const int64_t most = std::max<int64_t>(1, kPanelsAtOnce / sums) * num_threads;
     const int64_t rounds = (num_panels_ + most - 1) / most;
     return (num_panels_ + rounds * num_threads - 1) / (rounds * num_threads);
   }
@@ -364,18 +271,26 @@ class LinearCall {
     const int64_t first = part.row / tiles.tile_rows;
     const int64_t num_tiles = (part.rows + tiles.tile_rows - 1) / tiles.tile_rows;
     PanelProductArgs product{};
-    product.panels = segment.data + part.panel * segment.panel_bytes;
     product.panel_bytes = segment.panel_bytes;
     product.num_panels = static_cast<int32_t>(part.num_panels);
-    product.tiles = tiles.DataOf(first);
     product.tile_bytes = tiles.tile_bytes;
     product.num_tiles = static_cast<int32_t>(num_tiles);
     product.tile_rows = tiles.tile_rows;
     product.last_rows = tiles.kernels->sizes[tiles.SizeIndexOf(first + num_tiles - 1)];
-    product.cols = weight_.cols;
-    product.sums = sums;
     product.sums_stride = sums_each_;
-    segment.format->multiply_panels(product, registers);
+    const std::span<const ColumnRange> ranges = weight_.ranges();
+    for (size_t r = 0; r < ranges.size(); ++r) {
+      product.panels = segment.data + part.panel * segment.panel_bytes + segment.range_bytes[r];
+      product.tiles = tiles.DataOf(first, r);
+      product.cols = ranges[r].cols;
+      product.sums = sums;
+      segment.format->multiply_panels(product, registers);
+      for (int64_t i = 0; i < part.num_panels && ranges[r].joins > 0; ++i) {
+        Join(ranges[r].joins, (num_tiles - 1) * tiles.tile_rows + product.last_rows,
+             sums + i * sums_each_);
+      }
+      sums += (1 - ranges[r].joins) * SumsOfRange();
+    }
   }
 
   static bool Expands(const FormatKernels& format, int64_t num_tiles) {
@@ -405,32 +320,70 @@ class LinearCall {
     return kStretchColumns * std::max<int64_t>(1, limit / unit_bytes);
   }
 
+  // The sums of one range of columns: [group_rows_, panel_rows].
+  int64_t SumsOfRange() const { return group_rows_ * kernels_.panel_rows; }
+
+  // Adds the newest of the sums that wait to the one before it, `joins` times, and leaves zeros.
+  void Join(int32_t joins, int64_t rows, float* newest) const {
+    for (; joins > 0; --joins, newest -= SumsOfRange()) {
+      kernels_.join(rows * kernels_.panel_rows, newest, newest - SumsOfRange());
+    }
+  }
+
+  // Some rows of a panel that are computed together.
+  struct PanelRows {
+    const FormatKernels& format;
+    const Tiles& tiles;
+    int64_t first_tile;
+    int64_t num_tiles;
+    char* expanded;  // nullptr: ranges are not expanded
+  };
+
   // Computes sums [rows, panel_rows] of the tiles of segment `index` that hold rows [row, row +
-  // rows).
+  // rows). Each range of columns has sums of its own, which wait in a stack for those that they are
+  // joined with.
   void MultiplyPanel(size_t index, int64_t local, int64_t row, int64_t rows, char* expanded,
                      float* sums) const {
     const CpuWeight::Segment& segment = weight_.segments()[index];
-    const FormatKernels& format = *segment.format;
     const Tiles& tiles = tiles_[index];
-    const int64_t first = row / tiles.tile_rows;
     const int64_t num_tiles = (rows + tiles.tile_rows - 1) / tiles.tile_rows;
+    const PanelRows task = {*segment.format, tiles, row / tiles.tile_rows, num_tiles,
+                            Expands(*segment.format, num_tiles) ? expanded : nullptr};
     const uint8_t* panel = segment.data + local * segment.panel_bytes;
-    const bool expands = Expands(format, num_tiles);
-    const int64_t stretch = num_tiles == 1 ? weight_.cols : StretchOf(format, expands);
+    const std::span<const ColumnRange> ranges = weight_.ranges();
+    const float* used = sums;  // what is free before it has zeros
+    for (size_t r = 0; r < ranges.size(); ++r) {
+      if (sums == used) {
+        std::fill_n(sums, num_tiles * tiles.tile_rows * kernels_.panel_rows, 0.0f);
+        used += SumsOfRange();
+      }
+      MultiplyRange(task, r, panel + segment.range_bytes[r], sums);
+      sums += (1 - ranges[r].joins) * SumsOfRange();
+    }
+  }
+
+  // `panel`: where the range begins in it.
+  void MultiplyRange(const PanelRows& task, size_t range, const uint8_t* panel, float* sums) const {
+    const FormatKernels& format = task.format;
+    const Tiles& tiles = task.tiles;
+    const ColumnRange& columns = weight_.ranges()[range];
+    const bool expands = task.expanded != nullptr;
+    const int64_t stretch = task.num_tiles == 1 ? columns.cols : StretchOf(format, expands);
     const int64_t unit_bytes = UnitBytes(format);
-    std::memset(sums, 0, static_cast<size_t>(group_rows_ * kernels_.panel_rows) * sizeof(float));
-    for (int64_t begin = 0; begin < weight_.cols; begin += stretch) {
-      const int64_t cols = std::min(stretch, weight_.cols - begin);
+    for (int64_t begin = 0; begin < columns.cols; begin += stretch) {
+      const int64_t cols = std::min(stretch, columns.cols - begin);
       const uint8_t* part = panel + begin / kStretchColumns * unit_bytes;
-      if (expands) format.expand(part, cols, expanded);
-      for (int64_t i = 0; i < num_tiles; ++i) {
-        if (num_tiles > 1) PrefetchShare(part, format.panel_bytes(cols), i, num_tiles);
-        const int32_t size = tiles.SizeIndexOf(first + i);
+      if (expands) format.expand(part, cols, task.expanded);
+      for (int64_t i = 0; i < task.num_tiles; ++i) {
+        if (task.num_tiles > 1) PrefetchShare(part, format.panel_bytes(cols), i, task.num_tiles);
+        const int32_t size = tiles.SizeIndexOf(task.first_tile + i);
+        const int64_t tile_rows = tiles.kernels->sizes[size];
         const char* x =
-            tiles.DataOf(first + i) + TileBytes(tiles.kind, tiles.kernels->sizes[size], begin);
+            tiles.DataOf(task.first_tile + i, range) + TileBytes(tiles.kind, tile_rows, begin);
+        float* own = sums + i * tiles.tile_rows * kernels_.panel_rows;
         auto* multiply = expands ? format.multiply_expanded[size] : format.multiply[size];
-        multiply(expands ? static_cast<const void*>(expanded) : part, x, cols,
-                 sums + i * tiles.tile_rows * kernels_.panel_rows);
+        multiply(expands ? static_cast<const void*>(task.expanded) : part, x, cols, own);
+        if (begin + cols == columns.cols) Join(columns.joins, tile_rows, own);
       }
     }
   }

@@ -32,6 +32,7 @@ const LinearKernels kLinearAvx2 = {
      MakePairs<kQ80Traits, BlockPanel<Q80<0x80>>, Q80Codes>(TileSizes<1, 2, 3, 4, 6, 8>()),
      MakeSums16<kQ40Traits, BlockPanel<Q40>>(TileSizes<1, 2, 4, 8>())},
     FinishPanel,
+    JoinSums,
     &kBlocksAvx2,
     /*bf16_tile=*/{}};
 

@@ -41,6 +41,7 @@ const LinearKernels kLinearAvx512 = {
      MakeFormat<BF16Panel, 1, 2, 4, 8, 12>(TileKind::kFloat), MakeQ80<1, 2, 4, 8>(),
      MakeShared<kQ40Traits, BlockPanel<Q40>, 1, 2, 4, 6, 8>()},
     FinishPanel,
+    JoinSums,
     &kBlocksAvx512,
     /*bf16_tile=*/{}};
 

@@ -255,6 +255,13 @@ inline void FinishPanel(const EpilogueArgs& args) {
   }
 }
 
+inline void JoinSums(int64_t count, float* newest, float* before) {
+  for (int64_t i = 0; i < count; i += kLanes) {
+    Store(before + i, Load(before + i) + Load(newest + i));
+    Store(newest + i, Zero());
+  }
+}
+
 // A format whose panels can be expanded. Layout: Bytes, Pack and Unpack of panels; Panel: Multiply
 // with Packed or Expanded blocks, ExpandedBytes and Expand.
 template <typename Layout, typename Panel, typename Packed, typename Expanded, int... kSizes>

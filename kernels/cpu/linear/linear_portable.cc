@@ -72,6 +72,7 @@ const LinearKernels kLinearPortable = {
      MakeFormat<PortablePanel<Q80<0>>, 1, 2, 4>(TileKind::kInt8),
      MakeFormat<PortablePanel<Q40>, 1, 2, 4>(TileKind::kInt8)},
     FinishPanel,
+    JoinSums,
     &kBlocksPortable,
     /*bf16_tile=*/{}};
 
