@@ -1,6 +1,5 @@
 #include "kernels/cpu/linear/row_tiles.h"
-
-#include <limits>
+#include <algorithm>
 
 namespace heddle::kernels::cpu {
 namespace {
@@ -16,24 +15,12 @@ int32_t SizeIndex(const TileKernels& kernels, int64_t rows) {
   return index;
 }
 
-// The size of tiles that takes the least time if a tile's time is that of the rows of its size. A
-// small one takes half as long as the largest: it has too few sums to hide their latencies, and
-// decodes weights for few rows.
+// As few tiles as possible, of about equal sizes: a small one takes almost as long as a larger one.
 int32_t TileRows(const TileKernels& kernels, int64_t rows) {
   if (rows >= kManyRows && kernels.size_of_many > 0) return kernels.size_of_many;
-  const int32_t largest = kernels.sizes[kernels.num_sizes - 1];
-  if (rows <= largest) return kernels.sizes[SizeIndex(kernels, rows)];
-  int32_t best = largest;
-  int64_t least = std::numeric_limits<int64_t>::max();
-  for (int32_t i = kernels.num_sizes - 1; i >= 0 && 2 * kernels.sizes[i] >= largest; --i) {
-    const int32_t size = kernels.sizes[i];
-    const int64_t rest = rows % size;
-    int64_t time = rows - rest;
-    if (rest > 0) time += std::max(kernels.sizes[SizeIndex(kernels, rest)], largest / 2);
-    if (time < least) best = size;
-    least = std::min(least, time);
-  }
-  return best;
+  const int64_t largest = kernels.sizes[kernels.num_sizes - 1];
+  const int64_t num_tiles = (rows + largest - 1) / largest;
+  return kernels.sizes[SizeIndex(kernels, (rows + num_tiles - 1) / num_tiles)];
 }
 
 }  // namespace
