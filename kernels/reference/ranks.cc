@@ -32,10 +32,8 @@ void AllReduce(const HostBatch& batch, const AllReduceArgs& args, Communicator& 
   const void* all[kMaxRanks];
   const int64_t bytes = target.rows * target.cols * int64_t{sizeof(float)};
   if (!communicator.Exchange(args.partial.data, bytes, bytes, all)) return;
-  std::vector<const float*> parts;
-  for (int32_t r = 0; r < communicator.world(); ++r) {
-    parts.push_back(static_cast<const float*>(all[r]));
-  }
+  std::vector<const float*> parts(static_cast<size_t>(communicator.world()));
+  for (size_t r = 0; r < parts.size(); ++r) parts[r] = static_cast<const float*>(all[r]);
   for (int64_t t = 0; t < target.rows; ++t) {
     float* out = target.row<float>(t);
     for (int64_t i = 0; i < target.cols; ++i) {
