@@ -2,7 +2,7 @@
 #include <cstdint>
 
 #include "kernels/cpu/kernel_table.h"
-#include "kernels/cpu/linear/tiles_amx.h"
+#include "kernels/cpu/tiles_amx.h"
 
 namespace heddle::kernels::cpu {
 namespace {

@@ -33,8 +33,12 @@ const std::set<std::string> kStepHeaders = {"engine/ids.h",       "engine/kv_spa
 // files, by the beginnings of paths. Files of the folder itself may include all.
 const std::map<std::string, std::map<std::string, std::set<std::string>>> kRooms = {
     {"kernels/cpu/",
-     {{"attention/", {"vec/", "kernel_table.h", "scratch.h", "thread_pool.h"}},
-      {"linear/", {"vec/", "adapters.h", "kernel_table.h", "scratch.h", "thread_pool.h"}},
+     {{"attention/",
+       {"vec/", "kernel_table.h", "registers_in_use.h", "scratch.h", "thread_pool.h",
+        "tiles_amx.h"}},
+      {"linear/",
+       {"vec/", "adapters.h", "kernel_table.h", "linear_table.h", "op_costs.h",
+        "registers_in_use.h", "scratch.h", "thread_pool.h", "tiles_amx.h"}},
       {"vec/", {}}}},
     {"kernels/cuda/",
      {{"attention/", {"primitives/", "runtime/stream.h", "device_batch.h", "norm_adapters.h"}},

@@ -17,7 +17,7 @@
 #include "kernels/cpu/vec/vec_math.h"
 
 #include "kernels/cpu/attention/attention_blocks.h"
-#include "kernels/cpu/linear/tiles_amx.h"
+#include "kernels/cpu/tiles_amx.h"
 #include "kernels/cpu/vec/vec_kv_bf16.h"
 
 #include "kernels/cpu/attention/attention_bf16_parts.h"

@@ -6,7 +6,7 @@
 
 #include "kernels/cpu/linear/linear_float.h"
 
-#include "kernels/cpu/linear/tiles_amx.h"
+#include "kernels/cpu/tiles_amx.h"
 
 #include "kernels/cpu/linear/linear_tiles.h"
 
