@@ -26,7 +26,7 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 FOLDERS = ["base", "config", "kernels", "engine", "scheduler", "server"]
 LINES_AT_A_TIME = 5000
-# What a line at the margin defines or declares: a function, a type, a constant.
+# The name that a line at the margin defines or declares: a function, a type, a constant.
 DEFINED = re.compile(r"^[A-Za-z].*?\b([A-Za-z_]\w*) ?(?:[({=[;]|:[^:]|final )")
 
 

@@ -21,7 +21,7 @@ struct ExpertLayer {
   TensorLoader::Names bias_names;
 };
 
-// What a rank has of the experts.
+// A rank's part of the experts.
 struct ExpertShare {
   int32_t n_experts;  // of the model
   Range experts;

@@ -19,7 +19,7 @@ namespace heddle::engine {
 struct Cut {
   std::optional<std::vector<Range>> rows;  // of the stack, in the order in which they are kept
   std::optional<Range> columns;
-  // Of the kept columns, WeightSource::sum_borders; matrices in an order of their own columns have
+  // WeightSource::sum_borders of the kept columns; matrices in an order of their own columns have
   // none.
   std::vector<int64_t> sum_borders = {};
 };

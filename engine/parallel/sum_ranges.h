@@ -31,8 +31,8 @@ struct HeadUnits {
 // one. So a range has whole groups, or a part of one.
 std::vector<Range> SumRangesOfHeads(int64_t n_heads, const HeadUnits& units);
 
-// What ranks have: the inputs of each, and the borders of its own ranges, counted from its first
-// input; empty where it has no ranges.
+// The shares of ranks: the inputs of each, and the borders of its own ranges, counted from its
+// first input; empty where it has no ranges.
 struct Division {
   std::vector<Range> ranks;
   std::vector<std::vector<int64_t>> sum_borders;

@@ -1,4 +1,4 @@
-// What it costs to sum a product's columns in eight ranges (WeightSource::sum_borders): the layers
+// The cost of summing a product's columns in eight ranges (WeightSource::sum_borders): the layers
 // of TinyLlama whose inputs ranks divide, whole and in ranges by turns, so that other programs on
 // the machine disturb both alike. Prints medians, and the median of the ratios of neighbours.
 //

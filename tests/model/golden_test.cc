@@ -17,13 +17,6 @@ namespace {
 
 using test::Golden;
 
-std::filesystem::path WriteModel(const Golden& golden, const std::filesystem::path& folder) {
-  if (!golden.gguf) return test::WriteSyntheticModel(golden, folder / "model");
-  const kernels::DType dtype =
-      *golden.gguf == "Q8_0" ? kernels::DType::kQ8_0 : kernels::DType::kQ4_0;
-  return test::WriteSyntheticGguf(golden, dtype, folder / "model.gguf");
-}
-
 std::unique_ptr<engine::LocalExecutor> Load(const std::filesystem::path& path,
                                             const std::string& ops, int32_t tp = 1, int32_t pp = 1,
                                             int32_t max_context = 0, bool expert_parallel = false) {
@@ -120,7 +113,7 @@ TEST_CASE("Every family's logits equal transformers' within 1e-3", "[golden]") {
   if (!HasLevel(ops)) return;
   const Golden golden = test::LoadGolden(name);
   test::TempDir dir;
-  auto executor = Load(WriteModel(golden, dir.path()), ops);
+  auto executor = Load(test::WriteGoldenModel(golden, dir.path()), ops);
   for (int32_t chunk : {64, 7, 1}) {
     INFO(name << " on " << ops << " in chunks of " << chunk);
     CHECK(MaxError(golden, test::AllLogits(*executor, golden.prompt, chunk)) <
@@ -133,7 +126,7 @@ TEST_CASE("A text beyond LongRoPE's original context has transformers' logits", 
   const Golden golden = test::LoadGolden("phi3_longrope_long");
   REQUIRE(golden.prompt.size() > 64);
   test::TempDir dir;
-  const std::filesystem::path path = WriteModel(golden, dir.path());
+  const std::filesystem::path path = test::WriteGoldenModel(golden, dir.path());
   for (const int32_t tp : {1, 2}) {
     auto executor = Load(path, ops, tp, /*pp=*/1, /*max_context=*/128);
     for (int32_t chunk : {64, 7}) {
@@ -148,7 +141,7 @@ TEST_CASE("Any number of ranks gives every family's logits", "[golden]") {
   const std::string name = GENERATE(from_range(test::RankGoldenNames()));
   const Golden golden = test::LoadGolden(name);
   test::TempDir dir;
-  const std::filesystem::path path = WriteModel(golden, dir.path());
+  const std::filesystem::path path = test::WriteGoldenModel(golden, dir.path());
   const std::vector<std::pair<std::string, int32_t>> runs = {
       {"reference", 3}, {"auto", 2}, {"auto", 3}, {"auto", 5}, {"auto", 7}};
   for (const auto& [ops, tp] : runs) {
@@ -166,12 +159,12 @@ TEST_CASE("Ranks that have whole experts give a mixture's logits", "[golden]") {
   const Golden golden = test::LoadGolden(name);
   if (!HasExperts(*golden.config)) return;
   test::TempDir dir;
-  const std::filesystem::path path = WriteModel(golden, dir.path());
+  const std::filesystem::path path = test::WriteGoldenModel(golden, dir.path());
   struct Run {
     const char* ops;
     int32_t tp, pp;
   };
-  // Of these models' four to sixteen experts, ranks have unequal numbers, or none.
+  // Ranks have unequal numbers of these models' four to sixteen experts, or none.
   for (const Run& run : {Run{"auto", 2, 1}, Run{"auto", 3, 1}, Run{"auto", 3, 2}, Run{"auto", 7, 1},
                          Run{"reference", 3, 1}}) {
     auto executor = Load(path, run.ops, run.tp, run.pp, /*max_context=*/0,
@@ -189,7 +182,7 @@ TEST_CASE("A pipeline gives every family the very bits of one stage", "[golden]"
   const std::string name = GENERATE(from_range(test::RankGoldenNames()));
   const Golden golden = test::LoadGolden(name);
   test::TempDir dir;
-  const std::filesystem::path path = WriteModel(golden, dir.path());
+  const std::filesystem::path path = test::WriteGoldenModel(golden, dir.path());
   for (const int32_t tp : {1, 2}) {
     const std::vector<float> expected =
         test::AllLogits(*Load(path, "auto", tp), golden.prompt, /*chunk=*/5);
@@ -219,7 +212,7 @@ TEST_CASE("Models that ranks or stages cannot share are refused by name", "[gold
   for (const Refusal& refusal : refusals) {
     test::TempDir dir;
     const Golden golden = test::LoadGolden(refusal.golden);
-    const std::filesystem::path path = WriteModel(golden, dir.path());
+    const std::filesystem::path path = test::WriteGoldenModel(golden, dir.path());
     engine::LoadOptions options;
     options.layout.tp = refusal.tp;
     options.layout.pp = refusal.pp;
@@ -247,7 +240,7 @@ TEST_CASE("Layers in groups of their own windows give transformers' logits too",
   config["max_position_embeddings"] = 4096;  // windows of 8 pay
   golden.config = std::make_shared<const nlohmann::json>(std::move(config));
   test::TempDir dir;
-  auto executor = Load(WriteModel(golden, dir.path()), ops);
+  auto executor = Load(test::WriteGoldenModel(golden, dir.path()), ops);
   INFO(name);
   REQUIRE(executor->limits().windows.size() > 1);
   for (int32_t chunk : {64, 7, 1}) {

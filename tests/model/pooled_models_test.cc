@@ -156,37 +156,33 @@ TEST_CASE("Embeddings and scores equal transformers' within 2e-4", "[golden]") {
   }
 }
 
+// On the emulated device, in each of `chunks`, or in the one that suits the model.
+void CheckOnCuda(const std::string& name, std::vector<int32_t> chunks) {
+  const json entry = CaseOf(name);
+  test::TempDir dir;
+  engine::LoadOptions options = Options("auto");
+  options.make_device = [] {
+    return kernels::CreateCudaDevice(
+        {.activations = kernels::DType::kF32, .workspace_bytes = int64_t{4} << 20});
+  };
+  auto model = engine::LoadLocalModel(WriteFolder(entry, dir.path() / "model"), options);
+  INFO(name << ": " << model.status().ToString());
+  REQUIRE(model.ok());
+  if (chunks.empty()) chunks = {ChunkFor(*model)};
+  for (const int32_t chunk : chunks) CheckCase(entry, *model, chunk);
+}
+
 TEST_CASE("The emulated CUDA device gives the same embeddings and scores", "[golden][cuda]") {
   for (const std::string name :
        {"bert_mean", "xlm_roberta_reranker", "modernbert_first", "embedding_gemma"}) {
-    const json entry = CaseOf(name);
-    test::TempDir dir;
-    engine::LoadOptions options = Options("auto");
-    options.make_device = [] {
-      return kernels::CreateCudaDevice(
-          {.activations = kernels::DType::kF32, .workspace_bytes = int64_t{4} << 20});
-    };
-    auto model = engine::LoadLocalModel(WriteFolder(entry, dir.path() / "model"), options);
-    INFO(name << ": " << model.status().ToString());
-    REQUIRE(model.ok());
-    CheckCase(entry, *model, ChunkFor(*model));
+    CheckOnCuda(name, {});
   }
 }
 
 TEST_CASE("Decoders on the emulated CUDA device sum the rows of prompts in chunks",
           "[golden][cuda]") {
   for (const std::string name : {"llama_mean_dense", "qwen3_reranker"}) {
-    const json entry = CaseOf(name);
-    test::TempDir dir;
-    engine::LoadOptions options = Options("auto");
-    options.make_device = [] {
-      return kernels::CreateCudaDevice(
-          {.activations = kernels::DType::kF32, .workspace_bytes = int64_t{4} << 20});
-    };
-    auto model = engine::LoadLocalModel(WriteFolder(entry, dir.path() / "model"), options);
-    INFO(name << ": " << model.status().ToString());
-    REQUIRE(model.ok());
-    for (const int32_t chunk : {3, 64}) CheckCase(entry, *model, chunk);
+    CheckOnCuda(name, {3, 64});
   }
 }
 

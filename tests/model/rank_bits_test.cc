@@ -18,13 +18,6 @@ namespace {
 
 using test::Golden;
 
-std::filesystem::path WriteModel(const Golden& golden, const std::filesystem::path& folder) {
-  if (!golden.gguf) return test::WriteSyntheticModel(golden, folder / "model");
-  const kernels::DType dtype =
-      *golden.gguf == "Q8_0" ? kernels::DType::kQ8_0 : kernels::DType::kQ4_0;
-  return test::WriteSyntheticGguf(golden, dtype, folder / "model.gguf");
-}
-
 // Logits of the whole prompt, read in chunks.
 std::vector<float> Logits(const std::filesystem::path& path, const Golden& golden,
                           const std::string& isa, int32_t tp, int32_t pp = 1) {
@@ -57,7 +50,7 @@ TEST_CASE("Groups of 1, 2, 4 and 8 ranks give every dense family's very bits", "
   const Golden golden = test::LoadGolden(name);
   if (HasExperts(*golden.config)) return;
   test::TempDir dir;
-  const std::filesystem::path path = WriteModel(golden, dir.path());
+  const std::filesystem::path path = test::WriteGoldenModel(golden, dir.path());
   const std::vector<float> expected = Logits(path, golden, "auto", 1);
   for (const int32_t tp : {2, 4, 8}) {
     INFO(name << ", " << tp << " ranks");
@@ -111,7 +104,7 @@ TEST_CASE("In every kind of format a group of 1, 2, 4 or 8 ranks gives the same 
     golden.dtype = format;
   }
   test::TempDir dir;
-  const std::filesystem::path path = WriteModel(golden, dir.path());
+  const std::filesystem::path path = test::WriteGoldenModel(golden, dir.path());
   for (const std::string isa : {"auto", "portable", "avx2"}) {
     if (!kernels::CreateCpuDevice({.num_threads = 1, .isa = isa}).ok()) continue;
     INFO(format << " on " << isa << ", MLPs of " << widths.inter);

@@ -54,16 +54,10 @@ class CountingDevice final : public kernels::Device {
   int64_t bytes_ = 0;
 };
 
-std::filesystem::path WriteModel(const test::Golden& golden, const std::filesystem::path& folder) {
-  if (!golden.gguf) return test::WriteSyntheticModel(golden, folder / "model");
-  return test::WriteSyntheticGguf(golden, *golden.gguf == "Q8_0" ? DType::kQ8_0 : DType::kQ4_0,
-                                  folder / "model.gguf");
-}
-
 TEST_CASE("The bytes of a share are those that the loader takes for it", "[golden]") {
   const std::string name = GENERATE(from_range(test::GoldenNames()));
   test::TempDir dir;
-  const std::filesystem::path path = WriteModel(test::LoadGolden(name), dir.path());
+  const std::filesystem::path path = test::WriteGoldenModel(test::LoadGolden(name), dir.path());
   auto checkpoint = OpenCheckpoint(path);
   REQUIRE(checkpoint.ok());
   auto model = Describe(*checkpoint);
@@ -102,7 +96,7 @@ TEST_CASE("What ranks are said to take of the pool is what they take", "[golden]
   options.cpu.num_threads = 3;
   options.capacity.kv_bytes = 4 << 20;
   options.capacity.max_batch_tokens = 64;
-  auto model = LoadLocalModel(WriteModel(test::LoadGolden(name), dir.path()), options);
+  auto model = LoadLocalModel(test::WriteGoldenModel(test::LoadGolden(name), dir.path()), options);
   INFO(model.status().ToString());
   REQUIRE(model.ok());
   REQUIRE(model->ranks.size() == 3);

@@ -219,4 +219,11 @@ std::filesystem::path WriteSyntheticGguf(const Golden& golden, DType dtype,
   return path;
 }
 
+std::filesystem::path WriteGoldenModel(const Golden& golden, const std::filesystem::path& folder) {
+  if (!golden.gguf) return WriteSyntheticModel(golden, folder / "model");
+  const kernels::DType dtype =
+      *golden.gguf == "Q8_0" ? kernels::DType::kQ8_0 : kernels::DType::kQ4_0;
+  return WriteSyntheticGguf(golden, dtype, folder / "model.gguf");
+}
+
 }  // namespace heddle::test

@@ -23,4 +23,7 @@ std::filesystem::path WriteSyntheticModel(const Golden& golden,
 std::filesystem::path WriteSyntheticGguf(const Golden& golden, kernels::DType dtype,
                                          const std::filesystem::path& path);
 
+// Either of them, as the golden says, within `folder`. Returns the model's path.
+std::filesystem::path WriteGoldenModel(const Golden& golden, const std::filesystem::path& folder);
+
 }  // namespace heddle::test

@@ -153,17 +153,9 @@ inline void Score(AmxTiles& tiles, const TileScratch& s, const KeyTiles& keys, i
   tiles.Store<kC + 1>(s.scores + kTileFloats, 64);
 }
 
-// Whether the queries of a tile see all of the block from `begin` on; bounds rise with the query.
-inline bool SeesAll(const AttendArgs& args, int32_t tile, int32_t begin, int32_t count) {
+inline QueryRange QueriesOf(const AttendArgs& args, int32_t tile) {
   const int32_t first = tile * kTileQueries;
-  const int32_t last = first + RowsOfTile(args, tile) - 1;
-  return count == kBlockTokens && args.lower[last] <= begin &&
-         args.upper[first] >= begin + kBlockTokens;
-}
-inline bool SeesNothing(const AttendArgs& args, int32_t tile, int32_t begin) {
-  const int32_t first = tile * kTileQueries;
-  const int32_t last = first + RowsOfTile(args, tile) - 1;
-  return args.upper[last] <= begin || args.lower[first] >= begin + kBlockTokens;
+  return {first, first + RowsOfTile(args, tile) - 1};
 }
 
 // Sets the scores of keys that a query does not see to -infinity. Missing queries of a tile see
@@ -210,7 +202,8 @@ inline Vec FinishScores(const AttendArgs& args, const BlockRows& rows, int32_t b
       Store(scores + j * kLanes, score);
     }
   }
-  if (!SeesAll(args, tile, begin, rows.count)) HideKeys(args, tile, begin, rows.count, scores);
+  if (!SeesAll(args, QueriesOf(args, tile), begin, rows.count))
+    HideKeys(args, tile, begin, rows.count, scores);
   if (args.tree != nullptr) HideByTree(args, tile, begin, scores);
   Vec other = Load(scores);
 #pragma GCC unroll 16
@@ -311,7 +304,7 @@ inline void AttendBlock(AmxTiles& tiles, const AttendArgs& args, const TileScrat
   float* acc = args.acc;
   const int64_t acc_floats = int64_t{kTileQueries} * args.padded_dim;
   for (int32_t tile = 0; tile < NumTiles(args); ++tile, acc += acc_floats) {
-    if (SeesNothing(args, tile, begin)) continue;
+    if (SeesNothing(args, QueriesOf(args, tile), begin)) continue;
     Score(tiles, s, keys, tile);
     const Vec decay = Softmax<kScaled>(args, rows, s, begin, tile);
     Decay(args, RowsOfTile(args, tile), decay, acc);

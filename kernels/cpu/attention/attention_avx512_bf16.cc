@@ -247,7 +247,7 @@ inline void AttendBlock(const AttendArgs& args, const DotScratch& s, const Block
                         RowPrefetch& keys_ahead, RowPrefetch& values_ahead) {
   const int32_t tiles = NumTiles(args);
   for (int32_t tile = 0; tile < tiles; ++tile) {
-    if (SeesNothing(args, tile, begin)) continue;
+    if (SeesNothing(args, QueriesOf(args, tile), begin)) continue;
     DotScores(s, keys, tile, keys_ahead);
     SoftmaxRows<Element::kScaled>(args, rows, s, begin, tile);
   }
@@ -260,7 +260,8 @@ inline void AttendBlock(const AttendArgs& args, const DotScratch& s, const Block
           : InterleaveRows<Element, false>(args, rows, s.values);
     const InterleavedValues values{s.values, args.padded_dim};
     for (int32_t tile = 0; tile < tiles; ++tile) {
-      if (!SeesNothing(args, tile, begin)) DotValueTile(args, s, values, tile, values_ahead);
+      if (!SeesNothing(args, QueriesOf(args, tile), begin))
+        DotValueTile(args, s, values, tile, values_ahead);
     }
   }
   values_ahead.Rest();

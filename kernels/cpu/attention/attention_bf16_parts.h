@@ -11,6 +11,22 @@ namespace {
 
 constexpr int kKeyPairs = kBlockTokens / 2;
 
+// The queries of a tile. Their bounds rise with the query.
+struct QueryRange {
+  int32_t first;
+  int32_t last;
+};
+
+// Whether all of them see all of the block of `count` keys from `begin` on.
+inline bool SeesAll(const AttendArgs& args, QueryRange queries, int32_t begin, int32_t count) {
+  return count == kBlockTokens && args.lower[queries.last] <= begin &&
+         args.upper[queries.first] >= begin + kBlockTokens;
+}
+// Whether none of them sees any of it.
+inline bool SeesNothing(const AttendArgs& args, QueryRange queries, int32_t begin) {
+  return args.upper[queries.last] <= begin || args.lower[queries.first] >= begin + kBlockTokens;
+}
+
 // exp(x - center) for x <= center, with a relative error of 3e-6, where BF16 has 2e-3; it is 1 for
 // equal arguments, and NaN stays NaN. 2^f for |f| <= 1/2 is our own minimax fit of degree 4.
 inline Vec WeightOf(Vec x, Vec center) {

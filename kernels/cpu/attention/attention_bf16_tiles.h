@@ -102,17 +102,9 @@ struct Visible {
   }
 };
 
-// Whether the queries of a tile see all of the block from `begin` on; bounds rise with the query.
-inline bool SeesAll(const AttendArgs& args, int32_t tile, int32_t begin, int32_t count) {
+inline QueryRange QueriesOf(const AttendArgs& args, int32_t tile) {
   const int32_t first = tile * kTileRows;
-  const int32_t last = first + RowsOfTile(args, tile) - 1;
-  return count == kBlockTokens && args.lower[last] <= begin &&
-         args.upper[first] >= begin + kBlockTokens;
-}
-inline bool SeesNothing(const AttendArgs& args, int32_t tile, int32_t begin) {
-  const int32_t first = tile * kTileRows;
-  const int32_t last = first + RowsOfTile(args, tile) - 1;
-  return args.upper[last] <= begin || args.lower[first] >= begin + kBlockTokens;
+  return {first, first + RowsOfTile(args, tile) - 1};
 }
 
 // Hides final scores that the masks of the tile's queries exclude.
@@ -137,7 +129,7 @@ inline Vec FinishTile(const AttendArgs& args, const BlockRows& rows, int32_t beg
       Store(scores + p * kLanes, score);
     }
   }
-  if (!SeesAll(args, tile, begin, rows.count)) {
+  if (!SeesAll(args, QueriesOf(args, tile), begin, rows.count)) {
     const Visible visible(args, tile, begin, rows.count);
     for (int p = 0; p < kKeyPairs; ++p) {
       Store(scores + p * kLanes, visible.Mask(Load(scores + p * kLanes), 2 * p));

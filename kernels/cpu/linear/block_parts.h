@@ -278,5 +278,23 @@ class ExpandedBlock {
   const uint8_t* block_;
 };
 
+// Panels of PackedBlocks as panels of ExpandedBlocks, for MakeExpandable.
+template <BlockTraits kTraits>
+struct PanelExpansion {
+  static int64_t ExpandedBytes(int64_t cols) {
+    return cols / kTraits.columns * ExpandedBlock<kTraits>::kBytes;
+  }
+  static void Expand(const void* panel, int64_t cols, void* out) {
+    const ByteVec table = PanelShape<kTraits>::Table();
+    const auto* from = static_cast<const uint8_t*>(panel);
+    auto* to = static_cast<uint8_t*>(out);
+    for (int64_t begin = 0; begin < cols; begin += kTraits.columns) {
+      ExpandedBlock<kTraits>::Write(PackedBlock<kTraits>(from), table, to);
+      from += PackedBlock<kTraits>::kBytes;
+      to += ExpandedBlock<kTraits>::kBytes;
+    }
+  }
+};
+
 }  // namespace
 }  // namespace heddle::kernels::cpu

@@ -107,7 +107,7 @@ struct SharedTile {
 };
 
 template <BlockTraits kTraits>
-struct SharedPanel {
+struct SharedPanel : PanelExpansion<kTraits> {
   using Shape = PanelShape<kTraits>;
 
   // Adds the products of groups of four columns kGroup .. kEnd - 1 to `sums`. It must be inlined:
@@ -253,20 +253,6 @@ struct SharedPanel {
   // Expanding takes a third of the time of a tile of 6 rows. It saves a fifth to a quarter of a
   // tile if codes are in two planes, and a twentieth if a shift and a mask make them (AVX-512).
   static constexpr int32_t kExpandTiles = Shape::kHighBits > 0 || Shape::kLowBits < 4 ? 2 : 8;
-
-  static int64_t ExpandedBytes(int64_t cols) {
-    return cols / kTraits.columns * ExpandedBlock<kTraits>::kBytes;
-  }
-  static void Expand(const void* panel, int64_t cols, void* out) {
-    const ByteVec table = Shape::Table();
-    const auto* from = static_cast<const uint8_t*>(panel);
-    auto* to = static_cast<uint8_t*>(out);
-    for (int64_t begin = 0; begin < cols; begin += kTraits.columns) {
-      ExpandedBlock<kTraits>::Write(PackedBlock<kTraits>(from), table, to);
-      from += PackedBlock<kTraits>::kBytes;
-      to += ExpandedBlock<kTraits>::kBytes;
-    }
-  }
 };
 
 // The portable level, with vectors of 16 bytes, reads only packed blocks: kernels for expanded ones

@@ -98,7 +98,7 @@ class Bf16TileProduct {
            begin / 2 * kPairsBytes;
   }
 
-  // What the i-th of `count` tiles prefetches: a part of the panel's next slice, or of the first
+  // The prefetches of the i-th of `count` tiles: a part of the panel's next slice, or of the first
   // slice of the panel that takes its place in the next call. A single tile prefetches what it
   // multiplies itself a little later.
   WeightsAhead AheadOf(int32_t panel, int64_t begin, int32_t i, int32_t count) const {

@@ -42,7 +42,7 @@ class Q80Codes {
 };
 
 template <BlockTraits kTraits>
-struct PairsPanel {
+struct PairsPanel : PanelExpansion<kTraits> {
   using Shape = PanelShape<kTraits>;
 
   // The products of `codes` with columns [4 group, 4 group + 4) of x, neighbours added.
@@ -115,20 +115,6 @@ struct PairsPanel {
         AddPart<kRows>(w, part, 0, table, x, acc);
         AddPart<kRows>(w, part, 1, table, x, acc);
       }
-    }
-  }
-
-  static int64_t ExpandedBytes(int64_t cols) {
-    return cols / kTraits.columns * ExpandedBlock<kTraits>::kBytes;
-  }
-  static void Expand(const void* panel, int64_t cols, void* out) {
-    const ByteVec table = Shape::Table();
-    const auto* from = static_cast<const uint8_t*>(panel);
-    auto* to = static_cast<uint8_t*>(out);
-    for (int64_t begin = 0; begin < cols; begin += kTraits.columns) {
-      ExpandedBlock<kTraits>::Write(PackedBlock<kTraits>(from), table, to);
-      from += PackedBlock<kTraits>::kBytes;
-      to += ExpandedBlock<kTraits>::kBytes;
     }
   }
 };

@@ -12,7 +12,7 @@
 // Keys are copied once, for both. Rows of shared memory are padded by 16 bytes as in
 // attention_flash.cuh.
 //
-// What limits it, in clocks of a multiprocessor at 1.7 GHz, for 64 keys and 16 | 64 rows:
+// Limits of the kernel, in clocks of a multiprocessor at 1.7 GHz, for 64 keys and 16 | 64 rows:
 //   memory           73.7 KB at 4.3 TB/s / 132: 3,880; tiles of the same keys share them in the L2
 //   shared memory    311 KB (queries 147, keys for scores 74, values 74, weights 16) | 730 KB (295,
 //                    295, 74, 66), at 128 bytes a clock: 2,430 | 5,700

@@ -11,8 +11,8 @@
 // each; one thread of a third one starts the copies, the first weights before earlier launches have
 // ended.
 //
-// What limits it, per multiprocessor and stage of 128 bytes of a row (64 columns of BF16, 128 of
-// FP8, whose instructions take half as long a column), with 208 rows of x:
+// Limits of the kernel, per multiprocessor and stage of 128 bytes of a row (64 columns of BF16, 128
+// of FP8, whose instructions take half as long a column), with 208 rows of x:
 //   tensor cores   1664 clocks, 0.98 us at 1.7 GHz (2048 FMA a clock)
 //   weights        32 KiB, 1.0 us of 4.3 TB/s / 132
 //   from the L2    32 + 26 KiB, 1.1 us at 7 TB/s / 132
