@@ -58,16 +58,19 @@ struct ModelConfig {
 };
 
 struct EngineConfig {
-  std::string device = "cpu";    // cpu, cuda, cuda:N or auto
-  int64_t threads = 0;           // 0: one per physical core
-  int64_t tp = 1;                // ranks that share the model, each with a part of the threads
-  int64_t pp = 1;                // stages, each with some of the layers
-  std::string pp_layers;         // the number of layers of each stage; empty: divided by their work
-  bool tp_invariant = false;     // the same bits for 1, 2, 4 and 8 ranks
-  bool expert_parallel = false;  // ranks have whole experts
-  std::string rank_cpus;         // lists of processors, one for each rank, with ":" between them
-  std::string ranks_listen;      // HOST:PORT where the other ranks join; empty: they are threads
-  std::string join;              // HOST:PORT of the head; empty: this process is the head
+  std::string device = "cpu";  // cpu, cuda, cuda:N or auto
+  int64_t threads = 0;         // 0: one per physical core
+  int64_t tp = 1;              // ranks that share the model, each with a part of the threads
+  int64_t pp = 1;              // stages, each with some of the layers
+  std::string tp_shares;       // sizes of the shares of a stage's ranks in proportion; empty: equal
+  std::string pp_layers;       // the number of layers of each stage; empty: divided by their work
+  bool tp_invariant = false;   // the same bits for 1, 2, 4 and 8 ranks
+  bool expert_parallel = false;   // ranks have whole experts
+  std::string rank_cpus;          // lists of processors, one for each rank, with ":" between them
+  std::string ranks_listen;       // HOST:PORT where the other ranks join; empty: they are threads
+  std::string join;               // HOST:PORT of the head; empty: this process is the head
+  int64_t rank = 0;               // that this process wants to be; 0: any
+  std::string rank_wire = "f32";  // the number format of rows and sums between processes
   std::string rank_token_file;
   std::string rank_tls_cert;  // files in PEM format; empty: no TLS between ranks
   std::string rank_tls_key;

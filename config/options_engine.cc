@@ -9,6 +9,7 @@ constexpr std::string_view kEngine = "Engine";
 constexpr std::string_view kIsas[] = {"auto",   "portable",    "avx2", "avx2_vnni",
                                       "avx512", "avx512_bf16", "amx"};
 constexpr std::string_view kKvTypes[] = {"auto", "f32", "f16", "bf16", "fp8", "int8"};
+constexpr std::string_view kWireTypes[] = {"f32", "bf16"};
 constexpr std::string_view kWeightFormats[] = {
     "auto",   "int8",   "int4",  "f32",  "f16",     "bf16",      "q8_0",      "q4_0",
     "q4_1",   "q5_0",   "q5_1",  "q2_k", "q3_k",    "q4_k",      "q5_k",      "q6_k",
@@ -101,6 +102,14 @@ constexpr Option kEngineOptions[] = {
              "and output head beside its layers.",
      .commands = kEngineCommands | kInspect | kBench | kPlanning,
      .default_text = "so that stages have equally much to compute"},
+    {.name = "tp-shares",
+     .field = &Config::tp_shares,
+     .section = kEngine,
+     .value = "LIST",
+     .help = "With --tp: how large the shares of a stage's ranks are in proportion, such as 2,1 "
+             "where the first rank is twice as fast, or has twice the memory.",
+     .commands = kEngineCommands | kInspect | kBench | kPlanning,
+     .default_text = "as many processors as --rank-cpus gives each, else equal"},
     {.name = "tp-invariant",
      .field = &Config::tp_invariant,
      .section = kEngine,
@@ -143,6 +152,24 @@ constexpr Option kEngineOptions[] = {
              "options hold; of this process's own, those about threads, memory and --isa.",
      .commands = kServe,
      .default_text = "none"},
+    {.name = "rank",
+     .field = &Config::rank,
+     .section = kEngine,
+     .value = "N",
+     .help = "With --join: which rank to be, from 1 on, stage by stage. Ranks that share layers "
+             "(--tp) belong on one machine, or on a fast link. 0: any that is free.",
+     .commands = kServe,
+     .min = 0,
+     .max = 63},
+    {.name = "rank-wire",
+     .field = &Config::rank_wire,
+     .section = kEngine,
+     .value = "TYPE",
+     .help = "With --ranks-listen: how sums and rows go from process to process. bf16 halves what "
+             "a slow network carries, and rounds: answers are no longer those of ranks in one "
+             "process, but still the same whatever else runs.",
+     .commands = kServe,
+     .choices = kWireTypes},
     {.name = "rank-token-file",
      .field = &Config::rank_token_file,
      .section = kEngine,

@@ -75,6 +75,14 @@ absl::Status ValidateEngine(const Config& config) {
         "--join makes this process a rank of another one's engine, which says how the model is "
         "divided: leave out --ranks-listen, --tp and --pp");
   }
+  if (config.rank > 0 && config.join.empty()) {
+    return Contradiction("--rank is for --join: the process that listens is rank 0");
+  }
+  if (config.rank_wire != "f32" && config.ranks_listen.empty()) {
+    return Contradiction(
+        "--rank-wire is for --ranks-listen: ranks in one process send nothing, and those that join "
+        "do as the head says");
+  }
   if (!config.ranks_listen.empty() && config.tp * config.pp == 1) {
     return Contradiction("--ranks-listen is for --tp or --pp above 1: there is no other rank");
   }

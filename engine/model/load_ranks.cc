@@ -1,6 +1,7 @@
 #include "engine/model/load_ranks.h"
 
 #include <algorithm>
+#include <cmath>
 #include <future>
 #include <numeric>
 #include <span>
@@ -147,6 +148,25 @@ absl::Status CheckMeeting(const LoadOptions& options) {
   return absl::OkStatus();
 }
 
+absl::Status CheckShares(const Layout& layout) {
+  if (layout.weights.empty()) return absl::OkStatus();
+  constexpr double kMostTimes = 1000;  // that a share is as large as another one
+  const auto [least, most] = std::minmax_element(layout.weights.begin(), layout.weights.end());
+  const bool are_sizes = *least > 0 && std::isfinite(*most) && *most <= kMostTimes * *least;
+  if (!are_sizes || static_cast<int32_t>(layout.weights.size()) != layout.tp) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the shares of ranks are ", absl::StrJoin(layout.weights, ","), "; there must be ",
+        layout.tp, " (--tp), all above 0 and none ", kMostTimes, " times another (--tp-shares)"));
+  }
+  if (layout.invariant && *least != *most) {
+    return absl::InvalidArgumentError(
+        "--tp-invariant is for ranks with equal shares: leave out --tp-shares, or give all ranks "
+        "as "
+        "many processors in --rank-cpus");
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status CheckLayout(const LoadOptions& options) {
@@ -167,6 +187,7 @@ absl::Status CheckLayout(const LoadOptions& options) {
     return absl::InvalidArgumentError(
         absl::StrCat("--tp-invariant is for --tp 1, 2, 4 and 8; found ", options.layout.tp));
   }
+  HEDDLE_RETURN_IF_ERROR(CheckShares(options.layout));
   const std::string layout = LayoutText(options.layout);
   if (layout.empty()) return absl::OkStatus();
   if (options.make_device) {

@@ -216,12 +216,12 @@ void CpuOps::JoinGroup(std::shared_ptr<Communicator> communicator) {
 
 void CpuOps::SendRows(Tensor rows, int32_t to) {
   HEDDLE_CHECK(stages_ != nullptr && rows.stride == rows.cols, "no stage, or rows with gaps");
-  static_cast<void>(stages_->Post(rows.data, rows.rows * RowBytes(DType::kF32, rows.cols), to));
+  PostRows(*stages_, rows, to, pool_, &stage_wire_);
 }
 
 void CpuOps::RecvRows(Tensor rows, int32_t from) {
   HEDDLE_CHECK(stages_ != nullptr && rows.stride == rows.cols, "no stage, or rows with gaps");
-  static_cast<void>(stages_->Recv(rows.data, rows.rows * RowBytes(DType::kF32, rows.cols), from));
+  TakeRows(*stages_, rows, from, pool_, &stage_wire_);
 }
 
 void CpuOps::EmbedShare(const PackedWeight& table, int64_t first_row, float scale, Tensor out) {

@@ -122,7 +122,8 @@ class CpuOps final : public Ops {
   AttentionScratch attention_;
   ExpertScratch experts_;
   std::vector<SamplerScratch> samplers_;
-  std::optional<RankOps> ranks_;          // of a device in a group
+  std::optional<RankOps> ranks_;  // of a device in a group
+  Scratch stage_wire_;
   std::shared_ptr<Communicator> stages_;  // of one in a pipeline
 };
 

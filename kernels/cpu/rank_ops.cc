@@ -35,6 +35,7 @@ void RankOps::SumRow(const Sums& sums, int64_t row) const {
 
 void RankOps::AllReduce(const AllReduceArgs& args,
                         const std::function<void(int64_t row, int32_t thread)>& finish) {
+  if (sent_.has_value()) return sent_->AllReduce(args, finish);
   const Tensor target = args.residual.data != nullptr ? args.residual : args.out;
   HEDDLE_CHECK(args.partial.data == nullptr || args.partial.stride == target.cols,
                "all-reduce: the partial sums are not dense");
@@ -50,9 +51,7 @@ void RankOps::AllReduce(const AllReduceArgs& args,
   if (static_cast<int64_t>(zeros_.size()) < target.cols) {
     zeros_.resize(static_cast<size_t>(target.cols));
   }
-  // Where parts are sent, all of them are there already, and a second round would send more.
-  const bool in_two = communicator_->shares_memory() && bytes >= kTwoRoundBytes &&
-                      world >= kTwoRoundRanks && target.rows >= world;
+  const bool in_two = bytes >= kTwoRoundBytes && world >= kTwoRoundRanks && target.rows >= world;
   const int32_t rank = communicator_->rank();
   const int64_t begin = in_two ? target.rows * rank / world : 0;
   const int64_t end = in_two ? target.rows * (rank + 1) / world : target.rows;

@@ -1,5 +1,5 @@
 // The ops across ranks of the CPU device: each rank reads the other ranks' parts and adds them
-// itself.
+// itself; for ranks that share no memory, sent_rows.h.
 //
 // Every rank adds all rows (one round), or, with many rows and ranks, its share of them, and then
 // copies the others' results (two rounds). Both give the same bits.
@@ -9,10 +9,12 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "kernels/communicator.h"
 #include "kernels/cpu/kernel_table.h"
+#include "kernels/cpu/sent_rows.h"
 #include "kernels/cpu/thread_pool.h"
 #include "kernels/ops.h"
 
@@ -21,7 +23,11 @@ namespace heddle::kernels::cpu {
 class RankOps {
  public:
   RankOps(std::shared_ptr<Communicator> communicator, const RowKernels& rows, ThreadPool& pool)
-      : communicator_(std::move(communicator)), rows_(rows), pool_(pool) {}
+      : communicator_(std::move(communicator)), rows_(rows), pool_(pool) {
+    if (auto* sender = dynamic_cast<SendingCommunicator*>(communicator_.get())) {
+      sent_.emplace(*sender, rows, pool);
+    }
+  }
 
   // Calls finish(row, thread) for each row whose result is complete here, behind the sum.
   void AllReduce(const AllReduceArgs& args,
@@ -43,6 +49,7 @@ class RankOps {
   const RowKernels& rows_;
   ThreadPool& pool_;
   std::vector<float> zeros_;
+  std::optional<SentRows> sent_;  // where ranks share no memory
 };
 
 }  // namespace heddle::kernels::cpu

@@ -21,6 +21,7 @@
 #include "config/manual.h"
 #include "config/suggest.h"
 #include "engine/files/mapping_faults.h"
+#include "server/cli/build_name.h"
 #include "server/cli/command.h"
 #include "server/cli/demo_model.h"
 #include "server/cli/standard_io.h"
@@ -140,7 +141,8 @@ int Main(std::span<const std::string> arguments, std::span<const std::string> en
                               : Print(config::CommandHelp(command->command));
   }
   if (name == "--help" || name == "-h" || name == "help") return Print(GeneralHelp());
-  if (name == "--version" || name == "version") return Print("heddle " HEDDLE_VERSION "\n");
+  if (name == "--version" || name == "version")
+    return Print(base::StrCat("heddle ", BuildName(HEDDLE_VERSION), "\n"));
   if (name == "--help-markdown") return Print(config::MarkdownHelp());
   if (name == "--man") return PrintManual(arguments.subspan(1));
   if (name == "--completion") return PrintCompletion(arguments.subspan(1));

@@ -128,6 +128,35 @@ absl::StatusOr<std::vector<int32_t>> ParseStageLayers(const std::string& text) {
   return counts;
 }
 
+// The sizes of the shares of a stage's ranks: those of --tp-shares; else as many processors as
+// --rank-cpus gives the ranks that have them, if they differ; else none.
+absl::StatusOr<std::vector<double>> SharesOf(const std::string& text, int32_t tp,
+                                             const std::vector<std::vector<int>>& rank_cpus) {
+  std::vector<double> shares;
+  if (text.empty()) {
+    shares.resize(static_cast<size_t>(tp));
+    for (size_t rank = 0; rank < rank_cpus.size(); ++rank) {
+      shares[rank % shares.size()] += static_cast<double>(rank_cpus[rank].size());
+    }
+    const bool are_equal = std::all_of(shares.begin(), shares.end(),
+                                       [&](double share) { return share == shares.front(); });
+    if (are_equal) shares.clear();
+    return shares;
+  }
+  const std::vector<std::string> numbers = absl::StrSplit(text, ',');
+  for (const std::string& number : numbers) {
+    double share = 0;
+    if (absl::SimpleAtod(number, &share)) {
+      shares.push_back(share);
+      continue;
+    }
+    return absl::InvalidArgumentError(
+        base::StrCat("--tp-shares needs a number for each rank of a stage, such as 2,1; found ",
+                     base::Quote(text)));
+  }
+  return shares;
+}
+
 // NAME=PATH of --lora-merge.
 absl::StatusOr<NamedAdapterPath> MergedAdapter(const config::Config& config) {
   const absl::StatusOr<std::vector<NamedAdapterPath>> parsed =
@@ -160,6 +189,8 @@ absl::StatusOr<engine::LoadOptions> ToLoadOptions(const config::Config& config) 
   }
   HEDDLE_ASSIGN_OR_RETURN(options.layout.stage_layers, ParseStageLayers(config.pp_layers));
   HEDDLE_ASSIGN_OR_RETURN(options.rank_cpus, ParseRankCpus(config.rank_cpus));
+  HEDDLE_ASSIGN_OR_RETURN(options.layout.weights,
+                          SharesOf(config.tp_shares, options.layout.tp, options.rank_cpus));
   // Ranks are made where the model is loaded; --device auto is then the CPU.
   const bool is_shared = options.layout.world() > 1;
   if (!is_shared || config.device.starts_with("cuda")) {

@@ -15,6 +15,7 @@
 #include "base/message.h"
 #include "base/status.h"
 #include "kernels/cpu/cpuid.h"
+#include "server/cli/build_name.h"
 #include "server/cli/key_file.h"
 #include "server/cli/model_options.h"
 #include "server/cli/standard_io.h"
@@ -46,7 +47,7 @@ absl::StatusOr<RankIdentity> IdentityOf(const config::Config& config,
                                                      std::to_string(kLeastTokenBytes)));
     }
   }
-  identity.build = HEDDLE_VERSION;
+  identity.build = BuildName(HEDDLE_VERSION);
   HEDDLE_ASSIGN_OR_RETURN(identity.model_digest, engine::ModelDigest(config.model));
   HEDDLE_ASSIGN_OR_RETURN(
       const kernels::cpu::Isa isa,
@@ -186,19 +187,21 @@ absl::StatusOr<std::shared_ptr<RankHead>> StartRankHead(const config::Config& co
   head.port = address.port;
   HEDDLE_ASSIGN_OR_RETURN(head.tls, TlsOf(config, *log));
   HEDDLE_ASSIGN_OR_RETURN(head.identity, IdentityOf(config, options, *log));
-  head.settings = {.layout = options.layout,
-                   .weights = options.weights,
-                   .kv_type = options.kv_type,
-                   .page_tokens = options.capacity.page_tokens,
-                   .max_batch_tokens = options.capacity.max_batch_tokens,
-                   .max_batch_seqs = options.capacity.max_batch_seqs,
-                   .max_context = options.capacity.max_context,
-                   .adapter_max_rank = options.capacity.adapter_max_rank,
-                   .timeout = std::chrono::duration_cast<milliseconds>(
-                       std::chrono::duration<double>(config.rank_timeout.value)),
-                   .rejoin = std::chrono::duration_cast<milliseconds>(
-                       std::chrono::duration<double>(config.rank_rejoin_timeout.value)),
-                   .session = RandomNumber()};
+  head.settings = {
+      .layout = options.layout,
+      .weights = options.weights,
+      .kv_type = options.kv_type,
+      .page_tokens = options.capacity.page_tokens,
+      .max_batch_tokens = options.capacity.max_batch_tokens,
+      .max_batch_seqs = options.capacity.max_batch_seqs,
+      .max_context = options.capacity.max_context,
+      .adapter_max_rank = options.capacity.adapter_max_rank,
+      .wire = config.rank_wire == "bf16" ? kernels::DType::kBF16 : kernels::DType::kF32,
+      .timeout = std::chrono::duration_cast<milliseconds>(
+          std::chrono::duration<double>(config.rank_timeout.value)),
+      .rejoin = std::chrono::duration_cast<milliseconds>(
+          std::chrono::duration<double>(config.rank_rejoin_timeout.value)),
+      .session = RandomNumber()};
   return RankHead::Start(head, log);
 }
 
@@ -207,7 +210,9 @@ absl::Status RunRank(const config::Config& config, SignalWatch& signals, const L
   HEDDLE_ASSIGN_OR_RETURN(const engine::LoadOptions options, ToLoadOptions(config));
   HEDDLE_ASSIGN_OR_RETURN(const RankTls tls, TlsOf(config, log));
   HEDDLE_ASSIGN_OR_RETURN(const RankIdentity identity, IdentityOf(config, options, log));
-  RankRun run{config, options, address, tls, {identity, RandomNumber()}, signals, log, {}};
+  RankRun run{
+      config,  options, address, tls, {identity, RandomNumber(), static_cast<int32_t>(config.rank)},
+      signals, log,     {}};
   std::optional<milliseconds> patience;  // for the first head: without end
   while (true) {
     absl::StatusOr<std::shared_ptr<RankClient>> client = JoinHead(run, patience);

@@ -5,14 +5,15 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "engine/parallel/shard.h"
 #include "kernels/device.h"
 #include "server/ranks/rank_mesh.h"
+#include "server/ranks/rank_settings.h"
 
 namespace heddle::server {
 
-// `rank` counts stage by stage, as Layout does. REQUIRES: the mesh is connected.
-absl::Status JoinGroups(RankMesh& mesh, const engine::Layout& layout, int32_t rank,
+// `rank` counts stage by stage, as Layout does. REQUIRES: the mesh is connected, and the settings
+// are those of all ranks.
+absl::Status JoinGroups(RankMesh& mesh, const RankSettings& settings, int32_t rank,
                         kernels::Device& device);
 
 }  // namespace heddle::server

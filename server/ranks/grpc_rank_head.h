@@ -46,7 +46,7 @@ class GrpcRankHead final : public RankHead, public std::enable_shared_from_this<
   int32_t rank() const override { return 0; }
   absl::StatusOr<engine::ExecutorLimits> Agree(const engine::RankOffer& own) override;
   absl::Status JoinGroups(kernels::Device& device) override {
-    return server::JoinGroups(*mesh_, options_.settings.layout, 0, device);
+    return server::JoinGroups(*mesh_, options_.settings, 0, device);
   }
   absl::StatusOr<std::unique_ptr<engine::OtherRanks>> Others(
       const engine::ExecutorLimits& limits) override;
@@ -121,6 +121,7 @@ class GrpcRankHead final : public RankHead, public std::enable_shared_from_this<
   absl::Status ended_;                          // why there will be no other epoch
   bool has_done_step_ = false;                  // in this epoch
   int barren_epochs_ = 0;                       // in a row
+  bool waits_for_halves_ = false;               // of steps, that ranks do
   bool is_closed_ = false;
 
   std::thread watch_;

@@ -198,11 +198,13 @@ absl::Status GrpcRankHead::WaitForHalves(uint64_t layers, uint64_t logits) {
   std::unique_lock lock(mutex_);
   const auto is_lost = [this] { return !roster_.failure().ok(); };
   while (!is_lost() && !roster_.AreDone(layers, logits)) {
+    waits_for_halves_ = true;
     changed_.wait_for(lock, kLook);
     if (is_lost() || mesh_->status().ok()) continue;
     changed_.wait_for(lock, kPatienceForCulprit, is_lost);
     Fail(mesh_->status());
   }
+  waits_for_halves_ = false;
   has_done_step_ |= !is_lost();
   return is_lost() ? ForClients() : absl::OkStatus();
 }

@@ -1,5 +1,7 @@
 #include "server/ranks/rank_client.h"
 
+#include <time.h>
+
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
@@ -40,6 +42,13 @@ absl::Status Refusal(const grpc::Status& status) {
           base::StrCat("the head: ", status.error_message())};
 }
 
+// Processor time of this process.
+int64_t BusyMs() {
+  timespec time{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+  return int64_t{time.tv_sec} * 1000 + time.tv_nsec / 1'000'000;
+}
+
 class Client final : public RankClient {
  public:
   Client() = default;
@@ -52,7 +61,7 @@ class Client final : public RankClient {
   int32_t rank() const override { return rank_; }
   absl::StatusOr<engine::ExecutorLimits> Agree(const engine::RankOffer& own) override;
   absl::Status JoinGroups(kernels::Device& device) override {
-    return server::JoinGroups(*mesh_, settings_.layout, rank_, device);
+    return server::JoinGroups(*mesh_, settings_, rank_, device);
   }
   absl::StatusOr<std::unique_ptr<engine::OtherRanks>> Others(
       const engine::ExecutorLimits&) override {
@@ -133,6 +142,7 @@ absl::Status Client::Connect(const std::string& host, uint16_t port, const RankT
   hello.set_held_session(held.session);
   hello.set_held_rank(held.rank);
   hello.set_process(caller.process);
+  hello.set_wanted_rank(caller.wanted_rank);
   v1::FromHead answer;
   if (!Write(message) || !stream_->Read(&answer)) return Refusal(stream_->Finish());
   if (!answer.has_welcome()) return absl::InvalidArgumentError("the head does not say Welcome");
@@ -167,6 +177,8 @@ void Client::Beat() {
     v1::FromRank message;
     message.mutable_beat()->set_step(step_);
     message.mutable_beat()->set_op(mesh_->ops());
+    message.mutable_beat()->set_waits(mesh_->waits());
+    message.mutable_beat()->set_busy_ms(BusyMs());
     if (!Write(message)) return;
     lock.lock();
     changed_.wait_for(lock, kBeat, [this] { return is_over_ || is_closing_; });

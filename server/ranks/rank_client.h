@@ -30,7 +30,8 @@ struct HeldPlace {
 // Who calls, in each of its calls.
 struct RankCaller {
   RankIdentity identity;
-  uint64_t process = 0;  // a random number
+  uint64_t process = 0;     // a random number
+  int32_t wanted_rank = 0;  // 0: any
 };
 
 class RankClient : public engine::RankMeeting {

@@ -5,7 +5,7 @@
 // The mesh moves bytes between pairs of ranks; its communicators are groups of them. Sums are added
 // by the ops as in one process, from parts in rank order, so that bits are the same.
 // Thread-safety: as Communicator. All communicators of a mesh are called by one thread at a time;
-// Abort, status and ops from any thread.
+// Abort, status, ops and waits from any thread.
 // Source: the UCP API of UCX 1.13 (openucx.org).
 #pragma once
 
@@ -18,6 +18,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "kernels/communicator.h"
+#include "kernels/dtype.h"
 
 namespace heddle::server {
 
@@ -47,13 +48,17 @@ class RankMesh {
   virtual absl::Status Connect(const std::vector<Peer>& peers, int32_t own, uint64_t key) = 0;
   // The communicator of the ranks `members`, ascending, the own one among them. Two ranks have at
   // most one in common. It keeps the mesh.
-  virtual std::shared_ptr<kernels::Communicator> Join(const std::vector<int32_t>& members) = 0;
+  // `wire`: SendingCommunicator::wire_type, the same in all processes.
+  virtual std::shared_ptr<kernels::Communicator> Join(
+      const std::vector<int32_t>& members, kernels::DType wire = kernels::DType::kF32) = 0;
 
   // Makes all present and later calls of this process's communicators return false.
   virtual void Abort(const absl::Status& why) = 0;
   virtual absl::Status status() const = 0;
   // Calls of communicators that have begun; for reports of how far a rank has come.
   virtual int64_t ops() const = 0;
+  // Whether the last of them has waited for some milliseconds, and still does.
+  virtual bool waits() const = 0;
 };
 
 }  // namespace heddle::server

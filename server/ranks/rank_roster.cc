@@ -128,6 +128,11 @@ absl::Status RankRoster::LetIn(CallId call, Member* member, const FromRank& mess
 // Ranks that have their weights come back to their own places. For a while, nobody else gets these.
 absl::StatusOr<int32_t> RankRoster::PlaceFor(const ranks::v1::Hello& hello, Time now) const {
   const bool gathers = phase_ == Phase::kGathering;
+  const int32_t wanted = hello.wanted_rank();
+  if (wanted < 0 || wanted >= world()) {
+    return absl::OutOfRangeError(
+        base::StrCat("--rank is ", wanted, "; the ranks beside the head are 1 to ", world() - 1));
+  }
   if (gathers && hello.held_rank() > 0 && hello.held_session() == settings_.session) {
     if (hello.held_rank() < world() && !ranks_.contains(hello.held_rank())) {
       return hello.held_rank();
@@ -138,11 +143,15 @@ absl::StatusOr<int32_t> RankRoster::PlaceFor(const ranks::v1::Hello& hello, Time
   const bool are_kept = epoch_ > 1 && now - gathering_since_ <= settings_.timeout;
   bool has_room = false;
   for (int32_t rank = 1; gathers && rank < world(); ++rank) {
-    if (ranks_.contains(rank)) continue;
+    if (ranks_.contains(rank) || (wanted > 0 && rank != wanted)) continue;
     if (!are_kept || rank == culprit_) return rank;
     has_room = true;
   }
   if (has_room) return absl::UnavailableError("ranks that have their weights come first");
+  if (gathers && wanted > 0) {
+    return absl::ResourceExhaustedError(
+        base::StrCat("another process is rank ", wanted, " (--rank)"));
+  }
   return absl::ResourceExhaustedError(
       base::StrCat("all ", world() - 1, " ranks beside the head are there"));
 }
@@ -153,6 +162,7 @@ void RankRoster::Regather(Time now) {
   failure_ = absl::OkStatus();
   gathering_since_ = now;
   begun_halves_ = 0;
+  own_ = {};
   ++epoch_;
 }
 
@@ -172,7 +182,10 @@ absl::Status RankRoster::Understand(Member* member, const FromRank& message) {
       return TakeDone(member, message.done().halves());
     case FromRank::kBeat:
       member->step = message.beat().step();
-      member->op = message.beat().op();
+      member->progress.Report({.op = message.beat().op(),
+                               .busy_ms = message.beat().busy_ms(),
+                               .waits = message.beat().waits()},
+                              member->heard);
       return absl::OkStatus();
     case FromRank::kFailed:
       return absl::AbortedError(
@@ -201,6 +214,7 @@ absl::Status RankRoster::TakeDone(Member* member, uint64_t halves) {
     return NoPlace("Done");
   }
   member->halves = halves;
+  member->progress.Restart(member->heard);
   return absl::OkStatus();
 }
 
@@ -220,6 +234,7 @@ std::vector<RankRoster::CallId> RankRoster::Tick(Time now) {
   std::vector<CallId> silent;
   for (auto& [call, member] : calls_) {
     if (was_stopped) member.heard = now;
+    if (was_stopped || member.halves >= begun_halves_) member.progress.Restart(now);
     const milliseconds limit = member.rank == 0 ? kHelloLimit : settings_.timeout;
     if (now - member.heard <= limit) continue;
     silent.push_back(call);
@@ -227,7 +242,35 @@ std::vector<RankRoster::CallId> RankRoster::Tick(Time now) {
     Lose(member,
          base::StrCat("nothing was heard of it for ", limit.count(), " ms (--rank-timeout)"));
   }
+  if (was_stopped) own_.Restart(now);
+  if (phase_ == Phase::kRunning) CheckProgress(now);
   return silent;
+}
+
+// A rank that has something to do, waits for nobody and does nothing hangs. Where all that have
+// something to do wait for each other, the messages between them do not arrive.
+void RankRoster::CheckProgress(Time now) {
+  const auto is_still = [&](const RankProgress& progress) {
+    return now - progress.moved() > settings_.timeout;
+  };
+  const Member* waiting = nullptr;  // the one that has come least far
+  bool all_wait = own_.waits() && is_still(own_);
+  for (const auto& [rank, call] : ranks_) {
+    const Member& member = calls_.at(call);
+    if (member.halves >= begun_halves_) continue;
+    const RankProgress& progress = member.progress;
+    if (!progress.waits() && is_still(progress)) {
+      Lose(member, base::StrCat("it has computed nothing for ", settings_.timeout.count(),
+                                " ms (--rank-timeout)"));
+      return;
+    }
+    all_wait = all_wait && progress.waits() && is_still(progress);
+    if (waiting == nullptr || progress.op() < waiting->progress.op()) waiting = &member;
+  }
+  if (!all_wait || waiting == nullptr) return;
+  Lose(*waiting,
+       base::StrCat("it and all others have waited for each other for ", settings_.timeout.count(),
+                    " ms (--rank-timeout): its link carries no rows"));
 }
 
 bool RankRoster::HasAll(const std::function<bool(const Member&)>& has) const {
@@ -270,7 +313,7 @@ void RankRoster::Lose(const Member& member, const std::string& why) {
   if (phase_ == Phase::kLost) return;
   Fail(absl::UnavailableError(base::StrCat(member.name(), " is lost in step ", step_,
                                            " (it last reported step ", member.step, ", op ",
-                                           member.op, "): ", why)));
+                                           member.progress.op(), "): ", why)));
   culprit_ = member.rank;
 }
 

@@ -3,9 +3,10 @@
 //
 // Life: calls begin and end at any time. While the group gathers, ranks come and go. Start fixes
 // them; from then on, one that ends, fails, is silent for the timeout or says what has no place
-// where it stands is lost, and with it the group: failure() names it. Regather begins a new epoch,
-// in which ranks that still have their weights get their places back, and another process may take
-// the place of the one that was lost.
+// where it stands is lost, and with it the group: failure() names it. So is one that beats, but
+// does not get on with a step for as long (rank_progress.h). Regather begins a new epoch, in which
+// ranks that still have their weights get their places back, and another process may take the place
+// of the one that was lost.
 //
 // Everything that callers say is untrusted: sizes are checked before anything is kept, and a
 // message that does not follow those before it ends its call.
@@ -25,6 +26,7 @@
 #include "engine/model/rank_meeting.h"
 #include "proto/heddle/ranks/v1/ranks.pb.h"
 #include "server/ranks/rank_identity.h"
+#include "server/ranks/rank_progress.h"
 #include "server/ranks/rank_settings.h"
 
 namespace heddle::server {
@@ -56,7 +58,7 @@ class RankRoster {
     bool is_ready = false;
     uint64_t halves = 0;  // of steps, done
     uint64_t step = 0;    // as it last reported
-    int64_t op = 0;
+    RankProgress progress;
     Time heard{};
 
     std::string name() const;  // for logs: it has the address
@@ -85,6 +87,8 @@ class RankRoster {
   // The head is in `step`, for messages; and it has begun one more half of a step.
   void set_step(uint64_t step) { step_ = step; }
   void CountHalf() { ++begun_halves_; }
+  // How far the head itself is: collectives that it has begun, and whether it waits for a rank.
+  void SetOwn(int64_t op, bool waits, Time now) { own_.Report({.op = op, .waits = waits}, now); }
   // Whether each rank has done so many halves: `logits` in stage 0, `layers` behind it.
   bool AreDone(uint64_t layers, uint64_t logits) const;
 
@@ -113,6 +117,7 @@ class RankRoster {
   absl::Status TakeDone(Member* member, uint64_t halves);
   absl::Status Understand(Member* member, const FromRank& message);
   void Lose(const Member& member, const std::string& why);
+  void CheckProgress(Time now);
   bool IsFixed() const { return phase_ == Phase::kLoading || phase_ == Phase::kRunning; }
   bool HasAll(const std::function<bool(const Member&)>& has) const;
 
@@ -129,6 +134,7 @@ class RankRoster {
   CallId last_call_ = 0;
   uint64_t step_ = 0;
   uint64_t begun_halves_ = 0;
+  RankProgress own_;
   Time last_tick_{};
 };
 

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "engine/parallel/shard.h"
+#include "kernels/dtype.h"
 
 namespace heddle::server {
 
@@ -16,8 +17,9 @@ struct RankSettings {
   int32_t page_tokens = 0;
   int32_t max_batch_tokens = 0;
   int32_t max_batch_seqs = 0;
-  int32_t max_context = 0;       // 0: the model's
-  int32_t adapter_max_rank = 0;  // 0: no adapters run
+  int32_t max_context = 0;                     // 0: the model's
+  int32_t adapter_max_rank = 0;                // 0: no adapters run
+  kernels::DType wire = kernels::DType::kF32;  // SendingCommunicator::wire_type
   std::chrono::milliseconds timeout{0};
   // How long a lost rank may take to join again, and a rank tries to; 0: a loss ends the group.
   std::chrono::milliseconds rejoin{0};

@@ -12,6 +12,7 @@
 #include "base/message.h"
 #include "base/status.h"
 #include "kernels/await.h"
+#include "kernels/sending_communicator.h"
 #include "server/ranks/rank_mesh.h"
 #include "server/ranks/ucx_library.h"
 
@@ -43,7 +44,8 @@ class UcxMesh final : public RankMesh, public std::enable_shared_from_this<UcxMe
 
   std::string address() const override { return address_; }
   absl::Status Connect(const std::vector<Peer>& peers, int32_t own, uint64_t key) override;
-  std::shared_ptr<Communicator> Join(const std::vector<int32_t>& members) override;
+  std::shared_ptr<Communicator> Join(const std::vector<int32_t>& members,
+                                     kernels::DType wire) override;
 
   void Abort(const absl::Status& why) override {
     const std::lock_guard lock(mutex_);
@@ -56,6 +58,7 @@ class UcxMesh final : public RankMesh, public std::enable_shared_from_this<UcxMe
     return status_;
   }
   int64_t ops() const override { return ops_.load(std::memory_order_relaxed); }
+  bool waits() const override { return waits_.load(std::memory_order_relaxed); }
 
   // For the communicators; ranks are those of the mesh. Each returns false if it was aborted.
   void BeginOp() { ops_.fetch_add(1, std::memory_order_relaxed); }
@@ -107,6 +110,7 @@ class UcxMesh final : public RankMesh, public std::enable_shared_from_this<UcxMe
   std::vector<Link> links_;     // [world]
   std::vector<void*> pending_;  // requests that are not done
   std::atomic<int64_t> ops_{0};
+  std::atomic<bool> waits_{false};
   std::atomic<bool> is_aborted_{false};
   mutable std::mutex mutex_;
   absl::Status status_;  // GUARDED_BY(mutex_)
@@ -229,12 +233,14 @@ bool UcxMesh::WaitUntil(const F& is_done, const Link* peer) {
       std::this_thread::yield();
       continue;
     }
+    waits_.store(true, std::memory_order_relaxed);
     std::this_thread::sleep_for(kNap);
     if (options_.timeout.count() == 0 || now - *began < options_.timeout) continue;
     Abort(absl::DeadlineExceededError(base::StrCat(
         peer == nullptr ? "a peer" : peer->name, " did not come to op ", std::to_string(ops()),
         " within ", std::to_string(options_.timeout.count()), " ms")));
   }
+  waits_.store(false, std::memory_order_relaxed);
   return !is_aborted_.load(std::memory_order_acquire);
 }
 
@@ -333,10 +339,11 @@ bool UcxMesh::ReceiveAll(int32_t from, void* data, int64_t bytes) {
   return false;
 }
 
-class MeshCommunicator final : public Communicator {
+class MeshCommunicator final : public kernels::SendingCommunicator {
  public:
-  MeshCommunicator(std::shared_ptr<UcxMesh> mesh, std::vector<int32_t> members, int32_t own)
-      : mesh_(std::move(mesh)), members_(std::move(members)) {
+  MeshCommunicator(std::shared_ptr<UcxMesh> mesh, std::vector<int32_t> members, int32_t own,
+                   kernels::DType wire)
+      : mesh_(std::move(mesh)), members_(std::move(members)), wire_(wire) {
     const auto at = std::find(members_.begin(), members_.end(), own);
     HEDDLE_CHECK(at != members_.end(), "a rank joins a group of others");
     rank_ = static_cast<int32_t>(at - members_.begin());
@@ -344,12 +351,23 @@ class MeshCommunicator final : public Communicator {
 
   int32_t rank() const override { return rank_; }
   int32_t world() const override { return static_cast<int32_t>(members_.size()); }
-  bool shares_memory() const override { return false; }
+  kernels::DType wire_type() const override { return wire_; }
 
   bool Exchange(const void* part, int64_t bytes, int64_t most_bytes,
                 std::span<const void*> parts) override {
     HEDDLE_CHECK(static_cast<int32_t>(parts.size()) >= world(), "a place for each rank's part");
     return Meet(part, part == nullptr ? 0 : bytes, most_bytes, parts);
+  }
+  bool ExchangeEach(std::span<const void* const> to, std::span<const int64_t> bytes,
+                    int64_t most_bytes, std::span<const void*> parts) override {
+    mesh_->BeginOp();
+    StartParts(most_bytes);
+    for (int32_t r = 0; r < world(); ++r) {
+      const auto at = static_cast<size_t>(r);
+      if (r != rank_) mesh_->StartSend(to[at], bytes[at], members_[at]);
+    }
+    const auto own = static_cast<size_t>(rank_);
+    return FinishParts(to[own], bytes[own], parts) && mesh_->FinishSends();
   }
   bool Gather(const void* part, int64_t bytes, int64_t most_bytes, int32_t root,
               std::span<const void*> parts) override {
@@ -405,11 +423,13 @@ class MeshCommunicator final : public Communicator {
 
   const std::shared_ptr<UcxMesh> mesh_;
   const std::vector<int32_t> members_;
+  const kernels::DType wire_;
   int32_t rank_ = 0;
 };
 
-std::shared_ptr<Communicator> UcxMesh::Join(const std::vector<int32_t>& members) {
-  return std::make_shared<MeshCommunicator>(shared_from_this(), members, own_);
+std::shared_ptr<Communicator> UcxMesh::Join(const std::vector<int32_t>& members,
+                                            kernels::DType wire) {
+  return std::make_shared<MeshCommunicator>(shared_from_this(), members, own_, wire);
 }
 
 }  // namespace

@@ -15,6 +15,8 @@ ranks::v1::Welcome ToWelcome(const RankSettings& settings, int32_t rank) {
   welcome.set_expert_parallel(settings.layout.expert_parallel);
   welcome.set_tp_invariant(settings.layout.invariant);
   for (const int32_t layers : settings.layout.stage_layers) welcome.add_stage_layers(layers);
+  for (const double share : settings.layout.weights) welcome.add_tp_shares(share);
+  welcome.set_rounds_rows(settings.wire == kernels::DType::kBF16);
   welcome.set_weights(settings.weights);
   welcome.set_kv_type(settings.kv_type);
   welcome.set_page_tokens(settings.page_tokens);
@@ -43,6 +45,8 @@ absl::StatusOr<RankSettings> FromWelcome(const ranks::v1::Welcome& welcome) {
   settings.layout.expert_parallel = welcome.expert_parallel();
   settings.layout.invariant = welcome.tp_invariant();
   settings.layout.stage_layers.assign(welcome.stage_layers().begin(), welcome.stage_layers().end());
+  settings.layout.weights.assign(welcome.tp_shares().begin(), welcome.tp_shares().end());
+  settings.wire = welcome.rounds_rows() ? kernels::DType::kBF16 : kernels::DType::kF32;
   settings.weights = welcome.weights();
   settings.kv_type = welcome.kv_type();
   settings.page_tokens = welcome.page_tokens();

@@ -6,8 +6,8 @@ A message should take its bytes at the rate and a round trip, as measured beside
 """
 
 import argparse
-import contextlib
 import os
+import pathlib
 import re
 import socket
 import statistics
@@ -15,33 +15,11 @@ import subprocess
 import sys
 import time
 
-ADDRESSES = ("10.213.7.1", "10.213.7.2")
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "parallel"))
+from namespaces import ADDRESSES, DEVICE, inside, joined_namespaces  # noqa: E402
+
 PORT = 7007
 PINGS = 2000
-
-
-def run(*command):
-    subprocess.run(command, check=True)
-
-
-@contextlib.contextmanager
-def joined_namespaces(rate):
-    names = [f"heddle-{os.getpid()}-{i}" for i in range(2)]
-    made = []
-    try:
-        for name in names:
-            run("ip", "netns", "add", name)
-            made.append(name)
-        run("ip", "link", "add", "eth0", "netns", names[0], "type", "veth", "peer", "name", "eth0", "netns", names[1])
-        for name, address in zip(names, ADDRESSES):
-            run("ip", "-n", name, "address", "add", f"{address}/24", "dev", "eth0")
-            for device in ("lo", "eth0"):
-                run("ip", "-n", name, "link", "set", device, "up")
-            run("tc", "-n", name, "qdisc", "add", "dev", "eth0", "root", "tbf", "rate", rate, "burst", "16kb", "latency", "100ms")
-        yield names
-    finally:
-        for name in made:
-            run("ip", "netns", "delete", name)
 
 
 def echo():
@@ -65,18 +43,11 @@ def ping():
         print(1e6 * statistics.median(took))
 
 
-def wait_until_up(names):
-    """Packets pass before the kernel calls a device up, and UCX uses none that is not."""
-    for name in names:
-        while "state UP" not in subprocess.check_output(["ip", "-n", name, "link", "show", "dev", "eth0"], text=True):
-            time.sleep(0.05)
-
-
 def round_trip_us(names):
-    inside = [["ip", "netns", "exec", name, sys.executable, __file__] for name in names]
-    with subprocess.Popen([*inside[1], "--echo"], stdout=subprocess.PIPE, text=True) as server:
+    own = [[*inside(name), sys.executable, __file__] for name in names]
+    with subprocess.Popen([*own[1], "--echo"], stdout=subprocess.PIPE, text=True) as server:
         server.stdout.readline()
-        return float(subprocess.run([*inside[0], "--ping"], check=True, capture_output=True, text=True).stdout)
+        return float(subprocess.run([*own[0], "--ping"], check=True, capture_output=True, text=True).stdout)
 
 
 def bits_per_us(rate):
@@ -96,9 +67,8 @@ def main():
     if arguments.ping:
         return ping()
     with joined_namespaces(arguments.rate) as names:
-        wait_until_up(names)
         trip = round_trip_us(names)
-        environment = {**os.environ, "UCX_NET_DEVICES": "eth0"}
+        environment = {**os.environ, "UCX_NET_DEVICES": DEVICE}
         text = subprocess.run([arguments.bench, "2", "1", "processes", *names], env=environment, check=True,
                               stdout=subprocess.PIPE, text=True).stdout
         trip = min(trip, round_trip_us(names))

@@ -78,6 +78,9 @@ TEST_CASE("--version prints name and version", "[cli][unit]") {
   Outcome outcome = Run("--version");
   CHECK(outcome.exit_code == 0);
   CHECK(outcome.out.starts_with("heddle 0."));
+  const size_t build = outcome.out.find(" (build ");
+  REQUIRE(build != std::string::npos);
+  CHECK(outcome.out.substr(build).size() == std::string_view(" (build 0123456789abcdef)\n").size());
   CHECK(outcome.err.empty());
 }
 

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <memory>
 #include <string>
 #include <thread>
@@ -25,6 +26,7 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr int64_t kHidden = 96;
+constexpr int64_t kRowsOfSums[] = {1, 3, 700, 1024};
 
 // What a rank has behind some sums of its parts, of few rows and of many.
 std::vector<float> Sums(const std::shared_ptr<kernels::Communicator>& group) {
@@ -32,7 +34,7 @@ std::vector<float> Sums(const std::shared_ptr<kernels::Communicator>& group) {
   auto device = kernels::CreateCpuDevice({.num_threads = 1});
   if (!device.ok() || !(*device)->JoinGroup(group).ok()) return {};
   std::vector<float> all;
-  for (const int64_t rows : {1, 3, 700, 1024}) {
+  for (const int64_t rows : kRowsOfSums) {
     std::vector<float> part(static_cast<size_t>(rows * kHidden));
     std::vector<float> stream(part.size(), 0.25f);
     for (size_t i = 0; i < part.size(); ++i) {
@@ -162,6 +164,55 @@ TEST_CASE("Rows go round a ring of stages, however long they are", "[unit]") {
           if (received != std::vector<char>(kRows, static_cast<char>(2 - rank))) return false;
         }
         return stages->Barrier();
+      })));
+}
+
+// Sums of parts that were rounded to BF16, and of many rows and ranks rounded again.
+TEST_CASE("Sums and rows that are rounded for the wire are the same on all ranks", "[unit]") {
+  const int32_t world = GENERATE(2, 3, 4);
+  const auto rounded = [](float value) { return kernels::BF16ToF32(kernels::F32ToBF16(value)); };
+  CHECK(
+      All(test::OnProcesses(world, {.timeout = milliseconds(20000)}, [&](RankMesh& mesh, int32_t) {
+        const auto group = mesh.Join(test::AllRanks(world), kernels::DType::kBF16);
+        const std::vector<float> sums = Sums(group);
+        size_t at = 0;
+        for (const int64_t rows : kRowsOfSums) {
+          const bool in_two = world > 2 && rows * kHidden * 2 > 64 * 1024;
+          for (int64_t i = 0; i < rows * kHidden; ++i, ++at) {
+            float parts[4] = {};
+            for (int32_t r = 0; r < world; ++r) {
+              parts[r] =
+                  rounded(std::sin(static_cast<float>(i) * 0.37f + static_cast<float>(r) * 1.3f));
+            }
+            const float sum = (parts[0] + parts[1]) + (parts[2] + parts[3]);
+            const float expected = 0.25f + (in_two ? rounded(sum) : sum);
+            if (at >= sums.size() || sums[at] != expected) return false;
+          }
+        }
+        return at == sums.size();
+      })));
+  CHECK(
+      All(test::OnProcesses(2, {.timeout = milliseconds(20000)}, [&](RankMesh& mesh, int32_t rank) {
+        auto device = kernels::CreateCpuDevice({.num_threads = 1});
+        const auto stages = mesh.Join({0, 1}, kernels::DType::kBF16);
+        if (!device.ok() || !(*device)->JoinStages(stages).ok()) return false;
+        constexpr int64_t kRows = 300;
+        std::vector<float> rows(kRows * kHidden), received(rows.size());
+        for (size_t i = 0; i < rows.size(); ++i) rows[i] = std::sin(static_cast<float>(i));
+        rows[0] = std::numeric_limits<float>::infinity();
+        rows[1] = std::numeric_limits<float>::quiet_NaN();
+        rows[2] = std::numeric_limits<float>::max();
+        const absl::Status ran = (*device)->Run([&](kernels::Ops& ops) {
+          if (rank == 0) ops.SendRows({rows.data(), kRows, kHidden, kHidden}, 1);
+          if (rank == 1) ops.RecvRows({received.data(), kRows, kHidden, kHidden}, 0);
+        });
+        if (!ran.ok() || !stages->Barrier()) return false;
+        if (rank == 0) return true;
+        for (size_t i = 0; i < rows.size(); ++i) {
+          const float expected = rounded(rows[i]);
+          if (std::memcmp(&received[i], &expected, sizeof(float)) != 0) return false;
+        }
+        return true;
       })));
 }
 

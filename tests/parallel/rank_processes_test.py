@@ -1,7 +1,9 @@
 """Ranks that are processes: same tokens as threads; a rank that dies, hangs or does not belong is named."""
 
 import concurrent.futures
+import ctypes
 import json
+import os
 import pathlib
 import re
 import shutil
@@ -48,10 +50,10 @@ def free_port():
 class Rank:
     """`heddle serve --join`, and what it says."""
 
-    def __init__(self, port, *flags, model=DEMO_MODEL, limits=LIMITS):
+    def __init__(self, port, *flags, model=DEMO_MODEL, limits=LIMITS, host="127.0.0.1", prefix=()):
         self.log = []
         self.process = subprocess.Popen(
-            [str(BINARY), "serve", str(model), "--join", f"127.0.0.1:{port}", *limits, *flags],
+            [*prefix, str(BINARY), "serve", str(model), "--join", f"{host}:{port}", *limits, *flags],
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -74,6 +76,42 @@ class Rank:
         self.process.wait()
         self._reader.join()
         self.process.stdout.close()
+
+
+class HungThread:
+    """Stops the one thread of a child that computes, until the child is killed at the end."""
+
+    SEIZE, INTERRUPT, ANY_THREAD = 0x4206, 0x4207, 0x40000000
+
+    def __init__(self, pid):
+        self.pid = pid
+        before = self._ticks()
+        time.sleep(0.3)
+        now = self._ticks()
+        self.thread = max(now, key=lambda thread: now[thread] - before.get(thread, 0))
+
+    def _ticks(self):
+        ticks = {}
+        for task in pathlib.Path(f"/proc/{self.pid}/task").iterdir():
+            fields = (task / "stat").read_text().rpartition(")")[2].split()
+            ticks[int(task.name)] = int(fields[11]) + int(fields[12])
+        return ticks
+
+    def _ptrace(self, request):
+        libc = ctypes.CDLL(None, use_errno=True)
+        if libc.ptrace(request, self.thread, None, None) != 0:
+            raise unittest.SkipTest(f"no thread can be stopped here: {os.strerror(ctypes.get_errno())}")
+
+    def __enter__(self):
+        self._ptrace(self.SEIZE)
+        self._ptrace(self.INTERRUPT)
+
+    def __exit__(self, *unused):
+        os.kill(self.pid, signal.SIGKILL)
+        while True:  # whoever traces a thread has to take note of its end
+            _, status = os.waitpid(self.thread, self.ANY_THREAD)
+            if os.WIFSIGNALED(status) or os.WIFEXITED(status):
+                return
 
 
 class Group:
@@ -329,6 +367,56 @@ class RankProcessesTest(unittest.TestCase):
 
     def test_a_rank_that_is_stopped_is_named_after_the_timeout(self):
         self.lose(signal.SIGSTOP, ("--rank-timeout", "1"), 2)
+
+    def test_a_rank_whose_computation_hangs_is_named_after_the_timeout(self):
+        with Group(2, "--tp", "3", "--rank-rejoin-timeout", "0", "--rank-timeout", "1") as group:
+            events, _ = ask_in_background(group.head)
+            self.assertTrue(wait_until(lambda: len(events) > 3))
+            victim = next(rank for rank in group.ranks if rank.says("rank=1"))
+            begin = time.monotonic()
+            with HungThread(victim.process.pid):  # its beats go on
+                named = lambda: any(re.search(r"rank 1 \(127\.0\.0\.1\) is lost in step \d+.*computed nothing", line)
+                                    for line in list(group.head.log))
+                self.assertTrue(wait_until(named, 20), group.head.log)
+                self.assertLess(time.monotonic() - begin, 2.5 * TIMEOUT_SCALE)
+                self.assertEqual(group.head.process.wait(20), RANKS_LOST)
+
+    def test_shares_are_as_large_as_the_head_says(self):
+        layout = ("--tp", "2", "--tp-shares", "3,1")
+        with Server(*LIMITS, "--tp", "2") as even, Server(*LIMITS, *layout) as threads:
+            expected = answers(threads)
+            self.assertEqual(greedy_answers(even), greedy_answers(threads))
+        with Group(1, *layout) as group:
+            self.assertEqual(answers(group.head), expected)
+            self.assertEqual(group.head.stop(), 0)
+
+    def test_rounded_rows_give_the_same_answers_alone_and_under_load(self):
+        layout = ("--tp", "2", "--pp", "2")
+        with Server(*LIMITS, *layout) as threads:
+            exact = answers(threads)
+        with Group(3, *layout, "--rank-wire", "bf16") as group:
+            together = answers(group.head)
+            self.assertNotEqual(together, exact)  # in the last digits of log-probabilities
+            alone = group.head.complete(PROMPTS[0], max_tokens=24, temperature=0, seed=0, logprobs=2)["choices"][0]
+            self.assertEqual((alone["text"], alone["logprobs"]["token_logprobs"]), together[0])
+            for mine, theirs in zip(together[0][1][:2], exact[0][1][:2]):
+                self.assertAlmostEqual(mine, theirs, delta=0.1)
+            self.assertEqual(group.head.stop(), 0)
+
+    def test_a_process_gets_the_rank_that_it_wants(self):
+        port = free_port()
+        ranks = [Rank(port, "--rank", "2"), Rank(port, "--rank", "1")]
+        try:
+            with Server(*LIMITS, "--tp", "3", "--ranks-listen", f"127.0.0.1:{port}") as head:
+                self.assertTrue(ranks[0].says("rank=2") and ranks[1].says("rank=1"))
+                late = Rank(port, "--rank", "7")
+                self.assertEqual(late.wait(), 1, late.log)
+                self.assertTrue(late.says("--rank is 7"), late.log)
+                late.end()
+                self.assertEqual(head.stop(), 0)
+        finally:
+            for rank in ranks:
+                rank.end()
 
     def test_a_rank_that_dies_while_nothing_runs_is_named(self):
         with Group(1, "--tp", "2", "--rank-rejoin-timeout", "0") as group:

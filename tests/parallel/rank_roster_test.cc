@@ -154,6 +154,98 @@ TEST_CASE("The hidden states that a drafter reads take room of the ranks that se
   CHECK_FALSE(group.Say(call, offer).ok());
 }
 
+FromRank BeatOf(int64_t op, bool waits, int64_t busy_ms) {
+  FromRank message = Beat(3, op);
+  message.mutable_beat()->set_waits(waits);
+  message.mutable_beat()->set_busy_ms(busy_ms);
+  return message;
+}
+
+// Lets 3 s pass, three times the timeout, in which all ranks beat; `say` makes their messages.
+template <typename Say>
+void BeatOn(Group& group, const std::vector<CallId>& calls, const Say& say) {
+  for (int64_t ms = 0; ms < 3000 && group.roster.failure().ok(); ms += 100) {
+    for (size_t i = 0; i < calls.size(); ++i) {
+      static_cast<void>(group.Say(calls[i], say(i, ms)));
+    }
+    group.Pass(100);
+  }
+}
+
+TEST_CASE("A rank that beats and computes nothing is lost, and those that wait for it are not",
+          "[unit]") {
+  Group group(3);
+  const std::vector<CallId> calls = group.Run();
+  group.roster.set_step(3);
+  group.roster.CountHalf();
+  BeatOn(group, calls, [&](size_t i, int64_t ms) {
+    group.roster.SetOwn(8, /*waits=*/true, group.now);
+    // The second one has begun one collective less, and uses the processor for its beats alone.
+    return i == 0 ? BeatOf(8, true, ms) : BeatOf(7, false, ms / 500);
+  });
+  CHECK(group.roster.phase() == Phase::kLost);
+  CHECK(group.roster.culprit() == 2);
+  const std::string failure(group.roster.failure().message());
+  CHECK(Has(failure, "rank 2 (10.0.0.7) is lost in step 3 (it last reported step 3, op 7)"));
+  CHECK(Has(failure, "it has computed nothing for 1000 ms"));
+}
+
+TEST_CASE("A rank that computes for long, or has nothing to do, is not lost", "[unit]") {
+  const auto ends_well = [](bool has_work, auto&& say) {
+    Group group(2);
+    const std::vector<CallId> calls = group.Run();
+    if (has_work) group.roster.CountHalf();
+    BeatOn(group, calls, [&](size_t, int64_t ms) {
+      group.roster.SetOwn(8, /*waits=*/true, group.now);
+      return say(ms);
+    });
+    return group.roster.phase() == Phase::kRunning;
+  };
+  CHECK(ends_well(true, [](int64_t ms) { return BeatOf(7, false, ms / 2); }));
+  CHECK(ends_well(true, [](int64_t ms) { return BeatOf(ms, true, 0); }));
+  CHECK(ends_well(false, [](int64_t) { return BeatOf(7, false, 0); }));
+  CHECK_FALSE(ends_well(true, [](int64_t) { return BeatOf(7, false, 0); }));
+  // Numbers that go back, as no process's do.
+  CHECK_FALSE(ends_well(true, [](int64_t ms) { return BeatOf(7, false, -ms); }));
+  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+  CHECK_FALSE(ends_well(true, [](int64_t) { return BeatOf(kMost, false, kMost); }));
+}
+
+TEST_CASE("Ranks that all wait for each other have a link that carries nothing", "[unit]") {
+  Group group(3);
+  const std::vector<CallId> calls = group.Run();
+  group.roster.CountHalf();
+  bool head_waits = false;
+  const auto all_wait = [&](size_t i, int64_t) {
+    group.roster.SetOwn(9, head_waits, group.now);
+    return BeatOf(i == 0 ? 9 : 8, true, 0);
+  };
+  BeatOn(group, calls, all_wait);  // the head computes
+  CHECK(group.roster.phase() == Phase::kRunning);
+  head_waits = true;
+  BeatOn(group, calls, all_wait);
+  CHECK(group.roster.phase() == Phase::kLost);
+  CHECK(group.roster.culprit() == 2);
+  CHECK(Has(std::string(group.roster.failure().message()), "its link carries no rows"));
+}
+
+TEST_CASE("A process gets the rank that it wants, or is told who has it", "[unit]") {
+  Group group(3);
+  const auto wanting = [](int32_t rank) {
+    FromRank hello = Hello();
+    hello.mutable_hello()->set_wanted_rank(rank);
+    return hello;
+  };
+  CHECK(Has(group.Refusal(wanting(3)), "--rank is 3; the ranks beside the head are 1 to 2"));
+  CHECK(Has(group.Refusal(wanting(-1)), "--rank is -1"));
+  const CallId first = group.Call(), second = group.Call();
+  REQUIRE(group.Say(first, wanting(2)).ok());
+  CHECK(group.roster.Find(first)->rank == 2);
+  CHECK(Has(group.Refusal(wanting(2)), "another process is rank 2"));
+  REQUIRE(group.Say(second, Hello()).ok());
+  CHECK(group.roster.Find(second)->rank == 1);
+}
+
 TEST_CASE("Ranks are numbered as they come, and the group has the least of all room", "[unit]") {
   Group group(3);
   const CallId first = group.Call(), second = group.Call();
