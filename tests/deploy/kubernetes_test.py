@@ -11,7 +11,7 @@ from deployment import (DEPLOY, documented_metrics, drain_seconds, faults, get_r
 
 ROOT = DEPLOY / "kubernetes"
 OVERLAYS = ("cpu", "cuda", "demo")
-COMPONENTS = ("autoscaling", "inference-pool", "monitoring", "no-api-keys")
+COMPONENTS = ("autoscaling", "inference-pool", "monitoring", "no-api-keys", "rank-tls")
 DIGEST = "sha256:" + "0123456789abcdef" * 4
 # As docs/deployment.md has it: an overlay of the user's own, with everything that there is.
 OWN_OVERLAY = """
@@ -93,7 +93,7 @@ class KustomizeTest(unittest.TestCase):
             own = copy / "overlays" / "own"
             own.mkdir()
             shutil.copy(ROOT / "base" / "heddle.yaml", own)
-            paths = ", ".join(f"../../components/{name}" for name in COMPONENTS if name != "no-api-keys")
+            paths = ", ".join(f"../../components/{name}" for name in COMPONENTS if name not in ("no-api-keys", "rank-tls"))
             own.joinpath("kustomization.yaml").write_text(OWN_OVERLAY.format(components=paths, digest=DIGEST))
             cls.rendered["own"] = cls.own = kustomize(own)
 
@@ -323,6 +323,30 @@ class MultiNodeTest(unittest.TestCase):
         headless = self.by_name("Service", self.set["metadata"]["name"])  # the pods' subdomain
         self.assertEqual(headless["clusterIP"], "None")
         self.assertIs(headless["publishNotReadyAddresses"], True)
+
+    def test_a_component_gives_both_certificates(self):
+        (patch,) = load_yaml(ROOT / "components" / "rank-tls" / "kustomization.yaml")["patches"]
+        operations = yaml.safe_load(patch["patch"])
+        source = load_yaml(ROOT / "overlays" / "multi-node" / "leaderworkerset.yaml")
+        self.assertEqual(patch["target"], {"kind": source["kind"], "name": source["metadata"]["name"]})
+        for operation in operations:
+            self.assertEqual(operation["op"], "add")
+            place = source
+            *path, last = operation["path"].strip("/").split("/")
+            for key in path:
+                place = place[int(key) if isinstance(place, list) else key]
+            self.assertEqual(last, "-")
+            place.append(operation["value"])
+        for name in self.pods:
+            pod = source["spec"]["leaderWorkerTemplate"][name + "Template"]["spec"]
+            (container,) = pod["containers"]
+            environment = {e["name"]: e["value"] for e in container["env"]}
+            (mount,) = [m for m in container["volumeMounts"] if m["name"] == "rank-tls"]
+            (volume,) = [v for v in pod["volumes"] if v["name"] == "rank-tls"]
+            self.assertEqual(volume["secret"], {"secretName": "heddle-rank-tls", "defaultMode": 0o440})
+            for what in ("CERT", "KEY", "CA"):
+                self.assertIn(f"rank-tls-{what.lower()}", options())
+                self.assertTrue(environment[f"HEDDLE_RANK_TLS_{what}"].startswith(mount["mountPath"] + "/"))
 
     def test_both_have_the_token_and_one_configuration(self):
         known = options()
