@@ -59,10 +59,6 @@ void Ops::Multiply(Tensor, Tensor) {
   HEDDLE_CHECK(false, "this device has no products of elements");
 }
 
-void Ops::Sharpen(const SharpenArgs&) {
-  HEDDLE_CHECK(false, "this device does not scale queries by their positions");
-}
-
 void Ops::Scale(Tensor, float) { HEDDLE_CHECK(false, "this device scales no activations"); }
 
 void Ops::PredictStreams(const StreamsArgs&) {

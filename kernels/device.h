@@ -77,11 +77,11 @@ class Device {
   virtual bool has_layer_inputs() const { return false; }
   // Whether it has Ops::PredictStreams and the ops behind it, and Ops::Embed of shorter tables.
   virtual bool has_streams() const { return false; }
-  // Whether it has AttentionArgs::in_chunks, Ops::Sharpen and ExpertMixArgs::weighs_inputs.
+  // Whether it has AttentionArgs::in_chunks and ExpertMixArgs::weighs_inputs.
   virtual bool has_attention_in_chunks() const { return false; }
   // Whether Ops::RopeKvWrite knows norms_last.
   virtual bool has_norms_behind_rotation() const { return false; }
-  // Whether it has AttentionArgs::both_ways and Ops::AddTokenTypes.
+  // Whether it has AttentionArgs::both_ways and bias, and Ops::AddTokenTypes.
   virtual bool has_attention_both_ways() const { return false; }
   // Whether it has Ops::AddSegments.
   virtual bool has_segments() const { return false; }

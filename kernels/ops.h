@@ -131,6 +131,18 @@ struct QueryRotation {
   RopeLayout layout = RopeLayout::kHalf;
 };
 
+// What the distance of two positions adds to their score: to that of head h for a query and a key
+// at places i and j of a context, table[h * stride() + reach + j - i].
+// Sources: Press et al. 2022 (ALiBi); Raffel et al. 2020 (buckets of distances, T5 and MPNet).
+struct DistanceBias {
+  // Blocks of keys are read whole, also those that end behind a context.
+  static constexpr int32_t kPadding = 32;
+  const float* table = nullptr;  // [n_heads, stride()] F32; nullptr: none
+  int32_t reach = 0;             // contexts have at most so many positions
+
+  constexpr int64_t stride() const { return 2 * int64_t{reach} + kPadding; }
+};
+
 // Softmax(q k^T * scale) v over the spans of each sequence, causal within the step's own rows (see
 // batch.h). Query head h reads KV head h / (n_heads / n_kv_heads).
 // Sources: Dao et al. 2022 (FlashAttention), Kwon et al. 2023 (paged), Ainslie et al. 2023 (GQA).
@@ -148,6 +160,7 @@ struct AttentionArgs {
   // `window` away on either side. Only on devices with Device::has_attention_both_ways(), and for
   // batches without a tree_mask.
   bool both_ways = false;
+  DistanceBias bias = {};        // behind scale and softcap; only with both_ways
   float softcap = 0.0f;          // > 0: scores become softcap * tanh(score / softcap)
   const float* sinks = nullptr;  // [n_heads] an extra logit per head without a value
   Tensor out;                    // [n, n_heads * head_dim]
@@ -226,6 +239,17 @@ struct SharpenArgs {
   int32_t offset = 0;
 };
 
+// x = x > 0 ? alpha_positive * x^2 + beta * x
+//           : alpha_negative * (expm1(min(x, eps)) - x) + beta * x,  element by element.
+// Source: Huang & Schlag 2024 (xIELU).
+struct XieluArgs {
+  Tensor x;  // [n, any], in place
+  float alpha_positive = 1.0f;
+  float alpha_negative = 1.0f;
+  float beta = 0.5f;
+  float eps = -1e-6f;
+};
+
 // Alternating updates: a row has `count` streams side by side, of which layers compute one, and the
 // others follow it by what a router of the row says. Source: Baykal et al. 2023 (AltUp).
 struct StreamsArgs {
@@ -289,8 +313,8 @@ class Ops {
   // x[t] *= factor[t], where either may be columns of a wider tensor, and a factor with a stride of
   // 0 is one for all rows. Only on devices with Device::has_layer_inputs().
   virtual void Multiply(Tensor factor, Tensor x);
-  // Only on devices with Device::has_attention_in_chunks().
-  virtual void Sharpen(const SharpenArgs& args);
+  virtual void Sharpen(const SharpenArgs& args) = 0;
+  virtual void Xielu(const XieluArgs& args) = 0;
   virtual void Scale(Tensor x, float factor);
   // Only on devices with Device::has_streams(), as the next three. For each stream p of a row:
   // streams[p] += sum over streams q of factors[p * count + q] * streams[q], of all as they were.

@@ -17,13 +17,15 @@ namespace {
 
 // Prefixes of the decoder in models that also read images; transformers has moved it once.
 constexpr std::string_view kTextPart = "language_model.";
+constexpr std::string_view kIdeficsPart = "text_model.";  // as Idefics 3 and SmolVLM call it
 
 // The prefix of the checkpoint's names: the family's, none if only the bare decoder was saved, or
 // that of a decoder inside a larger model.
 std::string FindPrefix(const Checkpoint& checkpoint, const Family& family) {
   std::string own(family.prefix);
   for (const std::string& prefix :
-       {own, std::string(), std::string(kTextPart) + own, own + std::string(kTextPart)}) {
+       {own, std::string(), std::string(kTextPart) + own, own + std::string(kTextPart),
+        own + std::string(kIdeficsPart)}) {
     if (checkpoint.Find(prefix + family.names->embed) != nullptr) return prefix;
   }
   return own;
@@ -152,6 +154,7 @@ NameMap MakeNames(const NameMap& pattern, std::string_view prefix, const ModelSp
   clear_unless(norms_behind && spec.norm == NormKind::kLayer,
                {&layer.attn_post_norm_bias, &layer.mlp_post_norm_bias});
   clear_unless(spec.token_types > 0, {&names.token_types});
+  clear_unless(spec.distances == DistanceRule::kBuckets, {&names.distances});
   clear_unless(spec.layer_input_dim > 0,
                {&names.layer_inputs, &names.layer_inputs_in, &names.layer_inputs_norm,
                 &layer.input_gate, &layer.input_out, &layer.input_post_norm});
@@ -170,7 +173,7 @@ NameMap MakeNames(const NameMap& pattern, std::string_view prefix, const ModelSp
     if (!name->empty()) name->insert(0, prefix);
   };
   for (std::string* name :
-       {&names.embed, &names.positions, &names.token_types, &names.layer_inputs,
+       {&names.embed, &names.positions, &names.token_types, &names.distances, &names.layer_inputs,
         &names.layer_inputs_in, &names.layer_inputs_norm, &names.altup_in, &names.altup_out,
         &names.embed_norm, &names.embed_norm_bias, &names.final_norm, &names.final_norm_bias}) {
     add_prefix(name);

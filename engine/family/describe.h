@@ -81,6 +81,10 @@ std::optional<Activation> FindActivation(std::string_view name);
 absl::StatusOr<std::vector<int32_t>> ReadDims(const JsonSource& config, std::string_view key);
 
 // Granite's scale factors, named by what they multiply; logits are divided by theirs.
+// Scores grow with the logarithm of the position from `length` on (kernels::SharpenArgs, offset 0);
+// beta 0: they do not.
+void SharpenBeyond(double beta, int32_t length, ModelSpec* spec);
+
 struct GraniteScales {
   double embedding = 1.0;
   double residual = 1.0;

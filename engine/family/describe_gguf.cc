@@ -153,6 +153,23 @@ absl::Status ReadLongRope(const GgufSource& source, const TensorFinder& find,
   return absl::OkStatus();
 }
 
+// What YaRN multiplies cosines and sines by. With its own multiplier, latent attention sharpens
+// scores instead, and Ministral 3 divides by the magnitude that the multiplier gives.
+absl::StatusOr<double> ReadYarnMagnitude(const GgufSource& source, double factor) {
+  constexpr std::string_view kMultiplier = "rope.scaling.yarn_log_multiplier";
+  const double usual = 1.0 + 0.1 * std::log(factor);
+  if (!source.Has(kMultiplier)) return usual;
+  if (source.Has(kLatentRank)) return 1.0;
+  HEDDLE_ASSIGN_OR_RETURN(const double multiplier, source.Float(kMultiplier));
+  const bool divides = source.prefix() == "mistral3.";
+  if (multiplier == 0.0) return usual;
+  if (!divides || !(multiplier > 0.0 && multiplier <= kMaxFactor)) {
+    return source.Unsupported(kMultiplier, base::StrCat(multiplier),
+                              divides ? "expected a number above 0" : "expected none");
+  }
+  return usual / (1.0 + 0.1 * multiplier * std::log(factor));
+}
+
 absl::Status ReadYarn(const GgufSource& source, double factor, RopeSpec* rope) {
   // The defaults, and the derivation of the attention factor, are llama.cpp's (ggml_rope_yarn).
   HEDDLE_ASSIGN_OR_RETURN(double fast,
@@ -161,14 +178,9 @@ absl::Status ReadYarn(const GgufSource& source, double factor, RopeSpec* rope) {
                           source.PositiveOr("rope.scaling.yarn_beta_slow", kMaxFactor, 1.0));
   HEDDLE_ASSIGN_OR_RETURN(double attention,
                           source.PositiveOr("rope.scaling.attn_factor", kMaxFactor, 1.0));
-  // With its own multiplier a model sharpens scores instead of cosines and sines.
-  const bool sharpens = source.Has("rope.scaling.yarn_log_multiplier");
-  if (sharpens && !source.Has(kLatentRank)) {
-    return source.Unsupported("rope.scaling.yarn_log_multiplier", "set", "expected none");
-  }
+  HEDDLE_ASSIGN_OR_RETURN(const double magnitude, ReadYarnMagnitude(source, factor));
   rope->scaling = RopeScaling::kYarn;
-  rope->attention_factor =
-      sharpens ? 1.0f : static_cast<float>(attention * (1.0 + 0.1 * std::log(factor)));
+  rope->attention_factor = static_cast<float>(attention * magnitude);
   rope->beta_fast = static_cast<float>(fast);
   rope->beta_slow = static_cast<float>(slow);
   return absl::OkStatus();

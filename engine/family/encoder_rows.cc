@@ -135,15 +135,6 @@ absl::Status RefuseDecoder(const JsonSource& config) {
                             "supported is \"absolute\"");
 }
 
-absl::Status RefineBert(const JsonSource& config, ModelSpec* spec, NameMap*) {
-  constexpr int64_t kMostTypes = 1 << 10;
-  HEDDLE_RETURN_IF_ERROR(RefuseDecoder(config));
-  HEDDLE_ASSIGN_OR_RETURN(spec->token_types, config.DimOr("type_vocab_size", kMostTypes, 2));
-  ApplyBert(spec);
-  return absl::OkStatus();
-}
-
-// Positions are numbered from one behind that of padding.
 absl::Status RefineRoberta(const JsonSource& config, ModelSpec* spec, NameMap* names) {
   constexpr std::string_view kTasks = "lora_adaptations";
   if (const json* tasks = config.Find(kTasks); tasks != nullptr) {
@@ -153,18 +144,7 @@ absl::Status RefineRoberta(const JsonSource& config, ModelSpec* spec, NameMap* n
         "each task is an adapter of its own");
   }
   HEDDLE_RETURN_IF_ERROR(RefineBert(config, spec, names));
-  int64_t padding = 1;
-  if (config.Has("pad_token_id")) {
-    HEDDLE_ASSIGN_OR_RETURN(padding, config.Int("pad_token_id"));
-  }
-  if (padding < 0 || padding + 2 > spec->max_context) {
-    return config.Error(
-        "pad_token_id", base::StrCat(padding),
-        base::StrCat("a token id below \"max_position_embeddings\" (", spec->max_context, ")"));
-  }
-  spec->position_offset = static_cast<int32_t>(padding) + 1;
-  spec->max_context -= spec->position_offset;
-  return absl::OkStatus();
+  return NumberBehindPadding(config, spec);
 }
 
 absl::Status RefineDistilBert(const JsonSource& config, ModelSpec* spec, NameMap*) {
@@ -491,6 +471,14 @@ absl::Status RobertaClasses(const JsonSource&, std::string_view, int32_t hidden,
   output->pooling = Pooling::kFirst;
   output->layers = {Matrix(hidden, hidden, "classifier.dense", HeadActivation::kTanh),
                     Matrix(hidden, n_labels, "classifier.out_proj")};
+  return absl::OkStatus();
+}
+
+absl::Status RefineBert(const JsonSource& config, ModelSpec* spec, NameMap*) {
+  constexpr int64_t kMostTypes = 1 << 10;
+  HEDDLE_RETURN_IF_ERROR(RefuseDecoder(config));
+  HEDDLE_ASSIGN_OR_RETURN(spec->token_types, config.DimOr("type_vocab_size", kMostTypes, 2));
+  ApplyBert(spec);
   return absl::OkStatus();
 }
 

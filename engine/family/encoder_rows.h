@@ -18,6 +18,10 @@ absl::Status BertClasses(const JsonSource& config, std::string_view prefix, int3
 absl::Status RobertaClasses(const JsonSource& config, std::string_view prefix, int32_t hidden,
                             int32_t n_labels, PooledOutput* output);
 
+absl::Status RefineBert(const JsonSource& config, ModelSpec* spec, NameMap* names);
+// Numbers positions from one behind that of padding, as RoBERTa does.
+absl::Status NumberBehindPadding(const JsonSource& config, ModelSpec* spec);
+
 // Makes encoder layers of BERT's kind: rows see all of the text, and norms are behind the sums.
 void ApplyBert(ModelSpec* spec);
 

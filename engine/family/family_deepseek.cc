@@ -171,6 +171,11 @@ absl::Status RefineDeepseekV3(const JsonSource& config, ModelSpec* spec, NameMap
   return AddExperts(config, moe, /*first_absent=*/3, /*shared_absent=*/1, spec);
 }
 
+absl::Status RefineYoutu(const JsonSource& config, ModelSpec* spec, NameMap*) {
+  static_cast<void>(config.Has("embedding_initializer_range"));
+  return ReadLatentAttention(config, kAbsentMla, spec);
+}
+
 // Layers have experts where a list says so, and without it all but the first.
 absl::Status RefineGlm4MoeLite(const JsonSource& config, ModelSpec* spec, NameMap*) {
   constexpr std::string_view kTypes = "mlp_layer_types";

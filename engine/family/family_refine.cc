@@ -115,6 +115,12 @@ absl::Status RefineSmolLm3(const JsonSource& config, ModelSpec* spec, NameMap*) 
   return absl::OkStatus();
 }
 
+void SharpenBeyond(double beta, int32_t length, ModelSpec* spec) {
+  for (LayerSpec& layer : spec->layers) {
+    layer.attention.sharpen = {.factor = static_cast<float>(beta), .length = length};
+  }
+}
+
 // Granite multiplies what blocks add to the stream by r. A model whose stream is divided by r adds
 // plainly and is otherwise the same: the embedding is divided by r, and an RMS norm gives the same
 // result with eps / r^2.

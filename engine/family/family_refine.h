@@ -25,6 +25,8 @@ absl::Status RefineQwen35Experts(const JsonSource& config, ModelSpec* spec, Name
 absl::Status RefineDeepseekV2(const JsonSource& config, ModelSpec* spec, NameMap* names);
 absl::Status RefineDeepseekV3(const JsonSource& config, ModelSpec* spec, NameMap* names);
 absl::Status RefineGlm4MoeLite(const JsonSource& config, ModelSpec* spec, NameMap* names);
+// DeepSeek's latent attention with a dense MLP in all layers.
+absl::Status RefineYoutu(const JsonSource& config, ModelSpec* spec, NameMap* names);
 absl::Status RefineDeci(const JsonSource& config, ModelSpec* spec, NameMap* names);
 absl::Status RefineGptOss(const JsonSource& config, ModelSpec* spec, NameMap* names);
 absl::Status RefineGptNeox(const JsonSource& config, ModelSpec* spec, NameMap* names);

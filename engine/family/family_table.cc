@@ -11,6 +11,8 @@
 #include "engine/family/hybrid_rows.h"
 #include "engine/family/llama4_rows.h"
 #include "engine/family/mamba_rows.h"
+#include "engine/family/more_encoder_rows.h"
+#include "engine/family/newer_rows.h"
 #include "engine/family/phi_rows.h"
 #include "engine/family/recent_rows.h"
 #include "engine/family/recurrent_rows.h"
@@ -50,7 +52,8 @@ constexpr std::string_view kGptNeoxGguf[] = {"gptneox"};
 constexpr std::string_view kFalconGguf[] = {"falcon"};
 constexpr std::string_view kGlmGguf[] = {"chatglm"};
 constexpr std::string_view kGlm4Gguf[] = {"glm4"};
-constexpr std::string_view kLlamaGguf[] = {"llama"};
+// The converter splits InternLM 2's fused rows and permutes q and k as it does Llama's.
+constexpr std::string_view kLlamaGguf[] = {"llama", "internlm2"};
 constexpr std::string_view kQwen2Gguf[] = {"qwen2"};
 constexpr std::string_view kQwen3Gguf[] = {"qwen3"};
 constexpr std::string_view kGpt2Gguf[] = {"gpt2"};
@@ -460,36 +463,30 @@ std::span<const Family> FamilyTable() {
                                 Phi3(),       Olmo2(),      SmolLm3(),   Granite(),  GptOss(),
                                 DeepseekV2(), DeepseekV3(), Deci(),      Nemotron(), Gpt2(),
                                 GptNeox(),    Starcoder2(), Falcon(),    Glm(),      Glm4()};
-    const std::vector<Family> recent = RecentRows({.llama = Llama(),
-                                                   .mistral = Mistral(),
-                                                   .mixtral = Mixtral(),
-                                                   .olmo2 = Olmo2(),
-                                                   .gemma2 = Gemma2(),
-                                                   .granite = Granite(),
-                                                   .qwen3_moe = Qwen3Moe(),
-                                                   .deepseek_v3 = DeepseekV3()});
-    rows.insert(rows.end(), recent.begin(), recent.end());
+    const auto add = [&rows](const std::vector<Family>& more) {
+      rows.insert(rows.end(), more.begin(), more.end());
+    };
+    add(RecentRows({.llama = Llama(),
+                    .mistral = Mistral(),
+                    .mixtral = Mixtral(),
+                    .olmo2 = Olmo2(),
+                    .gemma2 = Gemma2(),
+                    .granite = Granite(),
+                    .qwen3_moe = Qwen3Moe(),
+                    .deepseek_v3 = DeepseekV3()}));
     rows.push_back(PhiRow(GptNeox()));
-    const std::vector<Family> hybrid = HybridRows(Llama());
-    rows.insert(rows.end(), hybrid.begin(), hybrid.end());
-    const std::vector<Family> recurrent =
-        RecurrentRows({.qwen3 = Qwen3(), .qwen2_moe = Qwen2Moe()});
-    rows.insert(rows.end(), recurrent.begin(), recurrent.end());
-    const std::vector<Family> vision =
-        VisionRows({.qwen2 = Qwen2(), .qwen3 = Qwen3(), .qwen3_moe = Qwen3Moe()});
-    rows.insert(rows.end(), vision.begin(), vision.end());
-    const std::vector<Family> mamba = MambaRows(Llama());
-    rows.insert(rows.end(), mamba.begin(), mamba.end());
-    const std::vector<Family> gemma3n = Gemma3nRows(Gemma3());
-    rows.insert(rows.end(), gemma3n.begin(), gemma3n.end());
-    const std::vector<Family> gemma4 = Gemma4Rows(Gemma3());
-    rows.insert(rows.end(), gemma4.begin(), gemma4.end());
-    const std::vector<Family> llama4 = Llama4Rows(Llama());
-    rows.insert(rows.end(), llama4.begin(), llama4.end());
+    add(HybridRows(Llama()));
+    add(RecurrentRows({.qwen3 = Qwen3(), .qwen2_moe = Qwen2Moe()}));
+    add(VisionRows({.qwen2 = Qwen2(), .qwen3 = Qwen3(), .qwen3_moe = Qwen3Moe()}));
+    add(MambaRows(Llama()));
+    add(Gemma3nRows(Gemma3()));
+    add(Gemma4Rows(Gemma3()));
+    add(Llama4Rows(Llama()));
+    add(NewerRows(rows));
     const std::vector<Family> encoders = EncoderRows(Gemma3(), Llama());
-    rows.insert(rows.end(), encoders.begin(), encoders.end());
-    const std::vector<Family> rotary = RotaryEncoderRows(encoders.front());
-    rows.insert(rows.end(), rotary.begin(), rotary.end());
+    add(encoders);
+    add(RotaryEncoderRows(encoders.front()));
+    add(MoreEncoderRows(encoders));
     return rows;
   }();
   return table;

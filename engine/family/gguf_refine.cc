@@ -16,8 +16,8 @@ absl::StatusOr<float> ReadSoftcap(const GgufSource& source, std::string_view key
   return static_cast<float>(softcap);
 }
 
-// Mistral Large 3 sharpens scores with the logarithm of the position beyond a length, for which the
-// decoder has no op: the model is served up to that length.
+// Ministral 3 and Mistral Large 3 sharpen scores with the logarithm of the position beyond a
+// length.
 absl::Status ReadTemperature(const GgufSource& source, ModelSpec* spec) {
   constexpr std::string_view kScale = "attention.temperature_scale";
   if (!source.Has(kScale)) return absl::OkStatus();
@@ -28,11 +28,43 @@ absl::Status ReadTemperature(const GgufSource& source, ModelSpec* spec) {
       source.DimOr("rope.scaling.original_context_length", kMaxContext, spec->max_context));
   HEDDLE_ASSIGN_OR_RETURN(const int32_t length,
                           source.DimOr("attention.temperature_length", kMaxContext, original));
-  spec->max_context = std::min(spec->max_context, length);
+  SharpenBeyond(scale, length, spec);
   return absl::OkStatus();
 }
 
 }  // namespace
+
+absl::Status RefineGgufMistral3(const GgufSource& source, const TensorFinder&, ModelSpec* spec,
+                                NameMap*) {
+  return ReadTemperature(source, spec);
+}
+
+absl::Status RefineGgufApertus(const GgufSource& source, const TensorFinder&, ModelSpec* spec,
+                               NameMap*) {
+  // These keys have no architecture before them.
+  const GgufFile& gguf = source.gguf();
+  const auto values = [&](std::string_view key) -> absl::StatusOr<std::vector<float>> {
+    HEDDLE_ASSIGN_OR_RETURN(std::vector<float> found, gguf.Floats(key));
+    if (found.size() == spec->layers.size()) return found;
+    return absl::InvalidArgumentError(
+        base::StrCat(gguf.name(), ": ", base::Quote(key), " is an array of ", found.size(),
+                     ", expected one of ", spec->n_layers(), ", one per layer"));
+  };
+  HEDDLE_ASSIGN_OR_RETURN(const std::vector<float> positive, values("xielu.alpha_p"));
+  HEDDLE_ASSIGN_OR_RETURN(const std::vector<float> negative, values("xielu.alpha_n"));
+  HEDDLE_ASSIGN_OR_RETURN(const std::vector<float> beta, values("xielu.beta"));
+  HEDDLE_ASSIGN_OR_RETURN(const std::vector<float> eps, values("xielu.eps"));
+  for (size_t i = 0; i < spec->layers.size(); ++i) {
+    MlpSpec& mlp = spec->layers[i].mlp;
+    mlp.activation = Activation::kNone;
+    mlp.xielu = {.is_here = true,
+                 .positive = positive[i],
+                 .negative = negative[i],
+                 .beta = beta[i],
+                 .eps = eps[i]};
+  }
+  return absl::OkStatus();
+}
 
 // The file does not give the scale of scores. Of the published models only the two of 27B use
 // another than 1 / sqrt(head_dim), and their numbers of layers identify them.

@@ -25,6 +25,10 @@ absl::Status RefineGgufDeepseek(const GgufSource& source, const TensorFinder& fi
                                 NameMap* names);
 absl::Status RefineGgufDeci(const GgufSource& source, const TensorFinder& find, ModelSpec* spec,
                             NameMap* names);
+absl::Status RefineGgufMistral3(const GgufSource& source, const TensorFinder& find, ModelSpec* spec,
+                                NameMap* names);
+absl::Status RefineGgufApertus(const GgufSource& source, const TensorFinder& find, ModelSpec* spec,
+                               NameMap* names);
 absl::Status RefineGgufFalcon(const GgufSource& source, const TensorFinder& find, ModelSpec* spec,
                               NameMap* names);
 

@@ -57,9 +57,10 @@ constexpr std::string_view kHarmless[] = {
     "sparse_pred_ignore_index", "reference_compile", "repad_logits_with_grad", "mlp_dropout",
     "cls_token_id", "compile", "finetuning_task", "id2label", "label2id", "num_labels",
     "problem_type", "task_specific_params", "summary_activation", "summary_first_dropout",
-    "summary_proj_to_labels", "summary_type", "summary_use_proj",
-    "sbert_ce_default_activation_function", "sentence_transformers", "tie_encoder_decoder",
-    "is_encoder_decoder", "is_decoder", "cross_attention_hidden_size", "n_ctx",
+    "summary_last_dropout", "generator_size", "summary_proj_to_labels", "summary_type",
+    "summary_use_proj", "sbert_ce_default_activation_function", "sentence_transformers",
+    "tie_encoder_decoder", "is_encoder_decoder", "is_decoder", "cross_attention_hidden_size",
+    "n_ctx",
     // Images: for text alone all sections of RoPE are alike.
     "vision_config", "image_token_id", "video_token_id", "vision_start_token_id",
     "vision_end_token_id", "vision_token_id", "image_token_index", "boi_token_index",

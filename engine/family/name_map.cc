@@ -149,6 +149,9 @@ LayerNames NameMap::Layer(int32_t index, const LayerSpec& spec) const {
   if (!spec.attention.sinks) clear({&names.sinks});
   if (spec.attention.segments == 0) clear({&names.segments});
   if (!spec.mlp.row_gate) clear({&names.row_gate});
+  if (!spec.mlp.xielu.is_here) {
+    clear({&names.xielu_positive, &names.xielu_negative, &names.xielu_beta, &names.xielu_eps});
+  }
   if (!spec.moe.router_bias) clear({&names.router_bias});
   if (!spec.moe.choice_bias) clear({&names.choice_bias});
   return names;

@@ -69,7 +69,11 @@ struct LayerNames {
   std::string gate_bias;
   std::string up_bias;
   std::string down_bias;
-  std::string row_gate;  // [1, hidden], MlpSpec::row_gate
+  std::string row_gate;        // [1, hidden], MlpSpec::row_gate
+  std::string xielu_positive;  // [1] each, XieluSpec
+  std::string xielu_negative;
+  std::string xielu_beta;
+  std::string xielu_eps;
 
   // A mixture of experts. Names of experts' tensors have "{e}" in place of the expert's index, or
   // name one tensor with all experts as its outermost dimension. In a layer with experts, gate, up
@@ -194,9 +198,10 @@ struct LayerNames {
   // The same for the names of what is neither attention nor an MLP.
   template <typename Visitor>
   void ForEachBesideBlocks(Visitor visit) {
-    for (std::string* name : {&stream_scale, &input_gate, &input_out, &input_post_norm,
-                              &altup_router_norm, &altup_router, &altup_predict, &altup_correct,
-                              &altup_scale, &laurel_in, &laurel_out, &laurel_norm}) {
+    for (std::string* name :
+         {&xielu_positive, &xielu_negative, &xielu_beta, &xielu_eps, &stream_scale, &input_gate,
+          &input_out, &input_post_norm, &altup_router_norm, &altup_router, &altup_predict,
+          &altup_correct, &altup_scale, &laurel_in, &laurel_out, &laurel_norm}) {
       visit(name);
     }
   }
@@ -216,6 +221,7 @@ struct NameMap {
   std::string embed;        // [vocab, hidden]
   std::string positions;    // [position_offset + max_context, hidden], learned positions
   std::string token_types;  // [types, hidden]
+  std::string distances;    // [distance_buckets, n_heads], DistanceRule::kBuckets
   // ModelSpec::layer_input_dim, with all layers side by side:
   std::string layer_inputs;       // [layer_input_vocab, layers * dim]
   std::string layer_inputs_in;    // [layers * dim, hidden]

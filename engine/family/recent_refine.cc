@@ -14,28 +14,6 @@
 namespace heddle::engine {
 namespace {
 
-// Scores grow with the logarithm of the position from this length on, for which the decoder has no
-// op. So the model is served up to the length where nothing changes, as with LongRoPE.
-void EndBeforeScaling(int32_t length, ModelSpec* spec) {
-  spec->max_context = std::min(spec->max_context, length);
-}
-
-// Layers that see everything have no RoPE, if others have a window.
-void DropRopeOfFullLayers(ModelSpec* spec) {
-  const bool any = std::any_of(spec->layers.begin(), spec->layers.end(),
-                               [](const LayerSpec& layer) { return layer.attention.window > 0; });
-  for (LayerSpec& layer : spec->layers) {
-    if (any && layer.attention.window == 0) layer.attention.rope = RopeSpec{};
-  }
-}
-
-// Both blocks read the stream through one norm.
-void MakeParallel(ModelSpec* spec, NameMap* names) {
-  for (LayerSpec& layer : spec->layers) layer.parallel_residual = true;
-  names->layer.mlp_norm = names->layer.attn_norm;
-  names->layer.mlp_norm_bias = names->layer.attn_norm_bias;
-}
-
 void ScaleEmbeddings(ModelSpec* spec) {
   spec->embedding_scale = std::sqrt(static_cast<float>(spec->hidden));
 }
@@ -52,15 +30,6 @@ void AddExperts(const MoeSpec& moe, int64_t first, int32_t shared, ModelSpec* sp
   for (int64_t i = first; i < spec->n_layers(); ++i) {
     AddExpertsAt(moe, shared, &spec->layers[static_cast<size_t>(i)]);
   }
-}
-
-// An integer in [0, max] that may be absent.
-absl::StatusOr<int64_t> CountOr(const JsonSource& config, std::string_view key, int64_t max,
-                                int64_t absent) {
-  if (!config.Has(key)) return absent;
-  HEDDLE_ASSIGN_OR_RETURN(const int64_t count, config.Int(key));
-  if (count >= 0 && count <= max) return count;
-  return config.Error(key, base::StrCat(count), base::StrCat("a number from 0 to ", max));
 }
 
 struct CountDefaults {
@@ -96,6 +65,28 @@ absl::Status AddSigmoidExperts(const JsonSource& config, const SigmoidDefaults& 
 }
 
 }  // namespace
+
+void DropRopeOfFullLayers(ModelSpec* spec) {
+  const bool any = std::any_of(spec->layers.begin(), spec->layers.end(),
+                               [](const LayerSpec& layer) { return layer.attention.window > 0; });
+  for (LayerSpec& layer : spec->layers) {
+    if (any && layer.attention.window == 0) layer.attention.rope = RopeSpec{};
+  }
+}
+
+void MakeParallel(ModelSpec* spec, NameMap* names) {
+  for (LayerSpec& layer : spec->layers) layer.parallel_residual = true;
+  names->layer.mlp_norm = names->layer.attn_norm;
+  names->layer.mlp_norm_bias = names->layer.attn_norm_bias;
+}
+
+absl::StatusOr<int64_t> CountOr(const JsonSource& config, std::string_view key, int64_t max,
+                                int64_t absent) {
+  if (!config.Has(key)) return absent;
+  HEDDLE_ASSIGN_OR_RETURN(const int64_t count, config.Int(key));
+  if (count >= 0 && count <= max) return count;
+  return config.Error(key, base::StrCat(count), base::StrCat("a number from 0 to ", max));
+}
 
 absl::StatusOr<MoeSpec> ReadSigmoidExperts(const JsonSource& config, const SigmoidExperts& absent) {
   MoeSpec moe;
@@ -470,7 +461,7 @@ absl::Status RefineMinistral3(const JsonSource& config, ModelSpec* spec, NameMap
     }
   }
   const int32_t length = spec->layers.front().attention.rope.original_max_position;
-  if (beta != 0.0) EndBeforeScaling(length, spec);
+  SharpenBeyond(beta, length, spec);
   return absl::OkStatus();
 }
 

@@ -23,6 +23,14 @@ struct SigmoidExperts {
 };
 absl::StatusOr<MoeSpec> ReadSigmoidExperts(const JsonSource& config, const SigmoidExperts& absent);
 
+// Layers that see everything have no RoPE, if others have a window.
+void DropRopeOfFullLayers(ModelSpec* spec);
+// Both blocks read the stream through one norm.
+void MakeParallel(ModelSpec* spec, NameMap* names);
+// An integer in [0, max] that may be absent.
+absl::StatusOr<int64_t> CountOr(const JsonSource& config, std::string_view key, int64_t max,
+                                int64_t absent);
+
 absl::Status RefineGemma1(const JsonSource& config, ModelSpec* spec, NameMap* names);
 absl::Status RefineCohere(const JsonSource& config, ModelSpec* spec, NameMap* names);
 absl::Status RefineCohere2(const JsonSource& config, ModelSpec* spec, NameMap* names);

@@ -44,6 +44,7 @@ constexpr std::string_view kHunYuanGguf[] = {"hunyuan-dense"};
 constexpr std::string_view kHunYuanMoeArchitectures[] = {"HunYuanMoEV1ForCausalLM"};
 constexpr std::string_view kHunYuanMoeGguf[] = {"hunyuan-moe"};
 constexpr std::string_view kMinistral3Architectures[] = {"Ministral3ForCausalLM"};
+constexpr std::string_view kMinistral3Gguf[] = {"mistral3"};
 
 Family Named(Family row, std::string_view name, std::span<const std::string_view> architectures,
              std::span<const std::string_view> gguf) {
@@ -272,7 +273,7 @@ Family HunYuanMoe(const BaseRows& base) {
 }
 
 Family Ministral3(const BaseRows& base) {
-  Family ministral = Named(base.mistral, "ministral3", kMinistral3Architectures, {});
+  Family ministral = Named(base.mistral, "ministral3", kMinistral3Architectures, kMinistral3Gguf);
   ministral.norm_eps = 1e-5;
   ministral.n_kv_heads = 8;
   ministral.head_dim = 128;
@@ -281,6 +282,7 @@ Family Ministral3(const BaseRows& base) {
                               "original_max_position_embeddings": 16384, "mscale": 1.0,
                               "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1})";
   ministral.refine = RefineMinistral3;
+  ministral.refine_gguf = RefineGgufMistral3;
   return ministral;
 }
 

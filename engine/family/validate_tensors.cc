@@ -31,6 +31,8 @@ class Demands {
     Add(names.positions, {spec.position_offset + spec.max_context, spec.hidden},
         "max_context, hidden");
     Add(names.token_types, {spec.token_types, spec.hidden}, "types, hidden");
+    Add(names.distances, {spec.distance_buckets, spec.layers.front().attention.n_heads},
+        "buckets, heads");
     Add(names.layer_inputs, {spec.layer_input_vocab, spec.layer_inputs()},
         "vocab, layers * layer inputs");
     Add(names.layer_inputs_in, {spec.layer_inputs(), spec.hidden}, "layers * layer inputs, hidden");
@@ -203,6 +205,10 @@ class Demands {
 
   void AddLayerInput(const LayerNames& names, int64_t dim) {
     const int64_t hidden = model_.spec.hidden;
+    for (const std::string* name :
+         {&names.xielu_positive, &names.xielu_negative, &names.xielu_beta, &names.xielu_eps}) {
+      AddVector(*name, 1, "1");
+    }
     AddVector(names.stream_scale, 1, "1");
     Add(names.input_gate, {dim, hidden}, "layer inputs, hidden");
     Add(names.input_out, {hidden, dim}, "hidden, layer inputs");
@@ -286,11 +292,13 @@ class Demands {
 };
 
 // A matrix with one row may be stored as a vector, a vector as a matrix (one row or column, or one
-// row for each group of a norm), and weights of a convolution as a matrix.
+// row for each group of a norm), a single number without dimensions, and weights of a convolution
+// as a matrix.
 bool SameShape(std::span<const int64_t> found, std::span<const int64_t> wanted) {
   if (wanted.size() == 3 && wanted[1] == 1 && found.size() == 2) {
     return found[0] == wanted[0] && found[1] == wanted[2];
   }
+  if (wanted.size() == 1 && wanted[0] == 1 && found.empty()) return true;
   if (wanted.size() == 2 && wanted[0] == 1 && found.size() == 1) wanted = wanted.subspan(1);
   if (found.size() == 2 && wanted.size() == 1) return found[0] * found[1] == wanted[0];
   return std::ranges::equal(found, wanted);
@@ -323,8 +331,9 @@ bool IsHarmless(std::string_view name) {
   }
   if (name.starts_with("cls.") || name.find("pooler.dense.") != std::string_view::npos) return true;
   if (name.starts_with("model.")) name.remove_prefix(6);
-  for (const char* part : {"vision_tower.", "vision_model.", "visual.", "multi_modal_projector.",
-                           "embed_vision.", "audio_tower.", "embed_audio."}) {
+  for (const char* part :
+       {"vision_tower.", "vision_model.", "visual.", "multi_modal_projector.", "embed_vision.",
+        "audio_tower.", "embed_audio.", "connector.", "image_newline"}) {
     if (name.starts_with(part)) return true;
   }
   return name == "rope_freqs.weight" || name.starts_with("rope_factors_") ||

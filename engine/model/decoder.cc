@@ -217,6 +217,7 @@ void Decoder::Attention(kernels::Ops& ops, int32_t layer, int32_t n_tokens,
                  .in_chunks = attention.in_chunks,
                  .in_order = attention.in_order,
                  .both_ways = attention.both_ways,
+                 .bias = {weights_.distances.data(), weights_.distance_reach},
                  .softcap = attention.softcap,
                  .sinks = weights.sinks.data(),
                  .out = attended,
@@ -344,6 +345,9 @@ void Decoder::LatentAttention(kernels::Ops& ops, int32_t layer, int32_t n_tokens
        .rotary_dim = mla.rope_dim,
        .layout = attention.rope.layout,
        .cache = cache.layer(first_kv_layer_ + layer)});
+  if (const SharpenSpec& sharpen = attention.sharpen; sharpen.factor != 0.0f) {
+    ops.Sharpen({q, sharpen.factor, sharpen.length, sharpen.offset});
+  }
   ops.Attention({.q = q,
                  .n_heads = attention.n_heads,
                  .cache = cache.layer(first_kv_layer_ + layer),

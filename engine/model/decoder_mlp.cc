@@ -34,7 +34,7 @@ void Decoder::MlpIn(kernels::Ops& ops, int32_t layer, int32_t n_tokens) {
     ops.SparseGate({gate_up, *mlp.gate_deviations, mlp.activation});
     return;
   }
-  const bool is_read_once = !mlp.row_gate && mlp.out_scale == 1.0f;
+  const bool is_read_once = !mlp.row_gate && mlp.out_scale == 1.0f && !mlp.xielu.is_here;
   ops.Linear({.x = in.x,
               .weight = weights.up.matrix.get(),
               .bias = weights.up.bias.data(),
@@ -44,6 +44,11 @@ void Decoder::MlpIn(kernels::Ops& ops, int32_t layer, int32_t n_tokens) {
               .adapters = Adapters(layer, AdapterSite::kUp),
               .norm = in.norm,
               .reader = is_read_once ? weights.down.matrix.get() : nullptr});
+  if (mlp.xielu.is_here) {
+    kernels::XieluArgs xielu = weights.xielu;
+    xielu.x = inner;
+    ops.Xielu(xielu);
+  }
   Scale(ops, mlp.out_scale, inner);
   if (!mlp.row_gate) return;
   const Tensor gates = View(*row_gates_, n_tokens, 1);

@@ -33,6 +33,24 @@ absl::StatusOr<LinearWeights> RowGate(TensorLoader& loader, const std::string& n
   return gate;
 }
 
+float Softplus(float x) { return x > 20.0f ? x : std::log1p(std::exp(x)); }
+
+// The alphas are trained before their softplus.
+absl::Status Xielu(TensorLoader& loader, const LayerNames& names, const XieluSpec& spec,
+                   kernels::XieluArgs* args) {
+  if (!spec.is_here) return absl::OkStatus();
+  std::vector<float> values = {spec.positive, spec.negative, spec.beta, spec.eps};
+  if (!names.xielu_positive.empty()) {
+    HEDDLE_ASSIGN_OR_RETURN(values, loader.Values({&names.xielu_positive, &names.xielu_negative,
+                                                   &names.xielu_beta, &names.xielu_eps}));
+  }
+  args->alpha_positive = Softplus(values[0]);
+  args->alpha_negative = values[2] + Softplus(values[1]);
+  args->beta = values[2];
+  args->eps = values[3];
+  return absl::OkStatus();
+}
+
 absl::Status LayerInput(TensorLoader& loader, const LayerNames& names, LayerWeights* layer) {
   HEDDLE_ASSIGN_OR_RETURN(const std::vector<float> scale, loader.Values({&names.stream_scale}));
   if (!scale.empty()) layer->stream_scale = scale.front();
@@ -95,6 +113,7 @@ absl::StatusOr<LayerWeights> LoadLayer(TensorLoader& loader, const LayerNames& n
   if (spec.moe.n_experts > 0 && share.expert_inner.count > 0 && share.experts.count > 0) {
     HEDDLE_ASSIGN_OR_RETURN(layer.moe, LoadExperts(loader, names, spec.moe, share));
   }
+  HEDDLE_RETURN_IF_ERROR(Xielu(loader, names, spec.mlp.xielu, &layer.xielu));
   HEDDLE_RETURN_IF_ERROR(LayerInput(loader, names, &layer));
   HEDDLE_RETURN_IF_ERROR(Streams(loader, names, &layer));
   return layer;

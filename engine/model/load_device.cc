@@ -106,11 +106,10 @@ absl::Status CheckOpsFor(const ModelSpec& spec, const kernels::Device* device) {
   if (streams && !device->has_streams()) lacks = "alternating updates or sparse gates";
   const bool in_chunks =
       std::any_of(spec.layers.begin(), spec.layers.end(), [](const LayerSpec& layer) {
-        return layer.attention.in_chunks || layer.attention.sharpen.factor != 0.0f ||
-               layer.moe.weighs_inputs;
+        return layer.attention.in_chunks || layer.moe.weighs_inputs;
       });
   if (in_chunks && !device->has_attention_in_chunks()) {
-    lacks = "attention in chunks, or scores that grow with the position";
+    lacks = "attention in chunks, or weights of experts' inputs";
   }
   if (norms_last && !device->has_norms_behind_rotation()) lacks = "norms behind the rotation";
   if (whole_texts && !device->has_attention_both_ways()) lacks = "attention in both directions";

@@ -121,6 +121,14 @@ struct SharpenSpec {
   int32_t offset = 0;
 };
 
+// What the distance of two positions adds to their scores, in all layers alike
+// (kernels::DistanceBias).
+enum class DistanceRule : uint8_t {
+  kNone,
+  kAlibi,   // it falls by a slope of each head (Press et al. 2022)
+  kBuckets  // a table of the checkpoint has a row for near distances, and one for ever wider ranges
+};
+
 struct AttentionSpec {
   int32_t n_heads = 0;  // 0: the layer has no attention
   int32_t n_kv_heads = 0;
@@ -167,6 +175,16 @@ struct AttentionSpec {
   int64_t product_dim() const { return qkv_dim() + (gated ? int64_t{n_heads} * head_dim : 0); }
 };
 
+// kernels::XieluArgs between the products of an ungated MLP. The checkpoint has the alphas before
+// their softplus, in tensors, or `positive` and `negative` are they.
+struct XieluSpec {
+  bool is_here = false;
+  float positive = 0.0f;
+  float negative = 0.0f;
+  float beta = 0.5f;
+  float eps = -1e-6f;
+};
+
 struct MlpSpec {
   int32_t inter = 0;  // 0: none
   Activation activation = Activation::kSilu;
@@ -177,6 +195,7 @@ struct MlpSpec {
   float out_scale = 1.0f;  // of what the second product reads
   // Gates up to so many deviations above their mean are zero (kernels::SparseGateArgs).
   std::optional<float> gate_deviations;
+  XieluSpec xielu;  // then the activation is kNone
 };
 
 // A mixture of experts, MLPs of the same shape; a router sends every row to top_k of them.
@@ -267,9 +286,11 @@ struct ModelSpec {
   int32_t layer_input_dim = 0;
   int32_t layer_input_vocab = 0;  // rows of that table; tokens behind them have the first
   AltUpSpec altup;
-  int32_t token_types = 0;      // rows of a table that is added by the tokens' types; 0: none
-  bool embedding_norm = false;  // of what the layers read first
-  bool final_norm = true;       // of what leaves the last one
+  DistanceRule distances = DistanceRule::kNone;
+  int32_t distance_buckets = 0;  // kBuckets: rows of the table, a multiple of 4
+  int32_t token_types = 0;       // rows of a table that is added by the tokens' types; 0: none
+  bool embedding_norm = false;   // of what the layers read first
+  bool final_norm = true;        // of what leaves the last one
   float embedding_scale = 1.0f;
   float logit_scale = 1.0f;
   float logit_softcap = 0.0f;

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "engine/files/quantized/quantized_matrix.h"
+#include "engine/model/distance_table.h"
 #include "engine/model/row_order.h"
 
 namespace heddle::engine {
@@ -42,7 +43,7 @@ class ShareCounter {
   // Vectors are kept in F32.
   void Vectors(std::initializer_list<const std::string*> names) {
     for (const std::string* name : names) {
-      if (const CheckpointTensor* tensor = Find(*name)) Values(tensor->shape.back());
+      if (const CheckpointTensor* tensor = Find(*name)) Values(tensor->shape.empty() ? 1 : tensor->shape.back());
     }
   }
   void Values(const std::string& name, int64_t count) {
@@ -270,7 +271,8 @@ int64_t ShareBytes(const Checkpoint& checkpoint, const ModelDescription& model,
     counter.Layer(names.Layer(i, layer), layer, spec.hidden, spec.layer_input_dim,
                   share.layers[static_cast<size_t>(i)]);
   }
-  return counter.bytes();
+  const int64_t n_heads = HeadsWithDistances(spec, share).count;
+  return counter.bytes() + DistanceTableSize(spec, n_heads) * int64_t{sizeof(float)};
 }
 
 }  // namespace heddle::engine

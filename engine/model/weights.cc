@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/status.h"
+#include "engine/model/distance_table.h"
 #include "engine/model/layer_loader.h"
 #include "engine/model/tensor_loader.h"
 
@@ -22,6 +23,21 @@ absl::Status StreamEnds(TensorLoader& loader, const NameMap& names, const ModelS
     HEDDLE_ASSIGN_OR_RETURN(weights->altup_out.emplace_back(),
                             loader.Stacked(NumberedNames(names.altup_out, others), own));
   }
+  return absl::OkStatus();
+}
+
+// What distances add to the scores of this rank's heads.
+absl::Status Distances(TensorLoader& loader, const ModelDescription& model, const Share& share,
+                       ModelWeights* weights) {
+  const Range heads = HeadsWithDistances(model.spec, share);
+  if (heads.count == 0) return absl::OkStatus();
+  std::vector<float> buckets;
+  if (model.spec.distances == DistanceRule::kBuckets) {
+    HEDDLE_ASSIGN_OR_RETURN(buckets, loader.Values({&model.names.distances}));
+  }
+  HEDDLE_ASSIGN_OR_RETURN(weights->distances,
+                          loader.Upload(DistanceTable(model.spec, heads, buckets)));
+  weights->distance_reach = model.spec.max_context;
   return absl::OkStatus();
 }
 
@@ -68,6 +84,7 @@ absl::StatusOr<ModelWeights> LoadWeights(kernels::Device& device, const Checkpoi
                             LoadLayer(loader, names.Layer(layer, spec), spec,
                                       share.layers[static_cast<size_t>(layer)]));
   }
+  HEDDLE_RETURN_IF_ERROR(Distances(loader, model, share, &weights));
   if (!has_ends) return weights;
   HEDDLE_ASSIGN_OR_RETURN(weights.final_norm, loader.Norm(names.final_norm, names.final_norm_bias));
   if (!names.lm_head.empty()) {

@@ -104,6 +104,7 @@ struct LayerWeights {
   LinearWeights down;      // [hidden, inter]
   LinearWeights row_gate;  // [1, hidden], MlpSpec::row_gate
   MoeWeights moe;
+  kernels::XieluArgs xielu;  // XieluSpec, without x
   float stream_scale = 1.0f;
   LinearWeights input_gate;  // [layer_input_dim, hidden]
   LinearWeights input_out;   // [hidden, layer_input_dim]
@@ -120,8 +121,10 @@ struct ModelWeights {
   std::unique_ptr<kernels::PackedWeight> token_types;   // [types, hidden]
   std::unique_ptr<kernels::PackedWeight> layer_inputs;  // [its vocab, layers * layer_input_dim]
   std::unique_ptr<kernels::PackedWeight> layer_inputs_in;  // [layers * layer_input_dim, hidden]
-  DeviceVector layer_inputs_norm;                          // [layer_input_dim]
-  std::unique_ptr<kernels::PackedWeight> altup_in;         // [(count - 1) * hidden, hidden]
+  DeviceVector distances;  // kernels::DistanceBias::table of this rank's heads
+  int32_t distance_reach = 0;
+  DeviceVector layer_inputs_norm;                                 // [layer_input_dim]
+  std::unique_ptr<kernels::PackedWeight> altup_in;                // [(count - 1) * hidden, hidden]
   std::vector<std::unique_ptr<kernels::PackedWeight>> altup_out;  // count - 1 of [hidden, hidden]
   NormWeights embedding_norm;
   std::vector<LayerWeights> layers;  // of the model; those of other stages have nothing

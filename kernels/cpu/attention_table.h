@@ -40,7 +40,9 @@ struct AttendArgs {
                          // bit j of tree[q] is set
   int32_t tree_begin;    // positions before it are not restricted
   float softcap;
-  float* max;  // [num_queries]
+  const float* const* bias;  // [num_queries] or nullptr: bias[q][p] is added to query q's score at
+                             // position p, in whole blocks
+  float* max;                // [num_queries]
   float* sum;  // [num_queries]
   float* acc;  // [num_queries rounded up to a multiple of 16, padded_dim]; the rest is undefined
   float* scratch;            // AttendScratchFloats(padded_dim)

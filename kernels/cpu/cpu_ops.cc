@@ -133,6 +133,19 @@ void CpuOps::Sharpen(const SharpenArgs& args) {
           });
 }
 
+void CpuOps::Xielu(const XieluArgs& args) {
+  constexpr double kNsPerElement = 4;
+  EachRow(args.x.rows, kNsPerElement * static_cast<double>(args.x.cols), [&](int64_t t, int32_t) {
+    float* const row = args.x.row<float>(t);
+    for (int64_t i = 0; i < args.x.cols; ++i) {
+      const float x = row[i];
+      const float bent = x > 0 ? args.alpha_positive * x * x
+                               : args.alpha_negative * (std::expm1(std::min(x, args.eps)) - x);
+      row[i] = bent + args.beta * x;
+    }
+  });
+}
+
 void CpuOps::Multiply(Tensor factor, Tensor x) {
   EachRow(x.rows, kNsPerNormElement * static_cast<double>(x.cols), [&](int64_t t, int32_t) {
     const float* const by = factor.row<float>(t);

@@ -51,6 +51,7 @@ class CpuOps final : public Ops {
   void Recurrence(const RecurrenceArgs& args) override;
   void GateElements(Tensor gate, Tensor x) override;
   void Sharpen(const SharpenArgs& args) override;
+  void Xielu(const XieluArgs& args) override;
   void Multiply(Tensor factor, Tensor x) override;
   void Scale(Tensor x, float factor) override;
   void PredictStreams(const StreamsArgs& args) override;

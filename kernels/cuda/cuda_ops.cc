@@ -334,6 +334,16 @@ void CudaOps::GateRows(Tensor gate_f32, Tensor x) {
   Note(LaunchGateRows(gate_f32, x, step_.activations, step_.stream), "gating rows");
 }
 
+void CudaOps::Sharpen(const SharpenArgs& args) {
+  if (!step_.status.ok() || args.x.rows == 0) return;
+  Note(LaunchSharpen(Rows(), args, step_.activations, step_.stream), "sharpening queries");
+}
+
+void CudaOps::Xielu(const XieluArgs& args) {
+  if (!step_.status.ok() || args.x.rows == 0) return;
+  Note(LaunchXielu(args, step_.activations, step_.stream), "the activation xIELU");
+}
+
 void CudaOps::GatherLogitRows(Tensor x, Tensor out) {
   if (!step_.status.ok()) return;
   Note(LaunchGatherRows(Rows(), x, out, step_.activations, step_.stream), "gathering rows");

@@ -46,6 +46,7 @@ set(heddle_cuda_kernel_sources
   linear/linear_skinny_8.cu
   linear/linear_skinny_float.cu
   linear/linear_tiled.cu
+  rows/elements.cu
   rows/norm.cu
   rows/norm_codes.cu
   rows/quantize.cu

@@ -175,6 +175,22 @@ void SplitOps::GateRows(Tensor gate_f32, Tensor x) {
   });
 }
 
+void SplitOps::Sharpen(const SharpenArgs& args) {
+  Each([this, args](CudaOps& ops, const Half& half) {
+    SharpenArgs own = args;
+    own.x = Rows(args.x, half);
+    ops.Sharpen(own);
+  });
+}
+
+void SplitOps::Xielu(const XieluArgs& args) {
+  Each([this, args](CudaOps& ops, const Half& half) {
+    XieluArgs own = args;
+    own.x = Rows(args.x, half);
+    ops.Xielu(own);
+  });
+}
+
 void SplitOps::GatherLogitRows(Tensor x, Tensor out) {
   Join();
   halves_.whole.GatherLogitRows(x, out);

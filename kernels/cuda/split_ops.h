@@ -50,6 +50,8 @@ class SplitOps final : public Ops {
   void ExpertMix(const ExpertMixArgs& args) override;
   void HeadLinear(const HeadLinearArgs& args) override;
   void GateRows(Tensor gate_f32, Tensor x) override;
+  void Sharpen(const SharpenArgs& args) override;
+  void Xielu(const XieluArgs& args) override;
   void GatherLogitRows(Tensor x, Tensor out) override;
   void CopyRows(Tensor x, Tensor out) override;
   void SumRows(const SumRowsArgs& args) override;

@@ -14,6 +14,7 @@ struct Key {
   int64_t slot = 0;
   int32_t position = 0;  // as ContextPiece says; without pieces it is not used
   int32_t turn = 0;
+  int32_t place = 0;  // in the context
 };
 
 // The keys of a sequence's context in order.
@@ -22,6 +23,7 @@ std::vector<Key> ContextKeys(const HostBatch& batch, int32_t s, int32_t page_tok
   for (int32_t i = batch.span_begin[s]; i < batch.span_begin[s + 1]; ++i) {
     for (int32_t j = 0; j < batch.span_tokens[i]; ++j) {
       keys.push_back({static_cast<int64_t>(batch.span_page[i]) * page_tokens + j});
+      keys.back().place = static_cast<int32_t>(keys.size()) - 1;
     }
   }
   // Where the pieces have more tokens than the list, those are missing at its front.
@@ -61,8 +63,13 @@ double Score(const AttentionArgs& args, const float* q, const float* key) {
   return args.softcap > 0 ? args.softcap * std::tanh(score / args.softcap) : score;
 }
 
-// Computes one head of one row over `keys`.
-void AttendHead(const AttentionArgs& args, std::span<const Key> keys, int64_t t, int32_t h) {
+double BiasOf(const DistanceBias& bias, int32_t h, int32_t distance) {
+  return bias.table == nullptr ? 0.0 : bias.table[h * bias.stride() + bias.reach + distance];
+}
+
+// Computes one head of row t, at `place` of its context, over `keys`.
+void AttendHead(const AttentionArgs& args, std::span<const Key> keys, int64_t t, int32_t place,
+                int32_t h) {
   const KvCacheView& cache = args.cache;
   int32_t kv_head = h / (args.n_heads / cache.n_kv_heads);
   const float* q = args.q.row<float>(t) + static_cast<int64_t>(h) * cache.head_dim;
@@ -79,7 +86,8 @@ void AttendHead(const AttentionArgs& args, std::span<const Key> keys, int64_t t,
     }
     turn = key.turn;
     LoadKvRow(cache, cache.keys, key.slot, kv_head, row.data());
-    scores.push_back(Score(args, turned.data(), row.data()));
+    scores.push_back(Score(args, turned.data(), row.data()) +
+                     BiasOf(args.bias, h, key.place - place));
     max = std::max(max, scores.back());
   }
   double sum = std::exp(sink - max);
@@ -156,7 +164,7 @@ void Attention(const HostBatch& batch, const AttentionArgs& args) {
     for (int32_t i = 0; i < rows; ++i) {
       const std::vector<Key> visible = VisibleKeys(batch, args, s, i, keys);
       for (int32_t h = 0; h < args.n_heads; ++h) {
-        AttendHead(args, visible, batch.q_begin[s] + i, h);
+        AttendHead(args, visible, batch.q_begin[s] + i, batch.context_len[s] - rows + i, h);
       }
     }
   }

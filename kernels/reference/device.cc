@@ -55,6 +55,7 @@ class ReferenceOps final : public Ops {
     reference::Recurrence(batch_.OfGroup(args.cache.group), args);
   }
   void Sharpen(const SharpenArgs& args) override { reference::Sharpen(batch_, args); }
+  void Xielu(const XieluArgs& args) override { reference::Xielu(args); }
   void Multiply(Tensor factor, Tensor x) override { reference::Multiply(factor, x); }
   void PredictStreams(const StreamsArgs& args) override { reference::PredictStreams(args); }
   void CorrectStreams(const StreamsArgs& args) override { reference::CorrectStreams(args); }

@@ -55,6 +55,7 @@ void Recurrence(const HostBatch& batch, const RecurrenceArgs& args);
 void GateElements(Tensor gate, Tensor x);
 void Multiply(Tensor factor, Tensor x);
 void Sharpen(const HostBatch& batch, const SharpenArgs& args);
+void Xielu(const XieluArgs& args);
 void PredictStreams(const StreamsArgs& args);
 void CorrectStreams(const StreamsArgs& args);
 void MatchMagnitude(Tensor like, Tensor x);

@@ -126,4 +126,17 @@ void Sharpen(const HostBatch& batch, const SharpenArgs& args) {
   }
 }
 
+void Xielu(const XieluArgs& args) {
+  for (int64_t t = 0; t < args.x.rows; ++t) {
+    for (int64_t c = 0; c < args.x.cols; ++c) {
+      float& value = args.x.row<float>(t)[c];
+      const double x = value;
+      const double bent = x > 0 ? double{args.alpha_positive} * x * x
+                                : args.alpha_negative *
+                                      (std::expm1(std::min(x, double{args.eps})) - x);
+      value = static_cast<float>(bent + args.beta * x);
+    }
+  }
+}
+
 }  // namespace heddle::kernels::reference

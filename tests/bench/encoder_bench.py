@@ -3,7 +3,7 @@
 
     tests/bench/encoder_bench.py --heddle build/heddle [--shape minilm] [--rounds 5] [--threads 2] [--dtype float32]
 
-A BERT encoder of a published shape with random weights is written to a folder, served, and asked for the embeddings of short
+An encoder of a published shape with random weights is written to a folder, served, and asked for the embeddings of short
 texts (a query's length), of passages, and of both mixed, from a few connections; torch runs transformers' class on the same
 tokens, sorted by length and padded in batches of 32 as sentence-transformers does, without its tokenizer's time. Each round asks
 both once; the medians are printed, in texts and tokens a second, with the share of the matrix products' time at torch's own peak
@@ -27,8 +27,15 @@ import torch
 import transformers
 
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
-# hidden, layers, heads, features: those of all-MiniLM-L6-v2, bge-base and bge-large.
-SHAPES = dict(minilm=(384, 6, 12, 1536), base=(768, 12, 12, 3072), large=(1024, 24, 16, 4096))
+# Class, hidden, layers, heads, features: those of all-MiniLM-L6-v2, bge-base and bge-large,
+# multilingual-e5-base, ModernBERT-base, and all-mpnet-base-v2.
+SHAPES = dict(
+    minilm=("bert", 384, 6, 12, 1536), base=("bert", 768, 12, 12, 3072),
+    large=("bert", 1024, 24, 16, 4096), e5=("xlm-roberta", 768, 12, 12, 3072),
+    modernbert=("modernbert", 768, 22, 12, 1152), mpnet=("mpnet", 768, 12, 12, 3072))
+# What a class's configuration has beside its sizes; vocabularies hold the tokenizer's ids.
+OWN = {"xlm-roberta": dict(vocab_size=250002, max_position_embeddings=514, type_vocab_size=1),
+       "modernbert": dict(vocab_size=50368), "mpnet": dict(vocab_size=30527)}
 WORDS = dict(short=(4, 14), passages=(90, 220))
 CONNECTIONS = 4
 PER_REQUEST = 64
@@ -36,12 +43,12 @@ TORCH_BATCH = 32
 
 
 def write_model(folder, shape, dtype):
-    hidden, layers, heads, features = SHAPES[shape]
-    config = transformers.BertConfig(
-        vocab_size=30522, hidden_size=hidden, num_hidden_layers=layers, num_attention_heads=heads,
-        intermediate_size=features)
+    kind, hidden, layers, heads, features = SHAPES[shape]
+    config = transformers.AutoConfig.for_model(
+        kind, hidden_size=hidden, num_hidden_layers=layers, num_attention_heads=heads,
+        intermediate_size=features, **OWN.get(kind, dict(vocab_size=30522)))
     torch.manual_seed(0)
-    model = transformers.BertModel(config, add_pooling_layer=False).to(dtype).eval()
+    model = transformers.AutoModel.from_config(config).to(dtype).eval()
     model.save_pretrained(folder)
     shutil.copy(SOURCE / "tests/golden/tokenizers/wordpiece.json", folder / "tokenizer.json")
     return model
@@ -137,8 +144,10 @@ def main():
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     dtype = getattr(torch, options.dtype)
-    hidden, layers, _, features = SHAPES[options.shape]
-    per_token = 2 * layers * (4 * hidden * hidden + 2 * hidden * features)
+    kind, hidden, layers, _, features = SHAPES[options.shape]
+    # ModernBERT's MLP has a gate: a third product.
+    products = 3 if kind == "modernbert" else 2
+    per_token = 2 * layers * (4 * hidden * hidden + products * hidden * features)
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         model = write_model(folder, options.shape, dtype)

@@ -18,6 +18,7 @@ import torch
 import transformers
 
 import make_model_goldens as models
+import synthetic_weights
 
 ARCH = gguf.MODEL_ARCH
 KEYS = gguf.Keys
@@ -131,6 +132,16 @@ def gemma4_divisors(config):
     pairs = config["global_head_dim"] // 2
     turning = int(config["global_head_dim"] * 0.25 / 2)
     return [1.0] * turning + [1e30] * (pairs - turning)
+
+
+def xielu_keys(config):
+    """What the converter makes of the activations' tensors."""
+    def values(leaf):
+        names = [f"model.layers.{i}.mlp.act_fn.{leaf}" for i in range(config["num_hidden_layers"])]
+        return [float(synthetic_weights.values(
+            name, [1], *models.scale_and_offset(name, [1]), 24)[0]) for name in names]
+    return [(KEYS.xIELU.ALPHA_P, values("alpha_p")), (KEYS.xIELU.ALPHA_N, values("alpha_n")),
+            (KEYS.xIELU.BETA, values("beta")), (KEYS.xIELU.EPS, values("eps"))]
 
 
 SMALL = models.SMALL
@@ -289,13 +300,41 @@ CASES = {
                        nemotron_keys(models.NEMOTRON_H_MOE)),
     "falcon_h1": (models.FALCON_H1, ARCH.FALCON_H1, falcon_h1_keys(models.FALCON_H1)),
     "falcon_h1_norm": (FALCON_H1_NORM, ARCH.FALCON_H1, falcon_h1_keys(FALCON_H1_NORM)),
+    "ministral3": (models.MINISTRAL3_LONG, ARCH.MISTRAL3, [
+        (KEYS.Attention.TEMPERATURE_SCALE, 0.1), (KEYS.Rope.FREQ_BASE, 1000000.0),
+        (KEYS.Rope.SCALING_TYPE, "yarn"), (KEYS.Rope.SCALING_FACTOR, 32.0),
+        (KEYS.Rope.SCALING_ORIG_CTX_LEN, 16), (KEYS.Rope.SCALING_YARN_BETA_FAST, 32.0),
+        (KEYS.Rope.SCALING_YARN_BETA_SLOW, 1.0), (KEYS.Rope.SCALING_YARN_LOG_MUL, 1.0)]),
+    "internlm2": (models.LLAMA, (ARCH.LLAMA, "internlm2"), []),
+    "jais2": (models.JAIS2, ARCH.JAIS2, []),
+    "minicpm": (models.MINICPM, ARCH.MINICPM, [
+        (KEYS.LLM.EMBEDDING_SCALE, 12.0), (KEYS.LLM.RESIDUAL_SCALE, 1.4 / math.sqrt(3)),
+        (KEYS.LLM.LOGIT_SCALE, 2.0)]),
+    "exaone": (models.EXAONE, ARCH.EXAONE, []),
+    "exaone_moe": (dict(models.EXAONE_MOE, num_hidden_layers=5), ARCH.EXAONE_MOE, [
+        (KEYS.LLM.EXPERT_GATING_FUNC, 2), (KEYS.LLM.EXPERT_WEIGHTS_NORM, True),
+        (KEYS.LLM.EXPERT_WEIGHTS_SCALE, 2.5), (KEYS.LLM.EXPERT_SHARED_COUNT, 1),
+        (KEYS.Attention.SLIDING_WINDOW, 8),
+        (KEYS.Attention.SLIDING_WINDOW_PATTERN, [1, 1, 1, 0, 1])]),
+    # The package has no such architecture yet; its names are Qwen 3's.
+    "mellum": ({**models.MELLUM, "mlp_layer_types": ["sparse"] * 4},
+               (ARCH.QWEN3MOE, "mellum"), [
+        (KEYS.Attention.SLIDING_WINDOW, 8), (KEYS.Attention.SLIDING_WINDOW_PATTERN, [1, 0, 1, 0]),
+        (KEYS.Rope.FREQ_BASE, 500000.0), (KEYS.Rope.FREQ_BASE_SWA, 3000.0),
+        (KEYS.Rope.SCALING_TYPE, "yarn"), (KEYS.Rope.SCALING_FACTOR, 4.0),
+        (KEYS.Rope.SCALING_ORIG_CTX_LEN, 32)]),
+    "stablelm": (models.STABLELM, ARCH.STABLELM, [(KEYS.LLM.USE_PARALLEL_RESIDUAL, True)]),
+    "stablelm_parallel": (dict(models.STABLELM, use_parallel_residual=True), ARCH.STABLELM, [
+        (KEYS.LLM.USE_PARALLEL_RESIDUAL, True)]),
+    "apertus": (dict(models.APERTUS, rope_parameters=dict(rope_type="default", rope_theta=700.0)),
+                ARCH.APERTUS, xielu_keys(models.APERTUS) + [(KEYS.Rope.FREQ_BASE, 700.0)]),
     "granite_no_experts": (models.GRANITE, ARCH.GRANITE, GRANITE_SCALES + [
         (KEYS.LLM.EXPERT_COUNT, 0)]),
     "gpt2": (models.GPT2, ARCH.GPT2, []),
 }
 # Families whose q and k the converter permutes for interleaved pairs.
 PERMUTED = {"llama", "mixtral", "smollm3", "granite", "granitemoe", "granitemoeshared",
-            "nemotron-nas", "arcee"}
+            "nemotron-nas", "arcee", "ministral3", "minicpm"}
 
 
 def first(config, *keys):
@@ -303,7 +342,7 @@ def first(config, *keys):
     return next((config[key] for key in keys if config.get(key) is not None), None)
 
 
-def metadata(config, arch, extra):
+def metadata(config, name, extra):
     config = {**config, **config.get("text_config", {})}
     hidden = first(config, "hidden_size", "n_embd")
     heads = first(config, "num_attention_heads", "n_head")
@@ -354,7 +393,6 @@ def metadata(config, arch, extra):
         (KEYS.LLM.EXPERT_SHARED_FEED_FORWARD_LENGTH,
          config.get("shared_expert_intermediate_size")),
     ] + extra
-    name = gguf.MODEL_ARCH_NAMES[arch]
     last = {key: value for key, value in entries if value is not None}
     return [[key.format(arch=name), value] for key, value in last.items()]
 
@@ -515,6 +553,8 @@ def folder_tensors(config, parts):
 
 def make_case(name):
     config, arch, extra = CASES[name]
+    # Architectures that the package lacks are pairs of one that has their tensors, and a name.
+    arch, arch_name = arch if isinstance(arch, tuple) else (arch, gguf.MODEL_ARCH_NAMES[arch])
     parts = models.CASES.get(name, {})
     if name == "glm4_sections":
         parts = models.CASES["glm4"]
@@ -522,11 +562,14 @@ def make_case(name):
         parts = models.CASES["lfm2_moe_separate"]
     if config["model_type"].startswith("deepseek"):
         parts = dict(experts=models.SEPARATE_EXPERTS)  # what the converter reads
-    tensors, merged = folder_tensors(config, parts)
+    run_config = parts.get("run_config", config)
+    tensors, merged = folder_tensors(run_config, parts)
     names = gguf.get_tensor_name_map(arch, 16)
     file_tensors = []
     for source, parts in merged.items():
         made = [(source, transform(config, source, name == "glm4_sections"))]
+        if ".act_fn." in source:  # values of keys
+            continue
         if arch == ARCH.GPT_OSS:
             made = gpt_oss_parts(source)
         elif name in ("deepseek_v3", "glm4_moe_lite"):
@@ -577,7 +620,8 @@ def make_case(name):
     long_factors = config.get("rope_scaling", {}).get("long_factor")
     divisors = gemma4_divisors(config) if arch == ARCH.GEMMA4 else []
     return dict(name=name, config=config, tensors=tensors,
-                architecture=gguf.MODEL_ARCH_NAMES[arch], metadata=metadata(config, arch, extra),
+                architecture=arch_name,
+                metadata=metadata({**run_config, **config}, arch_name, extra),
                 file=file_tensors, short_factors=factors or [],
                 **({"long_factors": long_factors} if long_factors else {}),
                 **({"rope_freqs": divisors} if divisors else {}))

@@ -427,6 +427,110 @@ QWEN3_MOE_LOCAL = {("num_local_experts" if k == "num_experts" else k): v
                    for k, v in QWEN3_MOE.items()}
 GPT_OSS_PLAIN = {k: v for k, v in GPT_OSS.items() if k != "rope_scaling"}
 
+# Scores grow within the prompt.
+MINISTRAL3_LONG = dict(MINISTRAL3, rope_parameters=dict(
+    MINISTRAL3["rope_parameters"], factor=32.0, original_max_position_embeddings=16))
+INTERNLM3 = dict(SMALL, architectures=["InternLM3ForCausalLM"], model_type="internlm3", head_dim=24,
+                 qkv_bias=True, bias=True)
+IQUEST = dict(SMALL, architectures=["IQuestCoderForCausalLM"], model_type="iquestcoder",
+              head_dim=24, clip_qkv=None, use_sliding_window=False)
+JAIS2 = {**{k: v for k, v in SMALL.items() if k != "rms_norm_eps"},
+         "architectures": ["Jais2ForCausalLM"], "model_type": "jais2", "hidden_act": "relu2",
+         "layer_norm_eps": 1e-5, "attention_bias": True, "mlp_bias": True}
+HELIUM = dict(SMALL, architectures=["HeliumForCausalLM"], model_type="helium", head_dim=16,
+              rms_norm_eps=1e-8, rope_theta=100000.0)
+CWM = {**{k: v for k, v in SMALL.items() if k != "rope_theta"},
+       "architectures": ["CwmForCausalLM"], "model_type": "cwm", "head_dim": 24,
+       "num_hidden_layers": 5, "sliding_window": 8}
+YOUTU = {k: v for k, v in DEEPSEEK.items() if k not in (
+    "moe_intermediate_size", "n_routed_experts", "num_experts_per_tok", "n_shared_experts",
+    "first_k_dense_replace", "norm_topk_prob")} | dict(
+        architectures=["YoutuForCausalLM"], model_type="youtu", tie_word_embeddings=True)
+VAULT_GEMMA = dict(GEMMA2, architectures=["VaultGemmaForCausalLM"], model_type="vaultgemma")
+HYPERCLOVAX = dict(SMALL, architectures=["HyperCLOVAXForCausalLM"], model_type="hyperclovax",
+                   head_dim=24, embedding_multiplier=6.0, residual_multiplier=1.0,
+                   attention_multiplier=0.125, logits_scaling=0.25, use_post_norm=True)
+GRANITE_SWA = dict(
+    SMALL, architectures=["GraniteSWAForCausalLM"], model_type="granite_swa", num_hidden_layers=5,
+    embedding_multiplier=6.0, residual_multiplier=0.25, attention_multiplier=0.125,
+    logits_scaling=2.0, sliding_window=8, tie_word_embeddings=True,
+    layer_rope_theta=[0, 10000.0, 500.0, 10000.0, 0])
+# MiniCPM's own code is not part of transformers; its scales are Granite's.
+MINICPM = dict(SMALL, architectures=["MiniCPMForCausalLM"], model_type="minicpm", scale_emb=12,
+               scale_depth=1.4, dim_model_base=32, tie_word_embeddings=True)
+MINICPM_RUN = dict(
+    SMALL, architectures=["GraniteForCausalLM"], model_type="granite", embedding_multiplier=12.0,
+    residual_multiplier=1.4 / math.sqrt(3), attention_multiplier=0.25, logits_scaling=2.0,
+    tie_word_embeddings=True)
+# Nor is that of EXAONE 3, which is Llama's under other names.
+EXAONE = dict(
+    architectures=["ExaoneForCausalLM"], model_type="exaone", vocab_size=301, hidden_size=64,
+    intermediate_size=96, num_layers=3, num_attention_heads=4, num_key_value_heads=2, head_dim=16,
+    max_position_embeddings=128, layer_norm_epsilon=1e-5, rope_theta=10000.0,
+    activation_function="silu", embed_dropout=0.0, attention_dropout=0.0,
+    tie_word_embeddings=False, bos_token_id=1, eos_token_id=2)
+EXAONE_RENAME = {
+    "model.embed_tokens": "transformer.wte", "model.layers.": "transformer.h.",
+    "model.norm": "transformer.ln_f", "self_attn.o_proj": "attn.attention.out_proj",
+    "self_attn.": "attn.attention.", "input_layernorm": "ln_1", "post_attention_layernorm": "ln_2",
+    "mlp.gate_proj": "mlp.c_fc_0", "mlp.up_proj": "mlp.c_fc_1", "mlp.down_proj": "mlp.c_proj"}
+SIGMOID_MOE = dict(SMALL, head_dim=24, moe_intermediate_size=64, num_experts_per_tok=3,
+                   norm_topk_prob=True, routed_scaling_factor=2.5)
+EXAONE_MOE = dict(
+    SIGMOID_MOE, architectures=["ExaoneMoeForCausalLM"], model_type="exaone_moe",
+    num_hidden_layers=4, num_experts=8, num_shared_experts=1, n_group=1, topk_group=1,
+    first_k_dense_replace=1, sliding_window=8, sliding_window_pattern=4)
+SOLAR_OPEN = {**{k: v for k, v in SIGMOID_MOE.items() if k != "intermediate_size"},
+              "architectures": ["SolarOpenForCausalLM"], "model_type": "solar_open",
+              "num_hidden_layers": 2, "n_routed_experts": 8, "n_shared_experts": 2, "n_group": 2,
+              "topk_group": 1, "attention_bias": True, "rope_theta": 1000000.0}
+HY_V3 = {**{k: v for k, v in SIGMOID_MOE.items()
+            if k not in ("norm_topk_prob", "routed_scaling_factor")},
+         "architectures": ["HYV3ForCausalLM"], "model_type": "hy_v3", "num_experts": 8,
+         "num_shared_experts": 1, "router_scaling_factor": 2.5}
+HY_V3_RENAME = {".mlp.gate.weight": ".mlp.router.gate.weight",
+                ".mlp.e_score_correction_bias": ".mlp.expert_bias",
+                ".mlp.shared_experts.": ".mlp.shared_mlp."}
+MELLUM = {**{k: v for k, v in QWEN3_MOE.items()
+             if k not in ("mlp_only_layers", "rope_theta", "norm_topk_prob")},
+          "architectures": ["MellumForCausalLM"], "model_type": "mellum", "num_hidden_layers": 4,
+          "layer_types": ["sliding_attention", "full_attention"] * 2, "sliding_window": 8,
+          "mlp_layer_types": ["dense", "sparse", "sparse", "sparse"],
+          "rope_parameters": dict(
+              full_attention=dict(rope_type="yarn", rope_theta=500000.0, factor=4.0,
+                                  original_max_position_embeddings=32),
+              sliding_attention=dict(rope_type="default", rope_theta=3000.0))}
+STABLELM = {**{k: v for k, v in SMALL.items() if k != "rms_norm_eps"},
+            "architectures": ["StableLmForCausalLM"], "model_type": "stablelm",
+            "layer_norm_eps": 1e-5, "partial_rotary_factor": 0.25, "use_qkv_bias": True,
+            "use_parallel_residual": False, "qk_layernorm": False}
+GLM_VISION = dict(QWEN_VISION, model_type="glm4v_vision", out_hidden_size=64, image_size=28)
+GLM_ROPE = dict(rope_type="default", rope_theta=10000.0, partial_rotary_factor=0.5,
+                mrope_section=[2, 3, 3])
+GLM4V = dict(
+    architectures=["Glm4vForConditionalGeneration"], model_type="glm4v", image_token_id=280,
+    video_token_id=281, image_start_token_id=282, image_end_token_id=283,
+    video_start_token_id=284, video_end_token_id=285, tie_word_embeddings=False,
+    text_config={**{k: v for k, v in SMALL.items() if k not in (
+        "architectures", "rope_theta", "tie_word_embeddings")}, "model_type": "glm4v_text",
+        "num_hidden_layers": 2, "hidden_size": 128, "rope_parameters": GLM_ROPE},
+    vision_config=dict(GLM_VISION, out_hidden_size=128))
+GLM4V_MOE = dict(
+    GLM4V, architectures=["Glm4vMoeForConditionalGeneration"], model_type="glm4v_moe",
+    text_config={**{k: v for k, v in GLM4_MOE.items() if k not in (
+        "architectures", "rope_theta", "tie_word_embeddings", "use_qk_norm",
+        "partial_rotary_factor", "num_nextn_predict_layers")}, "model_type": "glm4v_moe_text",
+        "num_hidden_layers": 2, "rope_parameters": GLM_ROPE},
+    vision_config=dict(GLM_VISION, model_type="glm4v_moe_vision"))
+APERTUS = dict(SMALL, architectures=["ApertusForCausalLM"], model_type="apertus", head_dim=24,
+               hidden_act="xielu", post_norm=False, qk_norm=True)
+SMOLVLM = dict(
+    architectures=["SmolVLMForConditionalGeneration"], model_type="smolvlm", image_token_id=290,
+    scale_factor=2, tie_word_embeddings=False, pad_token_id=0,
+    text_config=dict(SMALL, num_hidden_layers=2),
+    vision_config=dict(model_type="smolvlm_vision", hidden_size=32, intermediate_size=48,
+                       num_hidden_layers=1, num_attention_heads=2, image_size=16, patch_size=4))
+
 # Of transformers' stacked gate_up_proj and down_proj: the names of each expert's parts.
 SEPARATE_EXPERTS = [["mlp.experts.{e}.gate_proj.weight", "mlp.experts.{e}.up_proj.weight"],
                     ["mlp.experts.{e}.down_proj.weight"]]
@@ -450,7 +554,8 @@ TWO_EXPERTS = dict(MIXTRAL, num_hidden_layers=2, num_local_experts=2)
 FP8 = dict(quant_method="fp8", activation_scheme="dynamic", weight_block_size=[32, 32])
 
 # name -> config and how the checkpoint is stored: "prefix" is left out of the names in the file,
-# "rename" gives parts of names that differ there, "experts" the names of experts' tensors where each
+# "run_config" is what transformers runs where it lacks the class, "rename" gives parts of names that
+# differ there, "experts" the names of experts' tensors where each
 # has its own, "transposed" that stacked ones have inputs before outputs,
 # "dtype" and "shards" say how safetensors are written, "gguf" that the weights are those of this
 # GGUF type, dequantised.
@@ -601,6 +706,32 @@ CASES = {
     "hunyuan_moe": dict(config=HUNYUAN_MOE, experts=SEPARATE_EXPERTS),
     "hunyuan_moe_stacked": dict(config=dict(HUNYUAN_MOE, num_hidden_layers=2)),
     "ministral3": dict(config=MINISTRAL3),
+    "ministral3_long": dict(config=MINISTRAL3_LONG),
+    "internlm3": dict(config=INTERNLM3),
+    "iquestcoder": dict(config=IQUEST),
+    "jais2": dict(config=JAIS2),
+    "helium": dict(config=HELIUM),
+    "cwm": dict(config=CWM),
+    "youtu": dict(config=YOUTU),
+    "vaultgemma": dict(config=VAULT_GEMMA),
+    "hyperclovax": dict(config=HYPERCLOVAX),
+    "hyperclovax_plain": dict(config={
+        **{k: v for k, v in HYPERCLOVAX.items() if k != "attention_multiplier"},
+        "residual_multiplier": 0.25, "use_post_norm": False, "num_hidden_layers": 2}),
+    "granite_swa": dict(config=GRANITE_SWA),
+    "minicpm": dict(config=MINICPM, run_config=MINICPM_RUN),
+    "exaone": dict(config=EXAONE, run_config=SMALL, rename=EXAONE_RENAME),
+    "exaone_moe": dict(config=EXAONE_MOE, experts=SEPARATE_EXPERTS),
+    "solar_open": dict(config=SOLAR_OPEN, experts=SEPARATE_EXPERTS),
+    "hy_v3": dict(config=HY_V3, rename=HY_V3_RENAME, experts=SEPARATE_EXPERTS),
+    "mellum": dict(config=MELLUM, experts=SEPARATE_EXPERTS),
+    "stablelm": dict(config=STABLELM),
+    "stablelm_parallel": dict(config=dict(STABLELM, use_parallel_residual=True,
+                                          use_qkv_bias=False)),
+    "apertus": dict(config=APERTUS),
+    "smolvlm": dict(config=SMOLVLM),
+    "glm4v": dict(config=GLM4V),
+    "glm4v_moe": dict(config=GLM4V_MOE, experts=SEPARATE_EXPERTS),
     "qwen3_moe_local": dict(config=dict(QWEN3_MOE_LOCAL, num_hidden_layers=2),
                             experts=SEPARATE_EXPERTS),
     "gpt_oss_default_rope": dict(config=dict(
@@ -638,6 +769,10 @@ def scale_and_offset(name: str, shape) -> tuple[float, float]:
             return values
     if "altup_" in name:
         return power_of_two(math.sqrt(3.0 / min(shape))), 0.0
+    if name.endswith("act_fn.beta"):
+        return 0.0, 0.5
+    if name.endswith("act_fn.eps"):
+        return 0.0, -2.0 ** -20
     if name.endswith(("layer_scalar", "router.scale", "per_expert_scale")):
         return 0.25, 1.0
     if "norm" in name or "ln_" in name:
@@ -742,7 +877,7 @@ def routing_biases(model):
     """Buffers that are weights."""
     return [(name, buffer) for name, buffer in model.named_buffers()
             if name.endswith(("e_score_correction_bias", "feed_forward.expert_bias",
-                              "layer_scalar"))]
+                              "layer_scalar", "act_fn.beta", "act_fn.eps"))]
 
 
 def build_model(case: dict):
@@ -750,7 +885,8 @@ def build_model(case: dict):
         return fill_model(build_deci(case["config"]), case)
     # A copy: transformers completes the dictionaries inside.
     text_alone = case.get("text_alone", False)
-    given = copy.deepcopy(case["config"]["text_config"] if text_alone else case["config"])
+    whole = case.get("run_config", case["config"])
+    given = copy.deepcopy(whole["text_config"] if text_alone else whole)
     config = transformers.AutoConfig.for_model(
         **{k: v for k, v in given.items() if k != "quantization_config"})
     if "text_config" in case["config"] and not text_alone:
@@ -763,7 +899,8 @@ def build_model(case: dict):
 
 
 def reads_images(name: str) -> bool:
-    return any(part in name for part in ("vision_tower.", "multi_modal_projector.", ".visual."))
+    return any(part in name for part in (
+        "vision_tower.", "multi_modal_projector.", ".visual.", "vision_model.", "connector."))
 
 
 def fill_model(model, case: dict):

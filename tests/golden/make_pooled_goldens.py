@@ -96,6 +96,22 @@ JINA_V3 = dict(
     pad_token_id=1, bos_token_id=0, eos_token_id=2,
     rope_parameters=dict(rope_type="default", rope_theta=900.0))
 
+JINA_V2 = dict(
+    {k: v for k, v in BERT.items()}, architectures=["JinaBertForMaskedLM"],
+    position_embedding_type="alibi", feed_forward_type="geglu", emb_pooler="mean",
+    attn_implementation="torch", model_max_length=64)
+MPNET = dict(
+    architectures=["MPNetModel"], model_type="mpnet", vocab_size=301, hidden_size=60,
+    intermediate_size=112, num_hidden_layers=3, num_attention_heads=5, max_position_embeddings=66,
+    hidden_act="gelu", layer_norm_eps=1e-12, pad_token_id=1, bos_token_id=0, eos_token_id=2,
+    relative_attention_num_buckets=32)
+ELECTRA = dict(BERT, architectures=["ElectraModel"], model_type="electra", embedding_size=60)
+ERNIE = dict(BERT, architectures=["ErnieModel"], model_type="ernie", use_task_id=False,
+             task_type_vocab_size=3)
+LLAMA_EMBED = {**{k: v for k, v in EUROBERT.items() if k != "mask_token_id"},
+               "architectures": ["LlamaBidirectionalModel"], "model_type": "llama_bidirec",
+               "pooling": "avg"}
+
 TRANSFORMER = dict(idx=0, name="0", path="", type="sentence_transformers.models.Transformer")
 
 
@@ -307,6 +323,35 @@ CASES = {
             (KEYS.Attention.SLIDING_WINDOW, 12), (KEYS.Attention.SLIDING_WINDOW_PATTERN, 3),
             (KEYS.Rope.FREQ_BASE, 100000.0), (KEYS.Rope.FREQ_BASE_SWA, 5000.0),
             ("{arch}.dense_2_feat_in", 64), ("{arch}.dense_2_feat_out", 96)))),
+    "jina_v2_mean": dict(
+        config=JINA_V2, run_config=BERT, pool="mean", pairs=True, files={},
+        gguf=dict(arch=ARCH.JINA_BERT_V2, keys=gguf_keys(
+            JINA_V2, POOL.MEAN, (KEYS.LLM.CONTEXT_LENGTH, 64), NOT_CAUSAL, LAYER_NORM))),
+    "jina_v2_reranker": dict(
+        config=dict(JINA_V2, architectures=["JinaBertForSequenceClassification"],
+                    num_hidden_layers=2, **labels("LABEL_0")),
+        run_config=dict(BERT, architectures=["BertForSequenceClassification"],
+                        num_hidden_layers=2, **labels("LABEL_0"))),
+    "mpnet_mean": dict(
+        config=MPNET, pool="mean",
+        files={"modules.json": modules(("Pooling", "1_Pooling"), ("Normalize", "2_Normalize")),
+               "1_Pooling/config.json": pooling("mean_tokens", 60)}),
+    "mpnet_classes": dict(config=dict(
+        MPNET, architectures=["MPNetForSequenceClassification"], **labels("a", "b"))),
+    "electra_mean": dict(config=ELECTRA, pool="mean", pairs=True, files={}),
+    "electra_reranker": dict(config=dict(
+        ELECTRA, architectures=["ElectraForSequenceClassification"], num_hidden_layers=2,
+        **labels("LABEL_0"))),
+    "ernie_mean": dict(config=ERNIE, pool="mean", pairs=True, files={}),
+    "data2vec_mean": dict(
+        config=dict(ROBERTA, architectures=["Data2VecTextModel"], model_type="data2vec-text"),
+        pool="mean", files={}),
+    "llama_embed": dict(
+        config=LLAMA_EMBED, run_config=EUROBERT, pool="mean", files={},
+        gguf=dict(arch=ARCH.LLAMA_EMBED, keys=gguf_keys(
+            LLAMA_EMBED, POOL.MEAN, (KEYS.LLM.CONTEXT_LENGTH, 128), NOT_CAUSAL,
+            (KEYS.Attention.HEAD_COUNT_KV, 2), (KEYS.Attention.LAYERNORM_RMS_EPS, 1e-5),
+            (KEYS.Rope.FREQ_BASE, 2500.0)))),
     # Texts as long as passages, some of them longer than a window.
     "bert_long": dict(config=dict(BERT, max_position_embeddings=1024), pool="mean", files={},
                       lengths=LONG),
@@ -317,6 +362,11 @@ CASES = {
         config=dict(NOMIC, max_position_embeddings=1024,
                     rope_parameters=dict(rope_type="default", rope_theta=700.0)),
         pool="mean", files={}, lengths=LONG),
+    "jina_v2_long": dict(config=dict(JINA_V2, max_position_embeddings=1024),
+                         run_config=dict(BERT, max_position_embeddings=1024), pool="mean",
+                         files={}, lengths=LONG),
+    "mpnet_long": dict(config=dict(MPNET, max_position_embeddings=1026), pool="mean", files={},
+                       lengths=LONG),
     "xlm_roberta_long": dict(
         config=dict(ROBERTA, architectures=["XLMRobertaForSequenceClassification"],
                     model_type="xlm-roberta", num_hidden_layers=2, max_position_embeddings=1026,
@@ -329,6 +379,14 @@ NOMIC_NAMES = (
     ("self_attn.o_proj", "attn.out_proj"), ("up_proj", "fc11"), ("gate_proj", "fc12"),
     ("down_proj", "fc2"), ("post_attention_layernorm", "norm1"), ("post_mlp_layernorm", "norm2"))
 QKV = ("q_proj", "k_proj", "v_proj")
+
+
+# The authors' own code has BERT with a gated MLP that ends in its norm.
+JINA_V2_NAMES = (("intermediate.dense", "mlp.gated_layers"),
+                 (".attention.output.LayerNorm", ".attention.output.Norm"),
+                 (".output.LayerNorm", ".mlp.layernorm"), (".output.Norm", ".output.LayerNorm"),
+                 (".attention.output.dense", ".attention.output.own"),
+                 (".output.dense", ".mlp.wo"), (".output.own", ".output.dense"))
 
 
 # Those of GTE's authors, with up and gate in one tensor.
@@ -348,6 +406,10 @@ def file_name(kind, name):
         for part, old in enumerate(QKV):
             if old in name:
                 return name.replace(f"self_attn.{old}", "attention.qkv_proj"), part, 3
+        return name, 0, 1
+    if kind == "jina_v2":
+        for old, new in JINA_V2_NAMES:
+            name = name.replace(old, new)
         return name, 0, 1
     if kind != "nomic_bert":
         return name, 0, 1
@@ -389,6 +451,9 @@ def gguf_tensor(case, names, name):
     operation = []
     if name == "embeddings.position_embeddings.weight" and case["gguf"].get("offset"):
         operation = ["behind", case["gguf"]["offset"]]
+    for part, heads in (("q_proj", "num_attention_heads"), ("k_proj", "num_key_value_heads")):
+        if case["config"]["model_type"] == "llama_bidirec" and part in name:
+            operation = ["permute", case["config"][heads]]
     if case["config"]["model_type"].startswith("gemma") and name.endswith("norm.weight"):
         operation = ["add_one"]
     if name in HEAD_NAMES:
@@ -410,6 +475,53 @@ def gguf_file(case, tensors, folder_tensors):
              for folder in folder_tensors]
     metadata = [[key.format(arch=arch), value] for key, value in case["gguf"]["keys"]]
     return dict(architecture=arch, metadata=metadata, file=file, short_factors=[])
+
+
+class GatedUp(torch.nn.Module):
+    """JinaBERT's product in place of BERT's intermediate one: GELU of one half times the other."""
+
+    def __init__(self, hidden, inter):
+        super().__init__()
+        self.dense = torch.nn.Linear(hidden, 2 * inter, bias=False)
+
+    def forward(self, states):
+        gate, up = self.dense(states).chunk(2, dim=-1)
+        return torch.nn.functional.gelu(gate) * up
+
+
+class JinaBert(torch.nn.Module):
+    """JinaBERT, whose class is not part of transformers, as transformers' BERT with gated MLPs,
+    without positions, and with the slopes of ALiBi (Press et al. 2022) as its mask."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+        bert = model.bert if hasattr(model, "bert") else model
+        config = model.config
+        for layer in bert.encoder.layer:
+            layer.intermediate = GatedUp(config.hidden_size, config.intermediate_size)
+        bert.embeddings.position_embeddings = Zeros(config.hidden_size)
+        self.slopes = torch.tensor(self.slopes_of(config.num_attention_heads))
+
+    @classmethod
+    def slopes_of(cls, heads):
+        below = 2 ** (heads.bit_length() - 1)
+        own = [2 ** (-8 * (h + 1) / below) for h in range(below)]
+        return own + (cls.slopes_of(2 * below)[0::2][:heads - below] if heads > below else [])
+
+    def forward(self, input_ids, **given):
+        at = torch.arange(input_ids.shape[1])
+        mask = -(at[None, :] - at[:, None]).abs() * self.slopes[:, None, None]
+        return self.model(input_ids, attention_mask=mask[None], **given)
+
+
+class Zeros(torch.nn.Module):
+    def __init__(self, hidden):
+        super().__init__()
+        self.hidden = hidden
+
+    def forward(self, ids):
+        return torch.zeros(*ids.shape, self.hidden)
 
 
 def build(config):
@@ -472,7 +584,10 @@ def make_case(name, case):
     torch.manual_seed(0)
     run_config = case.get("run_config", case["config"])
     model = build(run_config)
-    tensors = fill(model, case["config"]["model_type"])
+    kind = case["config"]["model_type"]
+    if case["config"]["architectures"][0].startswith("JinaBert"):
+        kind, model = "jina_v2", JinaBert(model).eval()
+    tensors = fill(model.model if kind == "jina_v2" else model, kind)
     folders, folder_tensors = dense_modules(case)
     vocab = case["config"]["vocab_size"]
     prompts = [[(17 * i * i + 29 * i + 11 + n) % (vocab - 2) + 2 for i in range(n)]

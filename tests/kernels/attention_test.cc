@@ -26,6 +26,7 @@ struct Case {
   bool in_order = false;
   bool both_ways = false;
   bool in_chunks = false;
+  bool bias = false;
   std::vector<float> inv_freq = {};  // AttentionArgs::rotation
   RopeLayout layout = RopeLayout::kHalf;
 };
@@ -38,6 +39,10 @@ struct Result {
 Result Attend(Device& device, const Case& c, const TestBatch& batch, const TestCache& cache,
               Matrix& q, const std::vector<float>& sinks) {
   Result result{Matrix(q.num_rows(), q.num_cols(), 2), Matrix(q.num_rows(), c.n_heads)};
+  constexpr int32_t kReach = 704;
+  Random bias_random(5);
+  const std::vector<float> biases =
+      bias_random.Normals(c.n_heads * DistanceBias{nullptr, kReach}.stride());
   REQUIRE(device.Plan(batch.view()).ok());
   REQUIRE(device
               .Run([&](Ops& ops) {
@@ -50,6 +55,7 @@ Result Attend(Device& device, const Case& c, const TestBatch& batch, const TestC
                 args.in_order = c.in_order;
                 args.both_ways = c.both_ways;
                 args.in_chunks = c.in_chunks;
+                if (c.bias) args.bias = {biases.data(), kReach};
                 const QueryRotation rotation = {c.inv_freq, c.layout};
                 args.rotation = c.inv_freq.empty() ? nullptr : &rotation;
                 args.softcap = c.softcap;
@@ -434,6 +440,63 @@ TEST_CASE("Attention both ways agrees with the reference", "[kernels][kernel]") 
       c.both_ways = true;
       CheckCase(c, ++seed);
     }
+  }
+}
+
+TEST_CASE("Biases of distances agree with the reference", "[kernels][kernel]") {
+  BatchSpec texts{{{5, 5}, {1, 1}, {64, 64}, {129, 129}, {700, 700}}};
+  uint32_t seed = 60;
+  for (DType dtype : {DType::kF32, DType::kF16, DType::kBF16, DType::kInt8}) {
+    for (auto [heads, kv_heads] : {std::pair(4, 2), std::pair(5, 5), std::pair(9, 3)}) {
+      Case c{texts};
+      c.n_heads = heads;
+      c.n_kv_heads = kv_heads;
+      c.head_dim = 24;
+      c.dtype = dtype;
+      c.window = dtype == DType::kF16 ? 65 : 0;
+      c.both_ways = c.bias = true;
+      CheckCase(c, ++seed);
+    }
+  }
+}
+
+// With one key for all positions, the weights of values are the softmax of the biases.
+TEST_CASE("A bias is that of the key's place less the query's", "[kernels][kernel]") {
+  Case c;
+  c.batch = {.sequences = {{3, 3}}, .page_tokens = 16};
+  c.n_heads = c.n_kv_heads = 1;
+  c.head_dim = 1;
+  c.dtype = DType::kF32;
+  TestBatch batch(c.batch, 7);
+  TestCache cache(c.dtype, batch.num_pages, 16, 1, 1, 7);
+  std::vector<float> values(3);
+  for (int32_t j = 0; j < 3; ++j) {
+    const int64_t slot = int64_t{batch.span_page[0]} * 16 + j;
+    LoadKvRow(cache.view, cache.view.values, slot, 0, &values[static_cast<size_t>(j)]);
+  }
+  // Only the key behind a row counts, in the last row the only one that is left.
+  std::vector<float> table(3 * 2 + DistanceBias::kPadding, -100.0f);
+  table[3 + 1] = 0.0f;
+  std::vector<NamedDevice> devices = CpuDevices(2);
+  devices.push_back({"reference", CreateReferenceDevice()});
+  for (auto& [name, device] : devices) {
+    INFO(name);
+    std::vector<float> q(3, 0.0f), out(3);
+    REQUIRE(device->Plan(batch.view()).ok());
+    REQUIRE(device
+                ->Run([&](Ops& ops) {
+                  ops.Attention({.q = {q.data(), 3, 1, 1},
+                                 .n_heads = 1,
+                                 .cache = cache.view,
+                                 .scale = 1.0f,
+                                 .both_ways = true,
+                                 .bias = {table.data(), 3},
+                                 .out = {out.data(), 3, 1, 1}});
+                })
+                .ok());
+    CHECK(out[0] == Approx(values[1]));
+    CHECK(out[1] == Approx(values[2]));
+    CHECK(out[2] == Approx((values[0] + values[1] + values[2]) / 3));
   }
 }
 

@@ -78,7 +78,7 @@ TEST_CASE("GGUF arrays of one value per layer are checked", "[model][unit]") {
              StatusCode::kInvalidArgument, {"key_length_mla\" is 16", "more than"});
 }
 
-TEST_CASE("A model whose scores change beyond a length is served up to it", "[model][unit]") {
+TEST_CASE("A model whose scores grow beyond a length is served beyond it", "[model][unit]") {
   test::GgufModel model = test::LoadGgufModel("deepseek_v3");
   json file = *model.file;
   file["metadata"].push_back({"deepseek2.attention.temperature_scale", 0.1});
@@ -90,10 +90,15 @@ TEST_CASE("A model whose scores change beyond a length is served up to it", "[mo
   auto description = Describe(*checkpoint);
   INFO(description.status().ToString());
   REQUIRE(description.ok());
-  CHECK(description->spec.max_context == 32);
+  CHECK(description->spec.max_context == 128);
+  const SharpenSpec& sharpen = description->spec.layers[1].attention.sharpen;
+  CHECK(sharpen.factor == 0.1f);
+  CHECK(sharpen.length == 32);
+  CHECK(sharpen.offset == 0);
   const auto folder = DescribeConfig(*test::LoadGolden("ministral3").config, json::object(), "c");
   REQUIRE(folder.ok());
-  CHECK(folder->spec.max_context == 128);  // of 512
+  CHECK(folder->spec.max_context == 512);
+  CHECK(folder->spec.layers[0].attention.sharpen.length == 128);
 }
 
 TEST_CASE("A GGUF file gives the same spec as the folder it was converted from", "[model][unit]") {

@@ -173,8 +173,8 @@ void CheckOnCuda(const std::string& name, std::vector<int32_t> chunks) {
 }
 
 TEST_CASE("The emulated CUDA device gives the same embeddings and scores", "[golden][cuda]") {
-  for (const std::string name :
-       {"bert_mean", "xlm_roberta_reranker", "modernbert_first", "embedding_gemma"}) {
+  for (const std::string name : {"bert_mean", "xlm_roberta_reranker", "modernbert_first",
+                                 "embedding_gemma", "jina_v2_mean", "mpnet_mean"}) {
     CheckOnCuda(name, {});
   }
 }
@@ -202,7 +202,7 @@ TEST_CASE("GGUF files give transformers' embeddings and scores", "[golden]") {
       CheckCase(entry, *model, /*chunk=*/64);
     }
   }
-  CHECK(found == 10);
+  CHECK(found == 12);
 }
 
 TEST_CASE("GGUF files whose output cannot be had are refused by name", "[golden]") {
@@ -292,9 +292,10 @@ std::vector<scheduler::GenerationRequest> PooledRequests(const engine::LocalMode
 }
 
 TEST_CASE("States of texts are the same bits alone and under load", "[golden]") {
-  for (const std::string name : {"llama_mean_dense", "qwen3_reranker", "bert_mean",
-                                 "modernbert_first", "modernbert_reranker", "embedding_gemma",
-                                 "nomic_mean", "eurobert_mean", "bert_long", "modernbert_long"}) {
+  for (const std::string name :
+       {"llama_mean_dense", "qwen3_reranker", "bert_mean", "modernbert_first",
+        "modernbert_reranker", "embedding_gemma", "nomic_mean", "eurobert_mean", "bert_long",
+        "modernbert_long", "jina_v2_mean", "mpnet_long"}) {
     test::TempDir dir;
     auto model =
         engine::LoadLocalModel(WriteFolder(CaseOf(name), dir.path() / "model"), Options("auto"));

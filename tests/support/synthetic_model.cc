@@ -52,6 +52,9 @@ std::vector<std::byte> GivenIntegers(const SyntheticTensor& tensor) {
   return bytes;
 }
 
+// A tensor without dimensions has one number.
+int64_t RowSize(const std::vector<int64_t>& shape) { return shape.empty() ? 1 : shape.back(); }
+
 TensorToWrite ToWrite(const Golden& golden, const SyntheticTensor& tensor) {
   if (!tensor.values.empty()) {
     return {tensor.name, tensor.type, tensor.shape, GivenIntegers(tensor)};
@@ -60,7 +63,7 @@ TensorToWrite ToWrite(const Golden& golden, const SyntheticTensor& tensor) {
   if (type == "F32" || type == "F16" || type == "BF16") {
     const DType dtype = engine::FindDType(type).value();
     return {tensor.name, type, tensor.shape,
-            Encode(Values(golden, tensor), tensor.shape.back(), dtype)};
+            Encode(Values(golden, tensor), RowSize(tensor.shape), dtype)};
   }
   return {tensor.name, type, tensor.shape, RandomCodes(tensor)};
 }
@@ -157,7 +160,7 @@ void AddTensor(const Golden& golden, const SyntheticTensor& tensor, bool permute
     values = PermuteHeads(values, heads, tensor.shape[0]);
   }
   DType stored = tensor.shape.size() == 1 ? DType::kF32 : dtype;
-  std::vector<std::byte> data = Encode(values, tensor.shape.back(), stored);
+  std::vector<std::byte> data = Encode(values, RowSize(tensor.shape), stored);
   writer->Tensor(GgufName(tensor.name), GgmlTypeId(stored), tensor.shape, data);
 }
 

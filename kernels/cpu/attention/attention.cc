@@ -53,6 +53,7 @@ struct TileMemory {
   int32_t lower[kMaxQueries];
   int32_t upper[kMaxQueries];
   uint64_t tree[kMaxQueries];
+  const float* bias[kMaxQueries];
   KeyRun runs[kChunkTokens];
   KeyRun ahead[kMaxBlocksAhead * kBlockTokens];
   int32_t ahead_tokens;
@@ -67,6 +68,8 @@ class AttentionCall {
     const KvCacheView& cache = args.cache;
     HEDDLE_CHECK(args.n_heads % cache.n_kv_heads == 0, "attention: heads are not whole groups");
     HEDDLE_CHECK(args.q.rows == batch.n_tokens(), "attention: q has not the batch's rows");
+    HEDDLE_CHECK(args.bias.table == nullptr || args.both_ways, "attention: biases of one way");
+    static_assert(DistanceBias::kPadding >= kBlockTokens);
     group_ = args.n_heads / cache.n_kv_heads;
     padded_dim_ = (cache.head_dim + kMaxLanes - 1) / kMaxLanes * kMaxLanes;
     CountTiles();
@@ -240,11 +243,20 @@ class AttentionCall {
       memory.lower[q] = LowerOf(tile, run, q);
       memory.upper[q] = UpperOf(tile, run, q);
       memory.of_run[q] = memory.queries[q];
+      memory.bias[q] = BiasOf(tile, run, q);
       if (run.angles < 0) continue;
       float* const turned = memory.turned + int64_t{q} * padded_dim_;
       scratch_.runs.Turn(run, *args_.rotation, memory.queries[q], args_.cache.head_dim, turned);
       memory.of_run[q] = turned;
     }
+  }
+
+  // What is added to query q's score at a place of the run; nullptr: nothing.
+  const float* BiasOf(const Tile& tile, const ContextRun& run, int32_t q) const {
+    const DistanceBias& bias = args_.bias;
+    if (bias.table == nullptr) return nullptr;
+    const int32_t own = FirstRowOf(tile.seq) + (tile.first + q) / group_;
+    return bias.table + HeadOf(tile, q) * bias.stride() + bias.reach - own + run.begin;
   }
 
   // Finds the runs of keys at places [begin, end) of a sequence; there is at most one per place.
@@ -323,6 +335,7 @@ class AttentionCall {
     attend.tree = SeesByTree(tile.seq) ? memory.tree : nullptr;
     attend.tree_begin = FirstRowOf(tile.seq);
     attend.softcap = args_.softcap;
+    attend.bias = args_.bias.table == nullptr ? nullptr : memory.bias;
     attend.max = max;
     attend.sum = sum;
     attend.acc = acc;

@@ -347,6 +347,7 @@ inline void AttendTiles(const AttendArgs& args) {
 }
 
 void TileAttend(const AttendArgs& args) {
+  if (args.bias != nullptr) return kAttentionAvx512Bf16.attend(args);
   switch (args.type) {
     case KvType::kBF16:
       return AttendTiles<BF16Halves>(args);

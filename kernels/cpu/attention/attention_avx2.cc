@@ -17,6 +17,7 @@ constexpr int32_t kMaxFewQueries = 4;
 
 template <typename Element>
 void AttendEither(const AttendArgs& args) {
+  if (args.bias != nullptr) return AttendOver<Element>(args);  // the only one that has biases
   if (args.num_queries > kMaxFewQueries) return AttendByLanes<Element>(args);
   if constexpr (Element::kBytes <= 2) {
     AttendOver<Element, CodeKeys<Element>>(args);

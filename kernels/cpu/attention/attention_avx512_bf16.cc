@@ -299,6 +299,7 @@ inline void DotAttendOver(const AttendArgs& args) {
 }
 
 void DotAttend(const AttendArgs& args) {
+  if (args.bias != nullptr) return Attend(args);  // the only one that has biases
   switch (args.type) {
     case KvType::kBF16:
       return DotAttendOver<BF16Halves>(args);

@@ -226,8 +226,8 @@ inline float HideByTree(const AttendArgs& args, int32_t q, uint32_t seen, float*
   return largest;
 }
 
-// Computes the final scores of query q: scaled, capped, -infinity for unseen positions. Returns the
-// largest of them and of the maximum so far.
+// Computes the final scores of query q: scaled, capped, biased, -infinity for unseen positions.
+// Returns the largest of them and of the maximum so far.
 template <bool kScaled>
 inline float FinishScores(const AttendArgs& args, const BlockRows& rows, int32_t begin, int32_t q,
                           float* row) {
@@ -241,9 +241,12 @@ inline float FinishScores(const AttendArgs& args, const BlockRows& rows, int32_t
     Vec score = Load(row + v * kLanes);
     if (kScaled) score = score * Load(rows.key_scales + v * kLanes);
     if (args.softcap > 0) score = Tanh(score / Set(args.softcap)) * Set(args.softcap);
+    if (args.bias != nullptr) score = score + Load(args.bias[q] + begin + v * kLanes);
     if (!all) score = MaskScores(score, v * kLanes, lo, hi);
     largest = Max(largest, score);
-    if (kScaled || args.softcap > 0 || !all) Store(row + v * kLanes, score);
+    if (kScaled || args.softcap > 0 || args.bias != nullptr || !all) {
+      Store(row + v * kLanes, score);
+    }
   }
   return seen == UINT32_MAX ? ReduceMax(largest) : HideByTree(args, q, seen, row);
 }

@@ -99,7 +99,8 @@ const Row& First(const AttentionArgs& args, DType activations, bool has_hopper_c
         (row.kv_element_bytes == 0 || row.kv_element_bytes == KvElementBytes(args.cache.dtype));
     const int32_t rows = decodes ? row.decode_rows : row.prefill_rows;
     const bool fits = row.shared_bytes(args, rows) <= max_shared_bytes;
-    if (right_kind && right_size && fits && row.can(args)) return row;
+    const bool right_scores = args.bias.table == nullptr || row.kernel == AttentionKernel::kPlain;
+    if (right_kind && right_size && right_scores && fits && row.can(args)) return row;
   }
   return kRows[std::size(kRows) - 1];
 }

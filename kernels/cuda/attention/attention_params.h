@@ -92,8 +92,8 @@ inline bool MergesWide(const AttentionArgs& args, int64_t element_bytes) {
   return args.cache.head_dim % 4 == 0 && out.stride % 4 == 0 &&
          reinterpret_cast<uintptr_t>(out.data) % static_cast<uintptr_t>(4 * element_bytes) == 0;
 }
-// Any shape and type, F32 arithmetic, one warp per key; exact but slow. It takes no tiles of shared
-// rows.
+// Any shape and type, F32 arithmetic, one warp per key; exact but slow. The only one that has
+// AttentionArgs::bias. It takes no tiles of shared rows.
 Error LaunchAttentionPlain(const AttentionParams& params, DType act, Stream stream);
 // Matrix instructions: BF16 activations; a cache of F16 or BF16 and head_dim a multiple of 8, or of
 // 8 bits and head_dim a multiple of 16 (kInt8: pages of 4 positions at least); head_dim up to 256,

@@ -23,6 +23,11 @@ HEDDLE_DEVICE Softmax WalkKeys(const AttentionParams& p, const SequenceView& s,
   Softmax softmax = Softmax::Empty();
   if (begin + WarpIndex() >= end) return softmax;
   const uint64_t tree = s.tree ? s.TreeMask(p.batch, packed) : ~uint64_t{0};
+  const DistanceBias& bias = a.bias;
+  const float* biases = bias.table == nullptr
+                            ? nullptr
+                            : bias.table + s.Head(packed) * bias.stride() + bias.reach -
+                                  (s.OwnKeys() + packed / s.group);
   KeyCursor cursor(p.batch, s.seq, begin + WarpIndex());
   for (int key = begin + WarpIndex(); key < end; key += kWarps) {
     if (s.tree && !TreeSees(tree, key - s.OwnKeys())) continue;
@@ -31,7 +36,8 @@ HEDDLE_DEVICE Softmax WalkKeys(const AttentionParams& p, const SequenceView& s,
     const Kv* v = RowOfKey<Kv>(a.cache.values, place);
     float dot = 0;
     for (int i = Lane(); i < dim; i += 32) dot += ToFloat(q[i]) * ToFloat(k[i]);
-    const float score = ScaledScore(a, WarpSum(dot) * ScaleOfKey(a.cache.keys, place, Kv()));
+    float score = ScaledScore(a, WarpSum(dot) * ScaleOfKey(a.cache.keys, place, Kv()));
+    if (biases != nullptr) score += biases[key] * kLog2E;
     const float max = Max(softmax.max, score);
     const float shrink = Exp2(softmax.max - max);
     const float weight = Exp2(score - max);

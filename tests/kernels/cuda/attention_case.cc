@@ -29,6 +29,11 @@ Result Attend(Device& device, const AttentionCase& c, const HostBatch& batch,
   args.scale = 1.0f / std::sqrt(static_cast<float>(c.head_dim));
   args.window = c.window;
   args.both_ways = c.both_ways;
+  constexpr int32_t kReach = 256;
+  Random bias_random(5);
+  const std::vector<float> biases =
+      bias_random.Normals(c.n_heads * DistanceBias{nullptr, kReach}.stride());
+  if (c.bias) args.bias = {biases.data(), kReach};
   args.softcap = c.softcap;
   args.sinks = c.sinks ? sinks.data() : nullptr;
   args.out = out.tensor();

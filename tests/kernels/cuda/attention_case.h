@@ -18,6 +18,7 @@ struct AttentionCase {
   DType cache = DType::kF16;
   int32_t window = 0;
   bool both_ways = false;
+  bool bias = false;  // of distances, for contexts of up to 256
   float softcap = 0;
   bool sinks = false;
   int64_t pad = 0;

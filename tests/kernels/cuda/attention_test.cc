@@ -197,6 +197,15 @@ TEST_CASE("Rows both ways see what is behind them, within their window", "[cuda]
   }
 }
 
+TEST_CASE("Biases of distances match the reference", "[cuda]") {
+  const BatchSpec texts = {{{1, 1}, {5, 5}, {150, 150}, {20, 190}}, 16};
+  for (DType act : {DType::kBF16, DType::kF32}) {
+    for (int32_t window : {0, 64}) {
+      CheckAttention({.batch = texts, .window = window, .both_ways = true, .bias = true}, act);
+    }
+  }
+}
+
 // Each key is in three tiles or more: on a copy of the pages in 16 bits if the cache has 8.
 TEST_CASE("Long chunks over caches of 8 bits match the reference", "[cuda][hopper]") {
   const BatchSpec batch = {{{1, 300}, {200, 333, 129}, {1, 20}, {190, 190}}, 16};

@@ -405,5 +405,27 @@ TEST_CASE("A page copy moves the asked positions of every head and nothing else"
   }
 }
 
+TEST_CASE("Queries are sharpened as the reference does", "[cuda]") {
+  TestBatch batch({{{5, 40}, {1, 90}, {3, 3}}, 16}, 3);
+  Random random(9);
+  for (DType act : kActivations) {
+    CheckOp(act, {Matrix::RandomOf(random, 9, 300)}, 2, &batch,
+            [](Device& device, const std::vector<Tensor>& tensors) {
+              MustRun(device, [&](Ops& ops) { ops.Sharpen({tensors[0], 0.3f, 16, 1}); });
+            });
+  }
+}
+
+TEST_CASE("xIELU is that of the reference", "[cuda]") {
+  Random random(10);
+  for (DType act : kActivations) {
+    CheckOp(act, {Matrix::RandomOf(random, 5, 300)}, 2, nullptr,
+            [](Device& device, const std::vector<Tensor>& tensors) {
+              XieluArgs args{.x = tensors[0], .alpha_positive = 0.7f, .alpha_negative = 1.3f};
+              MustRun(device, [&](Ops& ops) { ops.Xielu(args); });
+            });
+  }
+}
+
 }  // namespace
 }  // namespace heddle::kernels::test

@@ -1,0 +1,65 @@
+// Ops that change each element of a row by itself.
+#include "kernels/cuda/primitives/launch.cuh"
+#include "kernels/cuda/primitives/primitives.cuh"
+#include "kernels/cuda/rows/row_params.h"
+
+namespace heddle::kernels::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr float kLog2E = 1.44269504f;
+constexpr float kLn2 = 0.69314718f;
+
+struct SharpenParams {
+  const int32_t* positions;
+  SharpenArgs args;
+};
+
+// BlockX: kThreads columns of row BlockY.
+template <typename T>
+HEDDLE_KERNEL SharpenKernel(HEDDLE_PARAMS(SharpenParams, p)) {
+  StartInTurn();
+  const int64_t i = static_cast<int64_t>(BlockX()) * ThreadCount() + ThreadX();
+  if (i >= p.args.x.cols) return;
+  const int times = (p.positions[BlockY()] + p.args.offset) / p.args.length;
+  if (times == 0) return;
+  const float factor = 1.0f + p.args.factor * (Log2(1.0f + static_cast<float>(times)) * kLn2);
+  T* at = p.args.x.row<T>(BlockY()) + i;
+  *at = RoundTo(ToFloat(*at) * factor, T());
+}
+
+template <typename T>
+HEDDLE_KERNEL XieluKernel(HEDDLE_PARAMS(XieluArgs, p)) {
+  StartInTurn();
+  const int64_t i = static_cast<int64_t>(BlockX()) * ThreadCount() + ThreadX();
+  if (i >= p.x.cols) return;
+  T* at = p.x.row<T>(BlockY()) + i;
+  const float x = ToFloat(*at);
+  const float low = x < p.eps ? x : p.eps;
+  // The series where the difference of exp and 1 would cancel.
+  const float less_one = low > -0.03125f
+                             ? low * (1.0f + low * (0.5f + low * (1.0f / 6 + low * (1.0f / 24))))
+                             : Exp2(low * kLog2E) - 1.0f;
+  const float bent = x > 0 ? p.alpha_positive * x * x : p.alpha_negative * (less_one - x);
+  *at = RoundTo(bent + p.beta * x, T());
+}
+
+LaunchShape ShapeOf(const Tensor& x) {
+  return {
+      .grid_x = CeilDiv(x.cols, kThreads), .grid_y = static_cast<int>(x.rows), .threads = kThreads};
+}
+
+}  // namespace
+
+Error LaunchSharpen(const DeviceBatch& batch, const SharpenArgs& args, DType act, Stream stream) {
+  return ForActivation(act, [&]<typename T>(T) {
+    return Launch(SharpenKernel<T>, ShapeOf(args.x), stream, SharpenParams{batch.positions, args});
+  });
+}
+
+Error LaunchXielu(const XieluArgs& args, DType act, Stream stream) {
+  return ForActivation(
+      act, [&]<typename T>(T) { return Launch(XieluKernel<T>, ShapeOf(args.x), stream, args); });
+}
+
+}  // namespace heddle::kernels::cuda
