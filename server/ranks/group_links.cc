@@ -1,26 +1,77 @@
 #include "server/ranks/group_links.h"
 
+#include <algorithm>
+#include <chrono>
+#include <memory>
 #include <vector>
 
 #include "base/status.h"
 
 namespace heddle::server {
+namespace {
 
-absl::Status JoinGroups(RankMesh& mesh, const RankSettings& settings, int32_t rank,
-                        kernels::Device& device) {
-  const engine::Layout& layout = settings.layout;
-  const int32_t stage = rank / layout.tp;
-  if (layout.tp > 1) {
-    std::vector<int32_t> members;
-    members.reserve(static_cast<size_t>(layout.tp));
-    for (int32_t i = 0; i < layout.tp; ++i) members.push_back(stage * layout.tp + i);
-    HEDDLE_RETURN_IF_ERROR(device.JoinGroup(mesh.Join(members, settings.wire)));
+using Clock = std::chrono::steady_clock;
+
+constexpr int kRoundTrips = 21;
+constexpr int64_t kBulkBytes = 1 << 20;
+constexpr int kBulks = 3;
+// They come when the head has all offers, and have nothing to load before.
+constexpr std::chrono::milliseconds kPatience{10'000};
+
+// Microseconds of the middle one of `count` calls that all ranks make; nullopt: one has failed.
+template <typename Call>
+std::optional<double> MedianUs(int count, const Call& call) {
+  std::vector<double> us;
+  for (int i = 0; i < count; ++i) {
+    const Clock::time_point begin = Clock::now();
+    if (!call()) return std::nullopt;
+    us.push_back(std::chrono::duration<double, std::micro>(Clock::now() - begin).count());
   }
-  if (layout.pp == 1) return absl::OkStatus();
-  std::vector<int32_t> members;
-  members.reserve(static_cast<size_t>(layout.pp));
-  for (int32_t i = 0; i < layout.pp; ++i) members.push_back(rank % layout.tp + i * layout.tp);
-  return device.JoinStages(mesh.Join(members, settings.wire));
+  std::nth_element(us.begin(), us.begin() + count / 2, us.end());
+  return us[static_cast<size_t>(count / 2)];
+}
+
+absl::StatusOr<LinkSpeed> Measure(kernels::Communicator& group) {
+  const std::optional<double> empty_us = MedianUs(kRoundTrips, [&] { return group.Barrier(); });
+  if (!empty_us.has_value()) return group.status();
+  const std::vector<char> part(kBulkBytes);
+  std::vector<const void*> parts(static_cast<size_t>(group.world()));
+  const std::optional<double> bulk_us =
+      MedianUs(kBulks, [&] { return group.Exchange(part.data(), kBulkBytes, kBulkBytes, parts); });
+  if (!bulk_us.has_value()) return group.status();
+  const double bits = 8.0 * kBulkBytes * (group.world() - 1);
+  return LinkSpeed{.latency_us = *empty_us,
+                   .gbit_s = bits / 1000 / std::max(*bulk_us - *empty_us, 1.0)};
+}
+
+}  // namespace
+
+absl::StatusOr<LinkSpeeds> JoinGroups(RankMesh& mesh, const RankSettings& settings, int32_t rank,
+                                      kernels::Device& device) {
+  const engine::Layout& layout = settings.layout;
+  LinkSpeeds speeds;
+  mesh.set_timeout(kPatience);
+  const auto join = [&](int32_t first, int32_t step, int32_t count, std::optional<LinkSpeed>* speed)
+      -> absl::StatusOr<std::shared_ptr<kernels::Communicator>> {
+    std::vector<int32_t> members;
+    members.reserve(static_cast<size_t>(count));
+    for (int32_t i = 0; i < count; ++i) members.push_back(first + i * step);
+    std::shared_ptr<kernels::Communicator> group = mesh.Join(members, settings.wire);
+    HEDDLE_ASSIGN_OR_RETURN(*speed, Measure(*group));
+    return group;
+  };
+  if (layout.tp > 1) {
+    HEDDLE_ASSIGN_OR_RETURN(auto group,
+                            join(rank / layout.tp * layout.tp, 1, layout.tp, &speeds.group));
+    HEDDLE_RETURN_IF_ERROR(device.JoinGroup(std::move(group)));
+  }
+  if (layout.pp > 1) {
+    HEDDLE_ASSIGN_OR_RETURN(auto stages,
+                            join(rank % layout.tp, layout.tp, layout.pp, &speeds.stages));
+    HEDDLE_RETURN_IF_ERROR(device.JoinStages(std::move(stages)));
+  }
+  mesh.set_timeout(std::chrono::milliseconds(0));
+  return speeds;
 }
 
 }  // namespace heddle::server

@@ -45,9 +45,7 @@ class GrpcRankHead final : public RankHead, public std::enable_shared_from_this<
 
   int32_t rank() const override { return 0; }
   absl::StatusOr<engine::ExecutorLimits> Agree(const engine::RankOffer& own) override;
-  absl::Status JoinGroups(kernels::Device& device) override {
-    return server::JoinGroups(*mesh_, options_.settings, 0, device);
-  }
+  absl::Status JoinGroups(kernels::Device& device) override;
   absl::StatusOr<std::unique_ptr<engine::OtherRanks>> Others(
       const engine::ExecutorLimits& limits) override;
 

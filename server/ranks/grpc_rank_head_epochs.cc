@@ -5,6 +5,7 @@
 
 #include "base/message.h"
 #include "base/status.h"
+#include "server/ranks/group_links.h"
 #include "server/ranks/grpc_rank_head.h"
 #include "server/ranks/remote_ranks.h"
 #include "server/retry_after.h"
@@ -121,6 +122,19 @@ absl::StatusOr<engine::ExecutorLimits> GrpcRankHead::Agree(const engine::RankOff
   return limits;
 }
 
+absl::Status GrpcRankHead::JoinGroups(kernels::Device& device) {
+  HEDDLE_ASSIGN_OR_RETURN(const LinkSpeeds speeds,
+                          server::JoinGroups(*mesh_, options_.settings, 0, device));
+  const std::pair<const char*, std::optional<LinkSpeed>> links[] = {
+      {"ranks that share layers", speeds.group}, {"stages", speeds.stages}};
+  for (const auto& [of, speed] : links) {
+    if (!speed.has_value()) continue;
+    log_->Info("links between ranks",
+               {{"of", of}, {"latency_us", speed->latency_us}, {"gbit_per_s", speed->gbit_s}});
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<std::unique_ptr<engine::OtherRanks>> GrpcRankHead::Others(
     const engine::ExecutorLimits& limits) {
   std::unique_lock lock(mutex_);
@@ -172,10 +186,12 @@ absl::Status GrpcRankHead::BeginEpoch(kernels::Device& device, std::unique_lock<
   const std::vector<RankMesh::Peer> peers = Peers();
   lock->unlock();
   HEDDLE_RETURN_IF_ERROR(mesh_->Connect(peers, 0, mesh_key_));
-  HEDDLE_RETURN_IF_ERROR(JoinGroups(device));
   SendToAll(StartMessage(limits, peers));
+  const absl::Status joined = JoinGroups(device);
   lock->lock();
-  return absl::OkStatus();
+  if (joined.ok()) return absl::OkStatus();
+  Fail(joined);
+  return ForClients();
 }
 
 // No addresses: clients need not know the machines.

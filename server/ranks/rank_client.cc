@@ -61,7 +61,7 @@ class Client final : public RankClient {
   int32_t rank() const override { return rank_; }
   absl::StatusOr<engine::ExecutorLimits> Agree(const engine::RankOffer& own) override;
   absl::Status JoinGroups(kernels::Device& device) override {
-    return server::JoinGroups(*mesh_, settings_, rank_, device);
+    return server::JoinGroups(*mesh_, settings_, rank_, device).status();
   }
   absl::StatusOr<std::unique_ptr<engine::OtherRanks>> Others(
       const engine::ExecutorLimits&) override {

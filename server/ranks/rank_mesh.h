@@ -52,6 +52,9 @@ class RankMesh {
   virtual std::shared_ptr<kernels::Communicator> Join(
       const std::vector<int32_t>& members, kernels::DType wire = kernels::DType::kF32) = 0;
 
+  // Options::timeout from now on. From the thread of the calls.
+  virtual void set_timeout(std::chrono::milliseconds timeout) = 0;
+
   // Makes all present and later calls of this process's communicators return false.
   virtual void Abort(const absl::Status& why) = 0;
   virtual absl::Status status() const = 0;

@@ -38,7 +38,8 @@ absl::Status UcxError(const UcxLibrary& ucx, const char* what, ucs_status_t stat
 
 class UcxMesh final : public RankMesh, public std::enable_shared_from_this<UcxMesh> {
  public:
-  UcxMesh(const UcxLibrary& ucx, const Options& options) : ucx_(ucx), options_(options) {}
+  UcxMesh(const UcxLibrary& ucx, const Options& options)
+      : ucx_(ucx), loopback_only_(options.loopback_only), timeout_(options.timeout) {}
   ~UcxMesh() override;
   absl::Status Open();
 
@@ -46,6 +47,8 @@ class UcxMesh final : public RankMesh, public std::enable_shared_from_this<UcxMe
   absl::Status Connect(const std::vector<Peer>& peers, int32_t own, uint64_t key) override;
   std::shared_ptr<Communicator> Join(const std::vector<int32_t>& members,
                                      kernels::DType wire) override;
+
+  void set_timeout(std::chrono::milliseconds timeout) override { timeout_ = timeout; }
 
   void Abort(const absl::Status& why) override {
     const std::lock_guard lock(mutex_);
@@ -101,7 +104,8 @@ class UcxMesh final : public RankMesh, public std::enable_shared_from_this<UcxMe
   void Broke(const Link& link, ucs_status_t status);
 
   const UcxLibrary& ucx_;
-  const Options options_;
+  const bool loopback_only_;
+  std::chrono::milliseconds timeout_;
   ucp_context_h context_ = nullptr;
   ucp_worker_h worker_ = nullptr;
   std::string address_;
@@ -123,7 +127,7 @@ absl::Status UcxMesh::Open() {
   // A message leaves the sender whether or not the receiver asks for it yet: stages of a pipeline
   // send to each other in a ring.
   status = ucx_.config_modify(config, "RNDV_THRESH", "inf");
-  if (status == UCS_OK && options_.loopback_only) {
+  if (status == UCS_OK && loopback_only_) {
     status = ucx_.config_modify(config, "NET_DEVICES", "lo");
   }
   ucp_params_t params{};
@@ -235,10 +239,10 @@ bool UcxMesh::WaitUntil(const F& is_done, const Link* peer) {
     }
     waits_.store(true, std::memory_order_relaxed);
     std::this_thread::sleep_for(kNap);
-    if (options_.timeout.count() == 0 || now - *began < options_.timeout) continue;
-    Abort(absl::DeadlineExceededError(base::StrCat(
-        peer == nullptr ? "a peer" : peer->name, " did not come to op ", std::to_string(ops()),
-        " within ", std::to_string(options_.timeout.count()), " ms")));
+    if (timeout_.count() == 0 || now - *began < timeout_) continue;
+    Abort(absl::DeadlineExceededError(
+        base::StrCat(peer == nullptr ? "a peer" : peer->name, " did not come to op ",
+                     std::to_string(ops()), " within ", std::to_string(timeout_.count()), " ms")));
   }
   waits_.store(false, std::memory_order_relaxed);
   return !is_aborted_.load(std::memory_order_acquire);

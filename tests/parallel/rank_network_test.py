@@ -2,6 +2,7 @@
 streams when the cable is out. Skipped where namespaces cannot be made: that takes root, iproute2 and tc."""
 
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -44,6 +45,11 @@ class NetworkTest(unittest.TestCase):
                     expected = answers(threads)
                 head, rank = self.group(*layout)
                 self.assertEqual(answers(head), expected)
+                (link,) = [line for line in head.log if "links between ranks" in line]
+                of, latency, rate = re.search(r'of="?([a-z ]+)"? latency_us=([\d.]+) gbit_per_s=([\d.]+)', link).groups()
+                self.assertEqual(of, "stages" if layout[0] == "--pp" else "ranks that share layers")
+                self.assertGreater(float(latency), 1)
+                self.assertLess(float(rate), 1.2)  # the cable's is 1
                 self.assertEqual(head.stop(), 0)
                 self.assertEqual(rank.wait(), 0, rank.log)
 
