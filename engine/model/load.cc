@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <chrono>
-#include <fstream>
-#include <iterator>
+#include <cstddef>
 #include <map>
+#include <span>
 #include <unordered_set>
 #include <utility>
 
@@ -24,6 +24,7 @@
 #include "engine/model/warm_up.h"
 #include "engine/model/weights.h"
 #include "engine/parallel/plan_codec.h"
+#include "nlohmann/json.hpp"
 
 namespace heddle::engine {
 namespace {
@@ -443,8 +444,17 @@ absl::StatusOr<uint64_t> ModelDigest(const std::filesystem::path& path) {
     add(data.substr(0, kSample));
     add(data.substr(data.size() - std::min(data.size(), kSample)));
   }
-  std::ifstream config(path / "config.json", std::ios::binary);  // a GGUF file has its own inside
-  add(std::string(std::istreambuf_iterator<char>(config), {}));
+  if (const GgufFile* gguf = checkpoint.gguf(); gguf != nullptr) {
+    std::span<const std::byte> header = gguf->mapping().bytes();
+    for (const GgufTensor& tensor : gguf->tensors()) {
+      const auto begin = static_cast<size_t>(tensor.data.data() - header.data());
+      header = header.first(std::min(header.size(), begin));
+    }
+    add({reinterpret_cast<const char*>(header.data()), header.size()});
+  } else {
+    using nlohmann::json;
+    add(checkpoint.config().dump(-1, ' ', false, json::error_handler_t::replace));
+  }
   return digest;
 }
 

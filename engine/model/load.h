@@ -118,8 +118,9 @@ struct LoadedRank : ModelInfo {
 };
 absl::StatusOr<LoadedRank> LoadRank(const std::filesystem::path& path, const LoadOptions& options);
 
-// A digest of the names, shapes, types and places of a checkpoint's tensors and of a sample of each
-// one's bytes, by which ranks notice that they have different models. O(tensors).
+// A digest of a checkpoint's configuration (GGUF: all metadata), of the names, shapes, types and
+// places of its tensors and of a sample of each one's bytes, by which ranks notice that they have
+// different models. O(tensors + bytes of metadata).
 absl::StatusOr<uint64_t> ModelDigest(const std::filesystem::path& path);
 
 // Makes a model of a built-in shape with random weights (random_model.h), which benchmarks use if

@@ -152,7 +152,9 @@ absl::Status CheckShares(const Layout& layout) {
   if (layout.weights.empty()) return absl::OkStatus();
   constexpr double kMostTimes = 1000;  // that a share is as large as another one
   const auto [least, most] = std::minmax_element(layout.weights.begin(), layout.weights.end());
-  const bool are_sizes = *least > 0 && std::isfinite(*most) && *most <= kMostTimes * *least;
+  const bool are_sizes = std::all_of(layout.weights.begin(), layout.weights.end(),
+                                     [](double w) { return w > 0 && std::isfinite(w); }) &&
+                         *most <= kMostTimes * *least;
   if (!are_sizes || static_cast<int32_t>(layout.weights.size()) != layout.tp) {
     return absl::InvalidArgumentError(absl::StrCat(
         "the shares of ranks are ", absl::StrJoin(layout.weights, ","), "; there must be ",

@@ -1,6 +1,10 @@
 // Ranks of one process: layouts that cannot work are refused by name, a step that fails on one rank
 // ends on all, and what is planned counts all ranks.
 #include <algorithm>
+#include <cstddef>
+#include <filesystem>
+#include <fstream>
+#include <limits>
 #include <numeric>
 #include <string>
 #include <vector>
@@ -8,6 +12,9 @@
 #include "catch2/catch.hpp"
 #include "engine/model/load_ranks.h"
 #include "engine/model/random_model.h"
+#include "tests/support/gguf_writer.h"
+#include "tests/support/paths.h"
+#include "tests/support/temp_dir.h"
 
 namespace heddle::engine {
 namespace {
@@ -52,6 +59,58 @@ TEST_CASE("A layout that cannot work is refused by the name of its option", "[un
   options.layout.pp = 1;
   options.make_device = [] { return kernels::CreateCpuDevice({}); };
   CHECK(Refusal(options).find("--tp 2 is for --device cpu") == 0);
+}
+
+TEST_CASE("Shares that cannot be are refused", "[unit]") {
+  LoadOptions options;
+  options.layout.tp = 2;
+  options.layout.weights = {2, 1};
+  CHECK(Refusal(options).empty());
+  options.layout.invariant = true;
+  CHECK(Refusal(options).find("--tp-invariant is for ranks with equal shares") == 0);
+  options.layout.invariant = false;
+  constexpr double kInf = std::numeric_limits<double>::infinity();
+  constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+  const std::vector<double> all[] = {{1},      {1, 1, 1}, {0, 1},    {-1, 1},     {1, 0},
+                                     {1, 1e4}, {1, kInf}, {kNan, 1}, {1, kNan, 2}};
+  for (const std::vector<double>& shares : all) {
+    options.layout.weights = shares;
+    INFO(shares.back());
+    CHECK(Refusal(options).find("the shares of ranks are") == 0);
+  }
+}
+
+TEST_CASE("Models that differ in a setting have other digests", "[unit]") {
+  const test::TempDir folder;
+  const auto digest_of = [](const std::filesystem::path& path) {
+    const absl::StatusOr<uint64_t> digest = ModelDigest(path);
+    REQUIRE(digest.ok());
+    return *digest;
+  };
+  const std::vector<std::byte> data(32 * sizeof(float));
+  const auto gguf = [&](float eps) {
+    const std::filesystem::path path = folder.path() / "model.gguf";
+    std::ofstream(path, std::ios::binary)
+        << test::GgufWriter()
+               .String("general.architecture", "llama")
+               .F32("llama.attention.layer_norm_rms_epsilon", eps)
+               .Tensor("output_norm.weight", 0, std::vector<int64_t>{32}, data)
+               .Bytes();
+    return digest_of(path);
+  };
+  CHECK(gguf(1e-5f) == gguf(1e-5f));
+  CHECK(gguf(1e-5f) != gguf(1e-6f));
+
+  const std::filesystem::path demo = folder.path() / "demo";
+  std::filesystem::copy(test::SourceDir() / "share" / "demo-model", demo,
+                        std::filesystem::copy_options::recursive);
+  const uint64_t plain = digest_of(demo);
+  CHECK(plain == digest_of(test::SourceDir() / "share" / "demo-model"));
+  std::ofstream(demo / "quantize_config.json") << R"({"bits": 4, "group_size": 32})";
+  const uint64_t by_32 = digest_of(demo);
+  std::ofstream(demo / "quantize_config.json") << R"({"bits": 4, "group_size": 64})";
+  CHECK(by_32 != plain);
+  CHECK(by_32 != digest_of(demo));
 }
 
 TEST_CASE("Stages have all layers of the model, or are refused", "[unit]") {
