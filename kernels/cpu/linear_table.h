@@ -45,6 +45,13 @@ struct TileKernels {
   int32_t least_of_several = 1;
 };
 
+// Weights that come after those of a product. It prefetches them, evenly over its columns, since
+// memory would otherwise be idle during the arithmetic. Beyond a weight's end that has no effect.
+struct WeightsAhead {
+  const uint8_t* at;
+  int64_t bytes;
+};
+
 // Rows of x as tiles, and panels one behind the other, for FormatKernels::multiply_panels.
 struct PanelProductArgs {
   const void* panels;
@@ -71,14 +78,15 @@ struct FormatKernels {
   // acc [tile_rows][panel_rows] += x W^T, indexed by the tile's size in TileKernels::sizes. Ranges
   // of columns that begin and end at multiples of 256 may be multiplied separately: consecutive
   // ranges give the same bits as the whole.
-  void (*multiply[kMaxTileSizes])(const void* panel, const void* tile, int64_t cols, float* acc);
+  void (*multiply[kMaxTileSizes])(const void* panel, const void* tile, int64_t cols, float* acc,
+                                  WeightsAhead ahead);
   // Decodes a range once for many tiles, if there are expand_tiles or more: expand writes
   // expanded_bytes(cols), and multiply_expanded gives the bits of multiply with it. 0: never.
   int32_t expand_tiles = 0;
   int64_t (*expanded_bytes)(int64_t cols) = nullptr;
   void (*expand)(const void* panel, int64_t cols, void* out) = nullptr;
   void (*multiply_expanded[kMaxTileSizes])(const void* expanded, const void* tile, int64_t cols,
-                                           float* acc) = {};
+                                           float* acc, WeightsAhead ahead) = {};
   // Takes the place of multiply and multiply_expanded if it is not nullptr: sums = x W^T. It sets
   // up registers that LinearKernels::release_tiles releases.
   void (*multiply_panels)(const PanelProductArgs& args, TileRegisters& registers) = nullptr;
@@ -141,6 +149,8 @@ struct LinearKernels {
   // place of args.out. nullptr: the level has no such tiles. REQUIRES: args.cols is 32.
   void (*finish_tiles)(const EpilogueArgs& args, int64_t row, int64_t column,
                        const OutputTiles& to) = nullptr;
+  // How far ahead of their use products of one tile of few rows ask for weights, in bytes.
+  int64_t few_rows_ahead = 4096;
 };
 
 // Replaces the exact BF16 kernels if the processor has dot products of BF16 pairs.

@@ -1,10 +1,10 @@
 // Measures the quality that a weight format costs, and the kernels' part of it: the divergence of
 // the next-token distribution from the F32 model's, on text drawn from that model itself.
 //
-//   quality_bench [--kv-type=TYPE] BASE CANDIDATE...
+//   quality_bench [--kv-type=TYPE] [--isa=LEVEL] BASE CANDIDATE...
 //
 // BASE: the model in F32; CANDIDATE: the same model, rounded; TYPE: of the candidates' KV cache as
-// they are served (f32).
+// they are served (f32); LEVEL: of the kernels that serve them (auto).
 //
 // For each candidate, in nats per token, the mean over all positions of
 //   KL(base || candidate on the fastest kernels)            as it is served
@@ -29,12 +29,18 @@ constexpr int32_t kTexts = 24;
 constexpr int32_t kTextTokens = 96;
 constexpr uint32_t kSeed = 20240607;
 
-engine::LocalModel Load(const std::string& path, bool reference, const char* kv_type = "f32") {
+struct Serving {
+  std::string kv_type = "f32";
+  std::string isa = "auto";
+};
+
+engine::LocalModel Load(const std::string& path, bool reference, const Serving& serving = {}) {
   engine::LoadOptions options;
   options.reference_ops = reference;
+  options.cpu.isa = serving.isa;
   options.capacity.max_context = kTextTokens;
   options.capacity.max_batch_tokens = kTextTokens;
-  options.kv_type = kv_type;
+  options.kv_type = serving.kv_type;
   auto model = engine::LoadLocalModel(path, options);
   if (model.ok()) return std::move(model).value();
   std::fprintf(stderr, "%s\n", model.status().ToString().c_str());
@@ -90,26 +96,32 @@ double MeanKl(engine::LocalExecutor& base, engine::LocalExecutor& candidate,
   return total / (kTexts * kTextTokens);
 }
 
+// Takes an option of this name from before the other arguments, if it is there.
+bool TakeOption(std::string_view name, int* argc, char*** argv, std::string* value) {
+  if (*argc < 2 || !std::string_view((*argv)[1]).starts_with(name)) return false;
+  *value = (*argv)[1] + name.size();
+  --*argc;
+  ++*argv;
+  return true;
+}
+
 }  // namespace
 }  // namespace heddle
 
 int main(int argc, char** argv) {
-  const char* kv_type = "f32";
-  constexpr std::string_view kOption = "--kv-type=";
-  if (argc > 1 && std::string_view(argv[1]).substr(0, kOption.size()) == kOption) {
-    kv_type = argv[1] + kOption.size();
-    --argc;
-    ++argv;
+  heddle::Serving serving;
+  while (heddle::TakeOption("--kv-type=", &argc, &argv, &serving.kv_type) ||
+         heddle::TakeOption("--isa=", &argc, &argv, &serving.isa)) {
   }
   if (argc < 3) {
-    std::fprintf(stderr, "usage: quality_bench [--kv-type=TYPE] BASE CANDIDATE...\n");
+    std::fprintf(stderr, "usage: quality_bench [--kv-type=TYPE] [--isa=LEVEL] BASE CANDIDATE...\n");
     return 2;
   }
   heddle::engine::LocalModel base = heddle::Load(argv[1], /*reference=*/true);
   const auto texts = heddle::DrawTexts(*base.executor);
   std::printf("%-32s %12s %12s %8s\n", "weights", "KL served", "KL exact", "ratio");
   for (int i = 2; i < argc; ++i) {
-    heddle::engine::LocalModel served = heddle::Load(argv[i], /*reference=*/false, kv_type);
+    heddle::engine::LocalModel served = heddle::Load(argv[i], /*reference=*/false, serving);
     heddle::engine::LocalModel exact = heddle::Load(argv[i], /*reference=*/true);
     const double kl = heddle::MeanKl(*base.executor, *served.executor, texts);
     const double kl_exact = heddle::MeanKl(*base.executor, *exact.executor, texts);

@@ -64,25 +64,28 @@ struct FloatPanel {
 
   // Adds the products of one block to acc.
   template <int kRows>
-  static void MultiplyBlock(const uint8_t* p, const FloatTable& table, const float* x, float* acc) {
+  static void MultiplyBlock(const uint8_t* p, const FloatTable& table, const float* x, float* acc,
+                            Prefetches<Block::kAheadLines>& ahead) {
     const Block block(p);
     p += Shape::kHeaderBytes;
     Accumulators<kRows> total;
     total.Clear();
     for (int part = 0; part < Shape::kParts; ++part, p += Shape::kPartBytes, x += kBlock * kRows) {
-      PrefetchAhead(p, Shape::kPartBytes);
+      ahead.Next();
       Steps<kRows, 0>(p, table, x, total);
     }
     total.AddTimes(block.Scale(0, 0, 0), block.Scale(0, 0, 1), acc);
   }
 
   template <int kRows>
-  static void Multiply(const void* panel, const void* tile, int64_t cols, float* acc) {
+  static void Multiply(const void* panel, const void* tile, int64_t cols, float* acc,
+                       WeightsAhead weights_ahead) {
     const auto* p = static_cast<const uint8_t*>(panel);
     const auto* x = static_cast<const float*>(tile);
     const FloatTable table = LoadFloatTable(TableOf<kTraits>());
+    Prefetches<Block::kAheadLines> ahead(weights_ahead, cols / kBlock);
     for (int64_t begin = 0; begin < cols; begin += kTraits.columns, p += Block::kBytes) {
-      MultiplyBlock<kRows>(p, table, x, acc);
+      MultiplyBlock<kRows>(p, table, x, acc, ahead);
       x += kTraits.columns * kRows;
     }
   }

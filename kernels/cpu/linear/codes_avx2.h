@@ -65,10 +65,10 @@ class ExpandedCodes {
   static constexpr int kCodesAt = (Shape::kHasSubs ? Shape::kSubs : 1) * kIntRowBytes;
   static constexpr int kPartBytes = kCodesAt + kGroupsOfFour * kIntRowBytes;
   static constexpr int kBytes = kPartsAt + Shape::kParts * kPartBytes;
+  static constexpr int kAheadLines = 0;
 
   explicit ExpandedCodes(const uint8_t* block) : block_(block) {}
 
-  void PrefetchBehind(int) const {}
   template <int kGroup>
   ByteVec Codes(int part, ByteVec, int v) const {
     return LoadBytes(Part(part) + kCodesAt + (kGroup * kPanelRows + v * kLanes) * 4);

@@ -36,6 +36,11 @@ constexpr int64_t kExpandedStretchBytes = 20 * 1024;
 constexpr int64_t kNearRowsBytes = 1536 * 1024;
 constexpr int64_t kPanelsAtOnce = 8;
 
+// How far ahead of its use one tile of rows asks for its weights, in bytes; fewer rows than
+// kSeveralRows have the level's own distance (LinearKernels::few_rows_ahead).
+constexpr int64_t kPrefetchBytes = 4096;
+constexpr int32_t kSeveralRows = 6;
+
 // Decides how many threads to wake: weight bytes per nanosecond, approximately.
 constexpr double kBytesPerNs = 20;
 
@@ -375,14 +380,14 @@ class LinearCall {
       const uint8_t* part = panel + begin / kStretchColumns * unit_bytes;
       if (expands) format.expand(part, cols, task.expanded);
       for (int64_t i = 0; i < task.num_tiles; ++i) {
-        if (task.num_tiles > 1) PrefetchShare(part, format.panel_bytes(cols), i, task.num_tiles);
         const int32_t size = tiles.SizeIndexOf(task.first_tile + i);
         const int64_t tile_rows = tiles.kernels->sizes[size];
         const char* x =
             tiles.DataOf(task.first_tile + i, range) + TileBytes(tiles.kind, tile_rows, begin);
         float* own = sums + i * tiles.tile_rows * kernels_.panel_rows;
         auto* multiply = expands ? format.multiply_expanded[size] : format.multiply[size];
-        multiply(expands ? static_cast<const void*>(task.expanded) : part, x, cols, own);
+        multiply(expands ? static_cast<const void*>(task.expanded) : part, x, cols, own,
+                 AheadOf(task, part, format.panel_bytes(cols), i));
         if (begin + cols == columns.cols) Join(columns.joins, tile_rows, own);
       }
     }
@@ -401,13 +406,15 @@ class LinearCall {
                     .stride = kernels_.panel_rows});
   }
 
-  // Prefetches the i-th of n shares of the data behind a range, which is the next range: memory
-  // would otherwise idle while several tiles are computed. The target is L2, since L1 is full.
-  static void PrefetchShare(const uint8_t* part, int64_t bytes, int64_t i, int64_t n) {
-    const uint8_t* end = part + bytes + bytes * (i + 1) / n;
-    for (const uint8_t* p = part + bytes + bytes * i / n; p < end; p += 64) {
-      __builtin_prefetch(p, 0, 2);
+  // What the i-th tile prefetches while it passes a range of `bytes`: a share of the next range,
+  // which is behind it. A single tile prefetches what it multiplies itself a little later.
+  WeightsAhead AheadOf(const PanelRows& task, const uint8_t* part, int64_t bytes, int64_t i) const {
+    if (task.num_tiles == 1) {
+      const bool few = task.tiles.tile_rows < kSeveralRows;
+      return {part + (few ? kernels_.few_rows_ahead : kPrefetchBytes), bytes};
     }
+    const int64_t begin = bytes * i / task.num_tiles;
+    return {part + bytes + begin, bytes * (i + 1) / task.num_tiles - begin};
   }
 
   void Finish(const CpuWeight::Segment& segment, int64_t local, int64_t row, int32_t rows,

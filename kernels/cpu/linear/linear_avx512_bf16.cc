@@ -48,13 +48,16 @@ inline __m512bh AsPairs(__m512i v) { return reinterpret_cast<__m512bh>(v); }
 
 struct Bf16DotPanel : BF16Panel {
   template <int kRows>
-  static void Multiply(const void* panel, const void* tile, int64_t cols, float* acc) {
+  static void Multiply(const void* panel, const void* tile, int64_t cols, float* acc,
+                       WeightsAhead weights_ahead) {
     const auto* w = static_cast<const int32_t*>(panel);
     const auto* x = static_cast<const int32_t*>(tile);
     Accumulators<kRows> total;
     total.Start(acc);
-    for (int64_t p = 0; p < (cols + 1) / 2; ++p, w += kPanelRows, x += kRows) {
-      PrefetchAhead(w, kPanelRows * 4);
+    const int64_t pairs = (cols + 1) / 2;
+    Prefetches<LinesOf(kPanelRows * 4)> ahead(weights_ahead, pairs);
+    for (int64_t p = 0; p < pairs; ++p, w += kPanelRows, x += kRows) {
+      ahead.Next();
       const __m512bh w0 = AsPairs(_mm512_loadu_si512(w));
       const __m512bh w1 = AsPairs(_mm512_loadu_si512(w + kLanes));
 #pragma GCC unroll 12

@@ -60,12 +60,13 @@ struct BytePanel {
 
   // Adds the products of one block to acc.
   template <int kRows>
-  static void MultiplyBlock(const uint8_t* block, const TileBlock<kRows>* x, float* acc) {
+  static void MultiplyBlock(const uint8_t* block, const TileBlock<kRows>* x, float* acc,
+                            Prefetches<Block::kAheadLines>& ahead) {
     const Block w(block);
     Accumulators<kRows> total;
     total.Clear();
     for (int part = 0; part < Shape::kParts; ++part, ++x) {
-      w.PrefetchBehind(part);
+      ahead.Next();
       IntSums sums[kRows][2];
       Start(w, *x, sums);
       Steps<kRows, 0>(w, part, x->x, sums);
@@ -80,11 +81,13 @@ struct BytePanel {
   }
 
   template <int kRows>
-  static void Multiply(const void* panel, const void* tile, int64_t cols, float* acc) {
+  static void Multiply(const void* panel, const void* tile, int64_t cols, float* acc,
+                       WeightsAhead weights_ahead) {
     const auto* p = static_cast<const uint8_t*>(panel);
     const auto* x = static_cast<const TileBlock<kRows>*>(tile);
+    Prefetches<Block::kAheadLines> ahead(weights_ahead, cols / kBlock);
     for (int64_t begin = 0; begin < cols; begin += kTraits.columns, p += Block::kBytes) {
-      MultiplyBlock<kRows>(p, x, acc);
+      MultiplyBlock<kRows>(p, x, acc, ahead);
       x += Shape::kParts;
     }
   }

@@ -72,11 +72,11 @@ class PackedPairs {
  public:
   using Shape = PanelShape<kTraits>;
   static constexpr int kBytes = PackedBlock<kTraits>::kBytes;
+  static constexpr int kAheadLines = PackedBlock<kTraits>::kAheadLines;
 
   PackedPairs(const uint8_t* block, const DecoderOf<kTraits>& decoder)
       : block_(block), decoder_(decoder) {}
 
-  void PrefetchBehind(int part) const { PrefetchAhead(Part(part), Shape::kPartBytes); }
   Vec Scale(int v) const { return PackedBlock<kTraits>(block_).Scale(0, 0, v); }
 
   // Columns 2 kPair and 2 kPair + 1 of a part, for the rows of vector v.
@@ -111,10 +111,10 @@ template <BlockTraits kTraits>
 class ExpandedPairs {
  public:
   static constexpr int kBytes = kIntRowBytes * (1 + kTraits.columns / 2);
+  static constexpr int kAheadLines = 0;
 
   ExpandedPairs(const uint8_t* block, const DecoderOf<kTraits>&) : block_(block) {}
 
-  void PrefetchBehind(int) const {}
   Vec Scale(int v) const { return LoadFloats(block_ + v * kLanes * 4); }
   template <int kPair>
   __m512i Pair(int part, int v) const {
@@ -163,23 +163,26 @@ struct PairPanel {
 
   // Adds the products of one block to acc.
   template <int kRows, typename Block>
-  static void MultiplyBlock(const Block& w, const int32_t* x, float* acc) {
+  static void MultiplyBlock(const Block& w, const int32_t* x, float* acc,
+                            Prefetches<Block::kAheadLines>& ahead) {
     Accumulators<kRows> total;
     total.Clear();
     for (int part = 0; part < kTraits.columns / kBlock; ++part, x += kBlock / 2 * kRows) {
-      w.PrefetchBehind(part);
+      ahead.Next();
       Steps<kRows, 0>(w, part, x, total);
     }
     total.AddTimes(w.Scale(0), w.Scale(1), acc);
   }
 
   template <int kRows, typename Block>
-  static void Multiply(const void* weights, const void* tile, int64_t cols, float* acc) {
+  static void Multiply(const void* weights, const void* tile, int64_t cols, float* acc,
+                       WeightsAhead weights_ahead) {
     const Decoder decoder;
     const auto* w = static_cast<const uint8_t*>(weights);
     const auto* x = static_cast<const int32_t*>(tile);
+    Prefetches<Block::kAheadLines> ahead(weights_ahead, cols / kBlock);
     for (int64_t begin = 0; begin < cols; begin += kTraits.columns, w += Block::kBytes) {
-      MultiplyBlock<kRows>(Block(w, decoder), x, acc);
+      MultiplyBlock<kRows>(Block(w, decoder), x, acc, ahead);
       x += kTraits.columns / 2 * kRows;
     }
   }

@@ -59,8 +59,8 @@ using Q80Panel = BlockPanel<Q80<0x80>>;
 struct PackedQ80 {
   static constexpr int64_t kBytes = Q80Panel::kBytes;
   static constexpr int kCodesAt = kPanelRows * 2;
+  static constexpr int kAheadLines = LinesOf(kBytes);
 
-  static void PrefetchBehind(const uint8_t* block) { PrefetchAhead(block, kBytes); }
   static Vec Scale(const uint8_t* block, int v) {
     return FromF16(reinterpret_cast<const uint16_t*>(block) + v * kLanes);
   }
@@ -68,13 +68,15 @@ struct PackedQ80 {
 
 struct Q80DotPanel : Q80Panel {
   template <int kRows, typename Block = PackedQ80>
-  static void Multiply(const void* blocks, const void* tile, int64_t cols, float* acc) {
+  static void Multiply(const void* blocks, const void* tile, int64_t cols, float* acc,
+                       WeightsAhead weights_ahead) {
     const auto* block = static_cast<const uint8_t*>(blocks);
     const auto* x = static_cast<const TileBlock<kRows>*>(tile);
     Accumulators<kRows> total;
     total.Start(acc);
+    Prefetches<Block::kAheadLines> ahead(weights_ahead, cols / kBlock);
     for (int64_t b = 0; b < cols / kBlock; ++b, block += Block::kBytes, ++x) {
-      Block::PrefetchBehind(block);
+      ahead.Next();
       BlockSums<kRows> sums;
       sums.Multiply(block + Block::kCodesAt, x->x, x->sum128);
       sums.AddTo(total, Block::Scale(block, 0), Block::Scale(block, 1), x->scale);
@@ -87,8 +89,8 @@ struct Q80DotPanel : Q80Panel {
 struct ExpandedQ80 {
   static constexpr int64_t kBytes = kPanelRows * 4 + 8 * kGroupBytes;
   static constexpr int kCodesAt = kPanelRows * 4;
+  static constexpr int kAheadLines = 0;
 
-  static void PrefetchBehind(const uint8_t*) {}
   static Vec Scale(const uint8_t* block, int v) {
     return Load(reinterpret_cast<const float*>(block) + v * kLanes);
   }

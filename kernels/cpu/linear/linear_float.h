@@ -24,17 +24,31 @@ inline void PrepareFloatTile(const float* x, int64_t stride, int32_t rows, int32
   }
 }
 
-// Weights come from memory once per tile of rows. They are prefetched so long before their use that
-// several rows' arithmetic covers the latency, which the processor's own prefetching alone does
-// not.
-constexpr int64_t kPrefetchBytes = 4096;
+// The prefetches of a product, spread over its steps. kLines: at each of them, as many as there are
+// cache lines in the weights of a step, so that they suffice if all of them are prefetched; 0: as
+// many as are needed, which takes a loop, and into L2, since L1 holds expanded weights.
+template <int kLines>
+class Prefetches {
+ public:
+  Prefetches(WeightsAhead ahead, int64_t steps)
+      : at_(ahead.at), step_bytes_((ahead.bytes + steps - 1) / steps) {}
 
-// Prefetches `bytes` at kPrefetchBytes behind `p`; beyond the end of the weight it has no effect.
-inline void PrefetchAhead(const void* p, int64_t bytes) {
-  for (int64_t i = 0; i < bytes; i += 64) {
-    __builtin_prefetch(static_cast<const char*>(p) + kPrefetchBytes + i);
+  void Next() {
+    if constexpr (kLines > 0) {
+#pragma GCC unroll 16
+      for (int i = 0; i < kLines; ++i) __builtin_prefetch(at_ + i * 64);
+    } else {
+      for (int64_t i = 0; i < step_bytes_; i += 64) __builtin_prefetch(at_ + i, 0, 2);
+    }
+    at_ += step_bytes_;
   }
-}
+
+ private:
+  const uint8_t* at_;
+  int64_t step_bytes_;
+};
+
+constexpr int LinesOf(int64_t bytes) { return static_cast<int>((bytes + 63) / 64); }
 
 template <int kRows>
 struct Accumulators {
@@ -94,13 +108,15 @@ struct F32Panel {
     for (int64_t k = 0; k < cols; ++k) out[k] = w[k * kPanelRows + row];
   }
   template <int kRows>
-  static void Multiply(const void* panel, const void* tile, int64_t cols, float* acc) {
+  static void Multiply(const void* panel, const void* tile, int64_t cols, float* acc,
+                       WeightsAhead weights_ahead) {
     const auto* w = static_cast<const float*>(panel);
     const auto* x = static_cast<const float*>(tile);
     Accumulators<kRows> sums;
     sums.Start(acc);
+    Prefetches<LinesOf(kPanelRows * 4)> ahead(weights_ahead, cols);
     for (int64_t k = 0; k < cols; ++k, w += kPanelRows, x += kRows) {
-      PrefetchAhead(w, kPanelRows * 4);
+      ahead.Next();
       sums.Step(Load(w), Load(w + kLanes), x);
     }
     sums.Save(acc);
@@ -129,13 +145,15 @@ struct F16Panel {
     }
   }
   template <int kRows>
-  static void Multiply(const void* panel, const void* tile, int64_t cols, float* acc) {
+  static void Multiply(const void* panel, const void* tile, int64_t cols, float* acc,
+                       WeightsAhead weights_ahead) {
     const auto* w = static_cast<const uint16_t*>(panel);
     const auto* x = static_cast<const float*>(tile);
     Accumulators<kRows> sums;
     sums.Start(acc);
+    Prefetches<LinesOf(kPanelRows * 2)> ahead(weights_ahead, cols);
     for (int64_t k = 0; k < cols; ++k, w += kPanelRows, x += kRows) {
-      PrefetchAhead(w, kPanelRows * 2);
+      ahead.Next();
       sums.Step(FromF16(w), FromF16(w + kLanes), x);
     }
     sums.Save(acc);
@@ -177,13 +195,15 @@ struct BF16Panel {
     return FromBits(bits & static_cast<int32_t>(0xffff0000));
   }
   template <int kRows>
-  static void Multiply(const void* panel, const void* tile, int64_t cols, float* acc) {
+  static void Multiply(const void* panel, const void* tile, int64_t cols, float* acc,
+                       WeightsAhead weights_ahead) {
     const auto* w = static_cast<const int32_t*>(panel);
     const auto* x = static_cast<const float*>(tile);
     Accumulators<kRows> sums;
     sums.Start(acc);
+    Prefetches<LinesOf(kPanelRows * 4)> ahead(weights_ahead, (cols + 1) / 2);
     for (int64_t p = 0; p < cols / 2; ++p, w += kPanelRows, x += 2 * kRows) {
-      PrefetchAhead(w, kPanelRows * 4);
+      ahead.Next();
       sums.Step(Even(w), Even(w + kLanes), x);
       sums.Step(Odd(w), Odd(w + kLanes), x + kRows);
     }

@@ -37,12 +37,15 @@ struct PortablePanel : BlockPanel<Format> {
   }
 
   template <int kRows>
-  static void Multiply(const void* panel, const void* tile, int64_t cols, float* acc) {
+  static void Multiply(const void* panel, const void* tile, int64_t cols, float* acc,
+                       WeightsAhead weights_ahead) {
     const auto* block = static_cast<const uint8_t*>(panel);
     const auto* x = static_cast<const TileBlock<kRows>*>(tile);
     Accumulators<kRows> total;
     total.Start(acc);
+    Prefetches<LinesOf(Base::kBytes)> ahead(weights_ahead, cols / kBlock);
     for (int64_t b = 0; b < cols / kBlock; ++b, block += Base::kBytes, ++x) {
+      ahead.Next();
       const auto* scales = reinterpret_cast<const uint16_t*>(block);
       Vec w0 = FromF16(scales);
       Vec w1 = FromF16(scales + kLanes);

@@ -213,7 +213,8 @@ struct SharedPanel : PanelExpansion<kTraits> {
   // Adds the products of one group of `parts` parts to acc.
   template <int kRows, typename Block>
   static void MultiplyGroup(const uint8_t* weights, const SharedGroup<kRows>& group, int parts,
-                            float* acc) {
+                            float* acc, Prefetches<Block::kAheadLines>& prefetches) {
+    Prefetches<Block::kAheadLines> ahead = prefetches;  // in registers
     const auto* x = reinterpret_cast<const SharedBlock<kRows>*>(&group + 1);
     const ByteVec table = Shape::Table();
     Accumulators<kRows> total;
@@ -221,7 +222,7 @@ struct SharedPanel : PanelExpansion<kTraits> {
     for (int begin = 0; begin < parts; begin += Shape::kParts, weights += Block::kBytes) {
       const Block w(weights);
       for (int part = 0; part < Shape::kParts; ++part, ++x) {
-        w.PrefetchBehind(part);
+        ahead.Next();
         AddSub<kRows, 0>(w, part, table, *x, total);
         if constexpr (Shape::kSubs == 2) AddSub<kRows, 1>(w, part, table, *x, total);
         if constexpr (Shape::kFloatOffsets) AddFloatOffsets(w, *x, total);
@@ -235,16 +236,20 @@ struct SharedPanel : PanelExpansion<kTraits> {
         Store(at, Fma(total.sums[m][v], Set(group.base[m]), Load(at)));
       }
     }
+    prefetches = ahead;
   }
 
   // `weights`: Blocks of cols columns.
   template <int kRows, typename Block>
-  static void Multiply(const void* weights, const void* tile, int64_t cols, float* acc) {
+  static void Multiply(const void* weights, const void* tile, int64_t cols, float* acc,
+                       WeightsAhead weights_ahead) {
     const auto* w = static_cast<const uint8_t*>(weights);
     const auto* x = static_cast<const char*>(tile);
+    Prefetches<Block::kAheadLines> ahead(weights_ahead, cols / kBlock);
     for (int64_t left = cols / kBlock; left > 0; left -= kGroupBlocks) {
       const auto parts = static_cast<int>(left < kGroupBlocks ? left : kGroupBlocks);
-      MultiplyGroup<kRows, Block>(w, *reinterpret_cast<const SharedGroup<kRows>*>(x), parts, acc);
+      const auto& group = *reinterpret_cast<const SharedGroup<kRows>*>(x);
+      MultiplyGroup<kRows, Block>(w, group, parts, acc, ahead);
       w += parts / Shape::kParts * Block::kBytes;
       x += SharedTile::Bytes(kRows, parts);
     }

@@ -26,9 +26,9 @@ namespace {
 class Q80Codes {
  public:
   static constexpr int kBytes = BlockPanel<Q80<0x80>>::kBytes;
+  static constexpr int kAheadLines = LinesOf(kBytes);
 
   explicit Q80Codes(const uint8_t* block) : block_(block) {}
-  void PrefetchBehind(int) const { PrefetchAhead(block_, kBytes); }
   Vec Scale(int, int, int v) const {
     return FromF16(reinterpret_cast<const uint16_t*>(block_) + v * kLanes);
   }
@@ -104,14 +104,16 @@ struct PairsPanel : PanelExpansion<kTraits> {
 
   // `weights`: Blocks of cols columns.
   template <int kRows, typename Block>
-  static void Multiply(const void* weights, const void* tile, int64_t cols, float* acc) {
+  static void Multiply(const void* weights, const void* tile, int64_t cols, float* acc,
+                       WeightsAhead weights_ahead) {
     const auto* at = static_cast<const uint8_t*>(weights);
     const auto* x = static_cast<const PairsRow*>(tile);
     const ByteVec table = Shape::Table();
+    Prefetches<Block::kAheadLines> ahead(weights_ahead, cols / kBlock);
     for (int64_t begin = 0; begin < cols; begin += kTraits.columns, at += Block::kBytes) {
       const Block w(at);
       for (int part = 0; part < Shape::kParts; ++part, x += kRows) {
-        w.PrefetchBehind(part);
+        ahead.Next();
         AddPart<kRows>(w, part, 0, table, x, acc);
         AddPart<kRows>(w, part, 1, table, x, acc);
       }

@@ -192,7 +192,8 @@ struct Sums16Panel {
   // Adds the products of one group of `parts` parts to acc.
   template <int kRows, typename Block>
   static void MultiplyGroup(const uint8_t* weights, const Sums16Group<kRows>& group, int parts,
-                            float* acc) {
+                            float* acc, Prefetches<Block::kAheadLines>& prefetches) {
+    Prefetches<Block::kAheadLines> ahead = prefetches;  // in registers
     // 8 sums, two vectors of codes, one of x and a product are in registers.
     constexpr int kVecs = kRows > 4 ? 1 : 2;
     const auto* x = reinterpret_cast<const Sums16Block<kRows>*>(&group + 1);
@@ -201,7 +202,7 @@ struct Sums16Panel {
     for (int begin = 0; begin < parts; begin += Shape::kParts, weights += Block::kBytes) {
       const Block w(weights);
       for (int part = 0; part < Shape::kParts; ++part, ++x) {
-        w.PrefetchBehind(part);
+        ahead.Next();
         AddPart<kRows, kVecs>(w, part, 0, table, *x, t);
         if constexpr (kVecs == 1) {
           LoadAgain();
@@ -220,16 +221,20 @@ struct Sums16Panel {
         Store(acc + at, Fma(Load(t + at), base, Load(acc + at)));
       }
     }
+    prefetches = ahead;
   }
 
   // `weights`: Blocks of cols columns.
   template <int kRows, typename Block>
-  static void Multiply(const void* weights, const void* tile, int64_t cols, float* acc) {
+  static void Multiply(const void* weights, const void* tile, int64_t cols, float* acc,
+                       WeightsAhead weights_ahead) {
     const auto* w = static_cast<const uint8_t*>(weights);
     const auto* x = static_cast<const char*>(tile);
+    Prefetches<Block::kAheadLines> ahead(weights_ahead, cols / kBlock);
     for (int64_t left = cols / kBlock; left > 0; left -= kGroupBlocks) {
       const auto parts = static_cast<int>(left < kGroupBlocks ? left : kGroupBlocks);
-      MultiplyGroup<kRows, Block>(w, *reinterpret_cast<const Sums16Group<kRows>*>(x), parts, acc);
+      const auto& group = *reinterpret_cast<const Sums16Group<kRows>*>(x);
+      MultiplyGroup<kRows, Block>(w, group, parts, acc, ahead);
       w += parts / Shape::kParts * Block::kBytes;
       x += Sums16Tile::Bytes(kRows, parts);
     }
