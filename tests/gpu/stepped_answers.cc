@@ -22,6 +22,10 @@ constexpr int32_t kStepTokens = 96, kStepSeqs = 12;
 constexpr int32_t kSpacing = 2;      // steps between two requests, unless pages are few
 constexpr int32_t kPrefix = 48;      // tokens that every third prompt begins with
 constexpr int32_t kDraftTokens = 5;  // of a draft
+// With few pages an urgent request comes at this step: the others, which came at once, then hold
+// most pages, and it needs nearly all of them.
+constexpr int64_t kUrgentStep = 3;
+constexpr int32_t kUrgent = -1;  // priority
 
 // All branches have the prompt in common.
 int64_t TokensOf(const GenerationRequest& request) {
@@ -53,6 +57,7 @@ SchedulerOptions OptionsFor(const engine::ExecutorLimits& limits,
       options.page_rule().MostPages(static_cast<int32_t>(longest), limits.windows) + adapter_pages;
   options.num_pages = static_cast<int32_t>(std::min<int64_t>(pages + 1, limits.num_pages));
   options.num_host_pages = std::min(16, limits.num_host_pages);
+  options.policy = scheduler::PolicyKind::kPriority;
   return options;
 }
 
@@ -73,6 +78,9 @@ class Runner {
         run_.answers[{static_cast<uint64_t>(request.id), b}].is_greedy = is_greedy;
       }
     }
+    for (size_t i = 0; i < requests_.size(); ++i) {
+      last_arrival_ = std::max(last_arrival_, ArrivalOf(i));
+    }
     while (true) {
       HEDDLE_ASSIGN_OR_RETURN(const bool goes_on, Step());
       if (!goes_on) break;
@@ -91,16 +99,15 @@ class Runner {
 
   absl::StatusOr<bool> Step() {
     const int64_t now = ++step_ * kStepUs;
-    const int64_t spacing = way_.few_pages ? 0 : kSpacing;
-    while (added_ < requests_.size() && step_ > spacing * static_cast<int64_t>(added_)) {
-      scheduler_.Add(requests_[added_++], now);
+    for (size_t i = 0; i < requests_.size(); ++i) {
+      if (ArrivalOf(i) == step_) scheduler_.Add(requests_[i], now);
     }
     engine::StepPlan& plan = plans_[step_ % 2];
     engine::StepPlan& next = plans_[(step_ + 1) % 2];
     if (!has_next_) {
       Draft();
       scheduler_.Plan(now, &plan);
-      if (plan.empty()) return added_ < requests_.size();
+      if (plan.empty()) return step_ < last_arrival_;
       HEDDLE_RETURN_IF_ERROR(executor_.Submit(plan, scheduler_.locals()));
     }
     has_next_ = way_.ahead && scheduler_.PlanAhead(now, &next);
@@ -114,6 +121,12 @@ class Runner {
     Book();
     HEDDLE_RETURN_IF_ERROR(scheduler_.CheckIntegrity());
     return true;
+  }
+
+  // The step at which a request comes.
+  int64_t ArrivalOf(size_t index) const {
+    if (way_.few_pages) return requests_[index].priority == kUrgent ? kUrgentStep : 1;
+    return 1 + kSpacing * static_cast<int64_t>(index);
   }
 
   void Book() {
@@ -153,7 +166,7 @@ class Runner {
   engine::StepPlan plans_[2];
   engine::StepResult result_;
   SteppedRun run_;
-  size_t added_ = 0;
+  int64_t last_arrival_ = 0;
   int64_t step_ = 0;
   bool has_next_ = false;
 };
@@ -206,6 +219,10 @@ std::vector<GenerationRequest> SteppedRequests(const engine::ExecutorLimits& lim
     request.adapter = {.id = adapter->id, .num_pages = adapter->num_pages, .image = adapter};
     request.cache_space = 1;
   }
+  const auto longest =
+      std::max_element(requests.begin(), requests.end(),
+                       [](const auto& a, const auto& b) { return TokensOf(a) < TokensOf(b); });
+  longest->priority = kUrgent;
   return requests;
 }
 

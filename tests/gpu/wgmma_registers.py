@@ -3,12 +3,12 @@
     nvcc ... '--generate-code=arch=compute_90a,code=[sm_90a]' -cubin -o FILE.cubin FILE.cu
     nvdisasm -c FILE.cubin | python3 tests/gpu/wgmma_registers.py
 
-An HGMMA reads its left matrix from registers, and adds to its sums, until a WARPGROUP.DEPBAR has
+An HGMMA (of FP8: a QGMMA) reads its left matrix from registers, and adds to its sums, until a WARPGROUP.DEPBAR has
 retired its group (PTX ISA, wgmma.wait_group). nvcc knows that of sums; of left matrices that nobody
 reads again it has been seen to hand the registers on, without a word: wrong numbers, now and then
 (ptxas before CUDA 13.3; also reported in Triton's issue 9433 and pull request 11781).
 Neither a compiler's warning nor the emulator shows that. To be run on kernels/cuda/linear/linear_mixed_*.cu,
-linear_bulk.cu and attention/attention_hopper_*.cu with every new nvcc. Exit code 1: something was found.
+linear_bulk.cu, linear_bulk_8.cu and attention/attention_hopper_*.cu with every new nvcc. Exit code 1: something was found.
 """
 import re
 import sys
@@ -19,6 +19,7 @@ Instruction = namedtuple("Instruction", "address predicated op operands text")
 Group = namedtuple("Group", "left sums")
 NONE = Group(frozenset(), frozenset())
 
+PRODUCTS = ("HGMMA", "QGMMA")
 LEFT_REGISTERS = 4
 # These write no register of the general file.
 WRITE_NOTHING = ("ST", "RED", "BAR", "SYNCS", "UBLK", "CCTL", "DEPBAR", "LDGDEPBAR", "WARPSYNC",
@@ -99,7 +100,7 @@ class Walk:
             while at < len(self.code) and (at, groups, current) not in seen:
                 seen.add((at, groups, current))
                 step = self.code[at]
-                if step.op.startswith("HGMMA"):
+                if step.op.startswith(PRODUCTS):
                     groups, current = self.product(step, groups, current)
                 elif step.op.startswith("WARPGROUP.DEPBAR"):
                     left = int(step.operands[1], 16)
@@ -148,7 +149,7 @@ class Walk:
 def main(lines):
     failed = 0
     for name, code, labels in read(lines):
-        products = sum(step.op.startswith("HGMMA") for step in code)
+        products = sum(step.op.startswith(PRODUCTS) for step in code)
         if products == 0:
             continue
         found = Walk(code, labels).run()

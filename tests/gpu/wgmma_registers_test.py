@@ -79,6 +79,14 @@ class WgmmaRegistersTest(unittest.TestCase):
                                ["WARPGROUP.DEPBAR.LE gsb0, 0x0", "@P0 BRA `(.L_x_0)",
                                 "EXIT"])[0], 0)
 
+    def test_products_of_fp8_are_products(self):
+        product = "QGMMA.64x96x32.F32.E4M3.E4M3 R24, gdesc[UR28], R24, gsb0"
+        code, printed = check(["WARPGROUP.ARRIVE", product, "FADD R2, R71, R3", "EXIT"])
+        self.assertEqual(code, 1, printed)
+        self.assertIn("uses sums", printed)
+        self.assertEqual(check([product, "WARPGROUP.DEPBAR.LE gsb0, 0x0", "FADD R2, R71, R3",
+                                "EXIT"])[0], 0)
+
     def test_functions_without_products_are_left_out(self):
         self.assertEqual(check(["MOV R1, R2", "EXIT"]), (0, ""))
 
