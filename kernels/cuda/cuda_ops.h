@@ -73,6 +73,8 @@ class CudaOps final : public Ops {
                     const Workspace& scratch, ExpertLinearParams* params);
   // Rows of a mixture whose adapters' parts fit the workspace.
   int64_t RowsOfMixture(const ExpertMixArgs& args) const;
+  // False if the product is not for tiles: nothing was launched.
+  bool HeadsByTiles(const HeadLinearArgs& args);
   // Room for `bytes` of results in `from`, of which `*used` are taken, or nullptr and a status.
   uint8_t* TakeResults(const Workspace& from, int64_t bytes, int64_t* used);
   // Room for `count` results in `from`, which are copied to `host`, if that is given, when the step

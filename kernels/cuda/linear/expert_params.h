@@ -56,8 +56,12 @@ Error LaunchExpertMixed(const ExpertLinearParams& params, Stream stream);
 // out[t] += sum over i of weights[t, i] * rows[t * top_k + i].
 Error LaunchExpertSum(Tensor rows, const float* weights, int32_t top_k, Tensor out, DType act,
                       Stream stream);
+// One warp per output of a head, in any layout. `heads`: all matrices.
 Error LaunchHeadLinear(const HeadLinearArgs& args, const DeviceWeight& heads, DType act,
                        Stream stream);
+// The same on matrix instructions: BF16 activations and kBF16; x at 16 bytes, its stride and step
+// and the heads' cols in multiples of 8.
+Error LaunchHeadsTiled(const HeadLinearArgs& args, const DeviceWeight& heads, Stream stream);
 Error LaunchGateRows(Tensor gate_f32, Tensor x, DType act, Stream stream);
 
 }  // namespace heddle::kernels::cuda

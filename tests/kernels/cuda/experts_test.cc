@@ -143,41 +143,81 @@ TEST_CASE("A mixture of experts is that of the reference in every format", "[cud
   }
 }
 
-TEST_CASE("Each head has a matrix of its own, and carries columns over", "[cuda]") {
-  constexpr int32_t kHeads = 3;
-  constexpr int64_t kIn = 32, kOut = 10, kCarried = 6;
+struct HeadCase {
+  DType dtype = DType::kBF16;
+  int64_t rows;  // of x
+  int32_t heads;
+  int64_t in, out, carried;
+  int64_t pad = 3;  // of an output row
+};
+
+// Sum of the sizes of an output's products, whose codes may be rounded to BF16; 0: they are not.
+double SizeOf(const HeadCase& c, const std::vector<TestWeight>& heads, const Matrix& x, int64_t row,
+              int64_t column) {
+  const int64_t h = column / (c.carried + c.out), r = column % (c.carried + c.out) - c.carried;
+  if (c.dtype == DType::kBF16 || r < 0) return 0;
+  double size = 0;
+  for (int64_t k = 0; k < c.in; ++k) {
+    size += std::fabs(double{x(row, h * (c.in + c.carried) + k)} *
+                      heads[static_cast<size_t>(h)].decoded[static_cast<size_t>(r * c.in + k)]);
+  }
+  return size;
+}
+
+void CheckHeads(const HeadCase& c) {
   for (DType act : kActivations) {
+    INFO(Info(act).name << ", " << Info(c.dtype).name << " " << c.out << " x " << c.in << ", "
+                        << c.rows << " rows, " << c.carried << " carried");
     Random random(16);
     std::vector<TestWeight> heads;
-    for (int32_t h = 0; h < kHeads; ++h) {
-      heads.push_back(MakeWeight(random, DType::kBF16, kOut, kIn));
+    for (int32_t h = 0; h < c.heads; ++h) {
+      heads.push_back(MakeWeight(random, c.dtype, c.out, c.in));
     }
-    Matrix x = Matrix::RandomOf(random, 4, kHeads * (kIn + kCarried));
-    Matrix zeros(4, kHeads * (kCarried + kOut));
+    Matrix x = Matrix::RandomOf(random, c.rows, c.heads * (c.in + c.carried));
+    Matrix zeros(c.rows, c.heads * (c.carried + c.out));
     { Activations rounded(act, x); }
     auto run = [&](Device& device, DType type) {
-      Activations own(type, x), out(type, zeros, /*pad=*/3);
-      auto stack = Pack(device, heads, kHeads);
+      Activations own(type, x), out(type, zeros, c.pad);
+      auto stack = Pack(device, heads, c.heads);
       MustRun(device, [&](Ops& ops) {
         ops.HeadLinear({.x = own.tensor(),
-                        .x_step = kIn + kCarried,
+                        .x_step = c.in + c.carried,
                         .heads = stack.get(),
-                        .carried = kCarried,
+                        .carried = c.carried,
                         .out = out.tensor(),
-                        .out_step = kCarried + kOut});
+                        .out_step = c.carried + c.out});
       });
       CHECK(out.GapsIntact());
       return out;
     };
     const Activations expected = run(*CreateReferenceDevice(), DType::kF32);
     const Activations found = run(*EmulatedDevice(act), act);
-    for (int64_t t = 0; t < 4; ++t) {
-      for (int64_t c = 0; c < kHeads * (kCarried + kOut); ++c) {
-        const double value = expected(t, c);
-        CHECK(std::fabs(found(t, c) - value) <= RoundingOf(act, value) + 1e-4);
+    for (int64_t t = 0; t < c.rows; ++t) {
+      for (int64_t i = 0; i < c.heads * (c.carried + c.out); ++i) {
+        const double value = expected(t, i);
+        const double rounding = RoundingOf(act, value) + SizeOf(c, heads, x, t, i) * 0x1p-9 + 1e-4;
+        const bool near = std::fabs(found(t, i) - value) <= rounding;
+        if (!near)
+          FAIL("row " << t << ", column " << i << ": " << found(t, i) << ", not " << value);
       }
     }
   }
+}
+
+TEST_CASE("Each head has a matrix of its own, and carries columns over", "[cuda]") {
+  CheckHeads({.rows = 4, .heads = 3, .in = 32, .out = 10, .carried = 6});
+}
+
+TEST_CASE("Heads of many rows are made in tiles", "[cuda]") {
+  // By 16 bytes, with rows, outputs and columns that end in a tile.
+  CheckHeads({.rows = 131, .heads = 3, .in = 40, .out = 136, .carried = 8, .pad = 8});
+  CheckHeads({.rows = 9, .heads = 16, .in = 128, .out = 64, .carried = 0, .pad = 8});
+  // One by one.
+  CheckHeads({.rows = 45, .heads = 3, .in = 72, .out = 10, .carried = 6});
+  CheckHeads({.rows = 16, .heads = 8, .in = 8, .out = 24, .carried = 16, .pad = 1});
+  // Codes, and heads that tiles do not take.
+  CheckHeads({.dtype = DType::kQ8_0, .rows = 33, .heads = 4, .in = 64, .out = 16, .carried = 0});
+  CheckHeads({.rows = 64, .heads = 2, .in = 36, .out = 16, .carried = 4});
 }
 
 TEST_CASE("Rows are multiplied by the logistic function of their gate", "[cuda]") {
