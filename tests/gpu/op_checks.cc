@@ -467,14 +467,14 @@ class Checks {
     Attention(dtype, {64, 8, 1, window}, Prompts());
     Attention(dtype, {128, 4, 1, window}, Prompts());
     Attention(dtype, {128, 4, 1, window, /*softcap=*/20, /*sinks=*/true}, Prompts());
-    if (dtype != DType::kF16 && dtype != DType::kBF16) return;
-    Attention(dtype, {64, 4, 2, window}, Prompts());
     // DeepSeek's latents, with heads for tiles of 16 rows and of 64.
     for (int32_t heads : {16, 40}) {
       const AttentionShape latent = {576, heads, 1, window, 0, /*sinks=*/false, /*latent=*/true};
       Attention(dtype, latent, Mixed());
       Attention(dtype, latent, Trees(), "trees ");
     }
+    if (dtype != DType::kF16 && dtype != DType::kBF16) return;
+    Attention(dtype, {64, 4, 2, window}, Prompts());
     const AttentionShape wide = {128, 16, 8, window};
     Attention(dtype, wide, ManyTiles(device_, wide), "many tiles ");
   }

@@ -208,6 +208,31 @@ double TimeAttention(Device& device, DType dtype, const TestBatch& batch, const 
   return Time(device, repeats, [&](Ops& ops, int32_t) { ops.Attention(args); });
 }
 
+// The projections around attention over latents, of both sides.
+Timing TimeHeads(Device& device, const std::string& name, const TimedHeads& heads, int64_t n,
+                 int32_t repeats) {
+  constexpr int64_t kRank = 512, kDim = 128;
+  const DType act = device.activation_dtype();
+  Random random(1);
+  const TestWeight up = MakeWeight(random, DType::kBF16, kRank, kDim);
+  const TestWeight down = MakeWeight(random, DType::kBF16, kDim, kRank);
+  const auto pack = [&](const TestWeight& one) {
+    const std::vector<WeightSource> all(static_cast<size_t>(heads.n_heads), one.source());
+    return Must(device.PackStack(all, heads.n_heads));
+  };
+  const auto ups = pack(up), downs = pack(down);
+  Matrix narrow = RepeatedRows(n, heads.n_heads * kDim), wide(n, heads.n_heads * kRank);
+  const OnDevice x(device, act, narrow), out(device, act, narrow), latents(device, act, wide);
+  PlanRows(device, n);
+  const double us = Time(device, repeats, [&](Ops& ops, int32_t) {
+    ops.HeadLinear({x.tensor(), kDim, ups.get(), /*carried=*/0, latents.tensor(), kRank, nullptr});
+    ops.HeadLinear(
+        {latents.tensor(), kRank, downs.get(), /*carried=*/0, out.tensor(), kDim, nullptr});
+  });
+  const int64_t moved = ups->bytes + downs->bytes + 4 * n * heads.n_heads * (kRank + kDim);
+  return {name, us, static_cast<double>(moved), true};
+}
+
 // Bytes of keys and values.
 double BytesOf(DType dtype, const TimedHeads& heads, int64_t positions) {
   return (heads.latent ? 1.0 : 2.0) * static_cast<double>(positions) * heads.n_kv_heads *
@@ -324,10 +349,15 @@ class Timings {
       Attention({kPrefill, DType::kBF16, tokens});
       Attention({kPrefill, DType::kF8E4M3, tokens});
     }
-    for (const TimedHeads& heads : {kLite, kV3}) {
-      Attention({kDecode, DType::kBF16, 64, 4096, /*shared=*/0, heads});
+    for (DType dtype : {DType::kBF16, DType::kF8E4M3}) {
+      Attention({kDecode, dtype, 64, 4096, /*shared=*/0, kLite});
+      Attention({kDecode, dtype, 64, 4096, /*shared=*/0, kV3});
+      Attention({kPrefill, dtype, 4096, 0, 0, kLite});
     }
-    Attention({kPrefill, DType::kBF16, 4096, 0, 0, kLite});
+    for (const int64_t n : {1, 64, 4096}) {
+      const std::string name = absl::StrCat("projections of 16 latent heads, ", n, " rows");
+      if (report_.begins(name)) report_.ends(TimeHeads(device_, name, kLite, n, repeats_));
+    }
     Draws();
   }
 

@@ -47,11 +47,14 @@ bool HopperCan(const AttentionArgs& args) {
          reinterpret_cast<uintptr_t>(cache.values) % 16 == 0;
 }
 
-// Shared memory of a block of attention_latent.cuh, whose rows are padded by 16 bytes.
-int64_t LatentSharedBytes(const AttentionArgs&, int32_t rows) {
-  constexpr int64_t kRowBytes = 2 * (kMaxAttentionHeadDim + 8), kRest = 10 << 10;
+// Shared memory of a block of attention_latent.cuh, whose rows are padded by 16 bytes: queries and
+// two stages of keys; of 8 bits these, and one stage of 16.
+int64_t LatentSharedBytes(const AttentionArgs& args, int32_t rows) {
+  constexpr int64_t kRowBytes = 2 * kMaxAttentionHeadDim + 16, kRest = 11 << 10;
+  constexpr int64_t kRawBytes = kMaxAttentionHeadDim + 16;
   const int64_t keys = rows == kDecodeTileRows ? 64 : 32;
-  return (rows + 2 * keys) * kRowBytes + kRest;
+  const bool is_raw = KvElementBytes(args.cache.dtype) == 1;
+  return (rows + (is_raw ? 1 : 2) * keys) * kRowBytes + (is_raw ? 2 * keys * kRawBytes : 0) + kRest;
 }
 
 // The kernel moves 16 bytes at a time from the cache, whose values are its keys, and pairs to the
@@ -82,7 +85,7 @@ constexpr Row kRows[] = {
      Little},
     {AttentionKernel::kFlash, false, DType::kBF16, 0, 256, kPrefillTileRows, kDecodeTileRows,
      FlashCan, FlashSharedBytes},
-    {AttentionKernel::kLatent, false, DType::kBF16, 2, kMaxAttentionHeadDim, kPrefillTileRows,
+    {AttentionKernel::kLatent, false, DType::kBF16, 0, kMaxAttentionHeadDim, kPrefillTileRows,
      kDecodeTileRows, LatentCan, LatentSharedBytes},
     {AttentionKernel::kPlain, false, DType::kF32, 0, kMaxAttentionHeadDim, kPrefillTileRows,
      kDecodeTileRows, Always, Little},

@@ -130,17 +130,17 @@ HEDDLE_DEVICE void PutQueryUnit(const Group<BFloat16, kQueryUnit>& from, int c, 
   }
 }
 
+// Stores kRows rows of queries, kStride apart, for a cache of type `Kv`, by kThreadsOf threads.
 // Missing rows of the sequence, and columns beyond the head's, are zeros.
-template <typename Kv, typename M>
-HEDDLE_DEVICE void LoadQueries(const AttentionParams& p, const SequenceView& s,
-                               const AttentionTile& tile, const M& memory) {
-  using L = typename M::L;
-  constexpr int kUnits = (L::kQStride - 8) / kQueryUnit;
+template <typename Kv, int kRows, int kStride, int kThreadsOf, typename Q>
+HEDDLE_DEVICE void LoadQueryRows(const AttentionParams& p, const SequenceView& s,
+                                 const AttentionTile& tile, Shared<Q> to) {
+  constexpr int kUnits = (kStride - 8) / kQueryUnit;
   const int dim = p.args.cache.head_dim;
   const bool aligned =
       reinterpret_cast<uint64_t>(p.args.q.data) % 16 == 0 && p.args.q.stride % kQueryUnit == 0;
   HEDDLE_UNROLL_BY(4)
-  for (int i = ThreadX(); i < L::kRows * kUnits; i += kThreads) {
+  for (int i = ThreadX(); i < kRows * kUnits; i += kThreadsOf) {
     const int row = i / kUnits;
     const int c = i % kUnits * kQueryUnit;
     const int packed = tile.first + row;
@@ -155,8 +155,15 @@ HEDDLE_DEVICE void LoadQueries(const AttentionParams& p, const SequenceView& s,
         for (int j = 0; j < kQueryUnit; ++j) unit.item[j] = q[j];
       }
     }
-    PutQueryUnit<Kv>(unit, c, memory.q.From(row * L::kQStride));
+    PutQueryUnit<Kv>(unit, c, to.From(row * kStride));
   }
+}
+
+template <typename Kv, typename M>
+HEDDLE_DEVICE void LoadQueries(const AttentionParams& p, const SequenceView& s,
+                               const AttentionTile& tile, const M& memory) {
+  using L = typename M::L;
+  LoadQueryRows<Kv, L::kRows, L::kQStride, kThreads>(p, s, tile, memory.q);
 }
 
 // Starts the copies of a stage's keys and values; missing ones become zeros.

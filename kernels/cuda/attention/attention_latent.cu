@@ -5,8 +5,16 @@ namespace heddle::kernels::cuda {
 
 Error LaunchAttentionLatent(const AttentionParams& params, Stream stream) {
   if (params.n_tiles == 0) return kSuccess;
-  return params.args.cache.dtype == DType::kF16 ? latent::LaunchType<Half>(params, stream)
-                                                : latent::LaunchType<BFloat16>(params, stream);
+  switch (params.args.cache.dtype) {
+    case DType::kF16:
+      return latent::LaunchType<Half>(params, stream);
+    case DType::kF8E4M3:
+      return latent::LaunchType<Float8>(params, stream);
+    case DType::kInt8:
+      return latent::LaunchType<Int8>(params, stream);
+    default:
+      return latent::LaunchType<BFloat16>(params, stream);
+  }
 }
 
 }  // namespace heddle::kernels::cuda

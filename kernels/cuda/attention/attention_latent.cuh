@@ -10,160 +10,25 @@
 //            need.
 //   values   by columns: 72 each, all rows and keys. A matrix load brings 8 columns of 32 keys.
 // Keys are copied once, for both. Rows of shared memory are padded by 16 bytes as in
-// attention_flash.cuh.
+// attention_flash.cuh. Keys of 8 bits are copied as they are, a stage ahead, and become 16 bits in
+// shared memory, once for both products. Scales of int8 multiply scores, and the weights of values.
 //
 // Limits of the kernel, in clocks of a multiprocessor at 1.7 GHz, for 64 keys and 16 | 64 rows:
 //   memory           73.7 KB at 4.3 TB/s / 132: 3,880; tiles of the same keys share them in the L2
 //   shared memory    311 KB (queries 147, keys for scores 74, values 74, weights 16) | 730 KB (295,
 //                    295, 74, 66), at 128 bytes a clock: 2,430 | 5,700
+//                    of 8 bits: 37 KB at 4.3 TB/s, 1,940; conversion is another 37 + 74 KB of
+//                    shared memory for 64 keys: 3,300 | 6,600
 //   tensor cores     1.2 | 4.7 million multiply-adds, some 1,100 a clock by mma.sync: 1,070 | 4,290
 // So decoding is bound by memory, and prompts by shared memory: some 180 TFLOP/s of 370 that it
 // would allow without barriers (three a stage) and exponentials. In flight: 74 | 37 KB, where
 // latency asks for 23. Sources: Dao et al. 2022 (FlashAttention); DeepSeek-AI 2024 (DeepSeek-V2).
 #pragma once
 
-#include "kernels/cuda/attention/attention_flash.cuh"
+#include "kernels/cuda/attention/attention_latent_stages.cuh"
 
 namespace heddle::kernels::cuda {
 namespace latent {
-
-constexpr int kWarps = 8;
-constexpr int kThreads = 32 * kWarps;
-constexpr int kDim = kMaxAttentionHeadDim;  // narrower heads are filled up with zeros
-constexpr int kUnit = 8;                    // elements in 16 bytes
-constexpr int kUnits = kDim / kUnit;
-constexpr int kStride = kDim + kUnit;  // elements of queries and keys
-constexpr int kStages = 2;
-constexpr int kWarpColumns = kDim / kWarps;
-constexpr int kColumnTiles = kWarpColumns / 8;
-constexpr int kValueKeys = 32;  // keys of a matrix load of values
-
-template <int kRowsOf>
-struct Shape {
-  static constexpr int kRows = kRowsOf;
-  static constexpr int kRowTiles = kRows / 16;
-  static constexpr int kKeyWarps = kWarps / kRowTiles;  // warps that share rows
-  static constexpr int kKeyTiles = kRows == 16 ? 1 : 2;
-  static constexpr int kWarpKeys = 8 * kKeyTiles;
-  static constexpr int kKeys = kKeyWarps * kWarpKeys;  // per stage
-  static constexpr int kWeightStride = kKeys + kUnit;
-  static constexpr int kStage = kKeys * kStride;
-  static_assert(kKeys % kValueKeys == 0 && kKeys * kUnits % kThreads == 0);
-};
-
-// Shared memory of a block.
-template <typename S, typename Kv>
-struct Memory {
-  Shared<int64_t> offsets;  // [kStages, kKeys] bytes into the cache, -1: no such key
-  Shared<float> of_warps;   // [kKeyWarps, kRows] largest scores of a stage; at the end sums
-  Shared<float> shrink;     // [kRows] factors of older sums
-  Shared<float> max;        // [kRows] at the end
-  Shared<Kv> weights;       // [kRows, kWeightStride]
-  Shared<Kv> q;             // [kRows, kStride]
-  Shared<Kv> keys;          // [kStages, kKeys, kStride]
-  HEDDLE_DEVICE explicit Memory(SharedArena arena)
-      : offsets(arena.Take<int64_t>(kStages * S::kKeys)),
-        of_warps(arena.Take<float>(S::kKeyWarps * S::kRows)),
-        shrink(arena.Take<float>(S::kRows)),
-        max(arena.Take<float>(S::kRows)),
-        weights(arena.Take<Kv>(S::kRows * S::kWeightStride)),
-        q(arena.Take<Kv>(S::kRows * kStride)),
-        keys(arena.Take<Kv>(kStages * S::kStage)) {}
-  static constexpr int kSharedBytes =
-      SharedBytesFor<int64_t>(kStages * S::kKeys) + SharedBytesFor<float>(S::kKeyWarps * S::kRows) +
-      2 * SharedBytesFor<float>(S::kRows) + SharedBytesFor<Kv>(S::kRows * S::kWeightStride) +
-      SharedBytesFor<Kv>(S::kRows * kStride) + SharedBytesFor<Kv>(kStages * S::kStage);
-};
-
-// The keys of a tile as they pass through the block's two stages, in order.
-template <typename S, typename Kv>
-class StagedKeys {
- public:
-  HEDDLE_DEVICE StagedKeys(const AttentionParams& p, const SequenceView& s, const KeyRange& keys,
-                           const Memory<S, Kv>& memory)
-      : p_(p),
-        memory_(memory),
-        kv_head_(s.kv_head),
-        begin_(keys.begin),
-        end_(keys.end),
-        // Each of the first kKeys threads looks up one key of every stage.
-        cursor_(p.batch, s.seq,
-                keys.begin + ThreadX() < keys.end ? keys.begin + ThreadX() : keys.begin) {}
-
-  // Finds the first stage's keys, which a barrier publishes to all threads.
-  HEDDLE_DEVICE void FindFirst() { Find(begin_, 0); }
-  HEDDLE_DEVICE void LoadFirst() { Load(0); }
-  // Returns the place of the stage of keys from `first` on, which is ready for all threads. No
-  // thread reads the stage before any more.
-  HEDDLE_DEVICE int Next(int first) {
-    const int place = stage_;
-    stage_ = 1 - stage_;
-    const bool more = first + S::kKeys < end_;
-    if (more) Find(first + S::kKeys, stage_);
-    CopyAsyncWait<0>();
-    SyncThreads();
-    if (more) Load(stage_);
-    return place;
-  }
-
- private:
-  HEDDLE_DEVICE void Find(int first_key, int stage) {
-    if (ThreadX() >= S::kKeys) return;
-    const int key = first_key + ThreadX();
-    int64_t row = -1;
-    if (key < end_) row = cursor_.Find(p_.batch, p_.args.cache, key, kv_head_).row;
-    memory_.offsets.Set(stage * S::kKeys + ThreadX(), row);
-  }
-  // Starts the copies of a stage; missing keys and columns become zeros.
-  HEDDLE_DEVICE void Load(int stage) {
-    const KvCacheView& cache = p_.args.cache;
-    const uint8_t* keys = static_cast<const uint8_t*>(cache.keys);
-    HEDDLE_UNROLL_BY(3)
-    for (int i = 0; i < S::kKeys * kUnits / kThreads; ++i) {
-      const int at = i * kThreads + ThreadX();
-      const int key = at / kUnits;
-      const int unit = at % kUnits;
-      const int64_t offset = memory_.offsets.Get(stage * S::kKeys + key);
-      const bool there = offset >= 0 && unit * kUnit < cache.head_dim;
-      CopyAsync16(memory_.keys, stage * S::kStage + key * kStride + unit * kUnit,
-                  keys + (there ? offset + 16 * unit : 0), there);
-    }
-    CopyAsyncCommit();
-  }
-
-  const AttentionParams& p_;
-  const Memory<S, Kv>& memory_;
-  int kv_head_, begin_, end_;
-  int stage_ = 0;  // the next one to read
-  KeyCursor cursor_;
-};
-
-// Missing rows of the sequence, and columns beyond the head's, are zeros.
-template <typename S, typename Kv>
-HEDDLE_DEVICE void LoadQueries(const AttentionParams& p, const SequenceView& s,
-                               const AttentionTile& tile, const Memory<S, Kv>& memory) {
-  const int dim = p.args.cache.head_dim;
-  const bool aligned =
-      reinterpret_cast<uint64_t>(p.args.q.data) % 16 == 0 && p.args.q.stride % kUnit == 0;
-  HEDDLE_UNROLL_BY(2)
-  for (int i = ThreadX(); i < S::kRows * kUnits; i += kThreads) {
-    const int row = i / kUnits;
-    const int c = i % kUnits * kUnit;
-    const int packed = tile.first + row;
-    Group<BFloat16, kUnit> unit = {};
-    if (s.Has(packed) && c < dim) {
-      const BFloat16* q = p.args.q.row<BFloat16>(QueryRow(p, tile, s, packed)) +
-                          static_cast<int64_t>(s.Head(packed)) * dim + c;
-      if (aligned) {
-        unit = LoadGroup<kUnit>(q);
-      } else {
-        HEDDLE_UNROLL
-        for (int j = 0; j < kUnit; ++j) unit.item[j] = q[j];
-      }
-    }
-    flash::PutQueryUnit<Kv>(unit, c, memory.q.From(row * kStride));
-  }
-}
 
 // The rows and keys of which a warp makes the scores: rows `row` + g and + g + 8 of the tile, and
 // keys from `key` of the stage on, which are those of warp `key_warp` of kKeyWarps.
@@ -188,6 +53,7 @@ struct Rows {
 template <typename S, typename Kv>
 HEDDLE_DEVICE void Dots(const Memory<S, Kv>& memory, const WarpPart<S>& part, int stage,
                         float (&scores)[S::kKeyTiles][4]) {
+  using Q = typename Memory<S, Kv>::Q;
   float odd[S::kKeyTiles][4];
   HEDDLE_UNROLL
   for (int n = 0; n < S::kKeyTiles; ++n) {
@@ -205,14 +71,43 @@ HEDDLE_DEVICE void Dots(const Memory<S, Kv>& memory, const WarpPart<S>& part, in
     for (int n = 0; n < S::kKeyTiles; ++n) {
       uint32_t b[4];  // 8 keys, 32 columns
       LoadMatrix4(b, memory.keys, k + n * 8 * kStride + d);
-      Mma16816(scores[n], a[0], {b[0], b[1]}, Kv());
-      Mma16816(odd[n], a[1], {b[2], b[3]}, Kv());
+      Mma16816(scores[n], a[0], {b[0], b[1]}, Q());
+      Mma16816(odd[n], a[1], {b[2], b[3]}, Q());
     }
   }
   HEDDLE_UNROLL
   for (int n = 0; n < S::kKeyTiles; ++n) {
     HEDDLE_UNROLL
     for (int e = 0; e < 4; ++e) scores[n][e] += odd[n][e];
+  }
+}
+
+// The scales of the keys of which a lane has scores; of kInt8.
+template <int kKeyTiles>
+struct KeyScales {
+  float of[kKeyTiles][2];
+};
+template <typename S, typename Kv>
+HEDDLE_DEVICE KeyScales<S::kKeyTiles> ScalesOf(const Memory<S, Kv>& memory, int first) {
+  KeyScales<S::kKeyTiles> scales = {};
+  if constexpr (Memory<S, Kv>::kScales > 0) {
+    HEDDLE_UNROLL
+    for (int n = 0; n < S::kKeyTiles; ++n) {
+      HEDDLE_UNROLL
+      for (int e = 0; e < 2; ++e) {
+        scales.of[n][e] = memory.scales.Get(first + 8 * n + 2 * (Lane() % 4) + e);
+      }
+    }
+  }
+  return scales;
+}
+
+template <int kKeyTiles>
+HEDDLE_DEVICE void ScaleKeys(const KeyScales<kKeyTiles>& scales, float (&scores)[kKeyTiles][4]) {
+  HEDDLE_UNROLL
+  for (int n = 0; n < kKeyTiles; ++n) {
+    HEDDLE_UNROLL
+    for (int e = 0; e < 4; ++e) scores[n][e] *= scales.of[n][e % 2];
   }
 }
 
@@ -248,11 +143,13 @@ HEDDLE_DEVICE void LeaveMaxima(const Memory<S, Kv>& memory, const WarpPart<S>& p
   }
 }
 
-// Turns the warp's scores into weights in shared memory, and says by how much older sums of the
-// rows shrink.
+// Turns the warp's scores into weights in shared memory, multiplied by the scales of their values
+// if there are any, and says by how much older sums of the rows shrink.
 template <typename S, typename Kv>
 HEDDLE_DEVICE void LeaveWeights(const Memory<S, Kv>& memory, const WarpPart<S>& part,
-                                const float (&scores)[S::kKeyTiles][4], Rows& rows) {
+                                const float (&scores)[S::kKeyTiles][4],
+                                const KeyScales<S::kKeyTiles>& scales, Rows& rows) {
+  using Q = typename Memory<S, Kv>::Q;
   HEDDLE_UNROLL
   for (int h = 0; h < 2; ++h) {
     const int row = part.Row(h);
@@ -265,10 +162,14 @@ HEDDLE_DEVICE void LeaveWeights(const Memory<S, Kv>& memory, const WarpPart<S>& 
     float sum = 0;
     HEDDLE_UNROLL
     for (int n = 0; n < S::kKeyTiles; ++n) {
-      const float low = Exp2(scores[n][2 * h] - base), high = Exp2(scores[n][2 * h + 1] - base);
+      float low = Exp2(scores[n][2 * h] - base), high = Exp2(scores[n][2 * h + 1] - base);
       sum += low + high;
+      if constexpr (Memory<S, Kv>::kScales > 0) {
+        low *= scales.of[n][0];
+        high *= scales.of[n][1];
+      }
       memory.weights.SetAs(row * S::kWeightStride + part.key + 8 * n + 2 * (Lane() % 4),
-                           Words<1>{{Pack2(low, high, Kv())}});
+                           Words<1>{{Pack2(low, high, Q())}});
     }
     rows.sum[h] = rows.sum[h] * shrink + sum;
     if (part.key_warp == 0 && Lane() % 4 == 0) memory.shrink.Set(row, shrink);
@@ -298,6 +199,7 @@ HEDDLE_DEVICE void Shrink(const Memory<S, Kv>& memory, Sums<S>& out) {
 // out += weights * values.
 template <typename S, typename Kv>
 HEDDLE_DEVICE void AddValues(const Memory<S, Kv>& memory, int stage, Sums<S>& out) {
+  using Q = typename Memory<S, Kv>::Q;
   HEDDLE_UNROLL
   for (int first = 0; first < S::kKeys; first += kValueKeys) {
     uint32_t a[S::kRowTiles][2][4];
@@ -316,8 +218,8 @@ HEDDLE_DEVICE void AddValues(const Memory<S, Kv>& memory, int stage, Sums<S>& ou
       LoadMatrix4Transposed(v, memory.keys, v_at + 8 * n);
       HEDDLE_UNROLL
       for (int m = 0; m < S::kRowTiles; ++m) {
-        Mma16816(out[m][n], a[m][0], {v[0], v[1]}, Kv());
-        Mma16816(out[m][n], a[m][1], {v[2], v[3]}, Kv());
+        Mma16816(out[m][n], a[m][0], {v[0], v[1]}, Q());
+        Mma16816(out[m][n], a[m][1], {v[2], v[3]}, Q());
       }
     }
   }
@@ -361,6 +263,7 @@ HEDDLE_DEVICE void StoreRows(const AttentionParams& p, const SequenceView& s,
 
 template <typename S, typename Kv, bool kTrees>
 HEDDLE_DEVICE void Attend(const AttentionParams& p, const AttentionTile& tile) {
+  using Q = typename Memory<S, Kv>::Q;
   const SequenceView s(p, tile, BlockY(), kTrees);
   const KeyRange keys(p.batch, s, tile, S::kRows);
   const Memory<S, Kv> memory{SharedArena()};
@@ -370,7 +273,7 @@ HEDDLE_DEVICE void Attend(const AttentionParams& p, const AttentionTile& tile) {
   WaitForPrevious();  // for queries, and the newest keys
   SyncThreads();
   staged.LoadFirst();
-  LoadQueries(p, s, tile, memory);
+  flash::LoadQueryRows<Q, S::kRows, kStride, kThreads>(p, s, tile, memory.q);
 
   const WarpPart<S> part;
   Rows rows;
@@ -388,13 +291,15 @@ HEDDLE_DEVICE void Attend(const AttentionParams& p, const AttentionTile& tile) {
     const int stage = staged.Next(first);
     float scores[S::kKeyTiles][4];
     Dots(memory, part, stage, scores);
+    const auto scales = ScalesOf(memory, staged.scales() + part.key);
+    if constexpr (Memory<S, Kv>::kScales > 0) ScaleKeys(scales, scores);
     Mask(p, rows, first + part.key, scores);
     if (s.tree && first + S::kKeys > s.OwnKeys()) {
       flash::HideByTree(p, s, tile.first + part.row, first + part.key, scores);
     }
     LeaveMaxima(memory, part, scores);
     SyncThreads();
-    LeaveWeights(memory, part, scores, rows);
+    LeaveWeights(memory, part, scores, scales, rows);
     SyncThreads();
     Shrink(memory, out);
     AddValues(memory, stage, out);

@@ -99,8 +99,7 @@ Error LaunchAttentionPlain(const AttentionParams& params, DType act, Stream stre
 // 8 bits and head_dim a multiple of 16 (kInt8: pages of 4 positions at least); head_dim up to 256,
 // q and out rows even.
 Error LaunchAttentionFlash(const AttentionParams& params, Stream stream);
-// The same for caches of F16 or BF16 whose values are their keys, with head_dim up to
-// kMaxAttentionHeadDim, a multiple of 8.
+// The same for caches whose values are their keys, with head_dim up to kMaxAttentionHeadDim.
 Error LaunchAttentionLatent(const AttentionParams& params, Stream stream);
 // Prefill tiles of kHopperTileRows on sm_90a; attention_choice.cc has its requirements. As many
 // blocks as there are multiprocessors share the tiles.

@@ -7,6 +7,7 @@
 // four such loads in flight. F8 becomes F16, exactly; int8 becomes BF16, with its scale applied and
 // rounded once, which is what kernels for 8-bit caches compute with (attention_flash_stages.cuh).
 #include "kernels/cuda/attention/attention.cuh"
+#include "kernels/cuda/attention/attention_widen.cuh"
 #include "kernels/cuda/primitives/launch.cuh"
 
 namespace heddle::kernels::cuda {
@@ -15,27 +16,6 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kElements = 8;  // of a unit
 constexpr int kUnits = 4;     // of a thread
-
-HEDDLE_DEVICE Vec16 Widen(const Vec8& codes, float, Float8) {
-  Vec16 out;
-  HEDDLE_UNROLL
-  for (int i = 0; i < 4; ++i) {
-    out.word[i] = HalvesOfF8(codes.word[i / 2] >> (16 * (i % 2)) & 0xFFFF);
-  }
-  return out;
-}
-
-HEDDLE_DEVICE Vec16 Widen(const Vec8& codes, float scale, Int8) {
-  Vec16 out;
-  HEDDLE_UNROLL
-  for (int i = 0; i < 4; ++i) {
-    const uint32_t pair = codes.word[i / 2] >> (16 * (i % 2));
-    const auto low = static_cast<float>(static_cast<int8_t>(pair & 0xFF));
-    const auto high = static_cast<float>(static_cast<int8_t>(pair >> 8 & 0xFF));
-    out.word[i] = Pack2(low * scale, high * scale, BFloat16());
-  }
-  return out;
-}
 
 // Units of the copy, in its order: pages, heads, positions, elements. There are fewer than 2^31,
 // because a workspace has less than 32 GiB.

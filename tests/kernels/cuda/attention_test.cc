@@ -70,7 +70,20 @@ TEST_CASE("Latent caches take their kernel in prompts, decoding and both", "[cud
                      DType::kBF16);
     }
   }
-  // Rows that are not at 16 bytes; other types of cache, which take the kernel for any shape.
+  // Of 8 bits.
+  for (auto [heads, head_dim] : {std::pair{1, 272}, {16, 576}, {40, 512}}) {
+    for (DType cache : {DType::kF8E4M3, DType::kInt8}) {
+      CheckAttention({.batch = batch,
+                      .n_heads = heads,
+                      .n_kv_heads = 1,
+                      .head_dim = head_dim,
+                      .cache = cache,
+                      .latent = true,
+                      .poisoned = true},
+                     DType::kBF16);
+    }
+  }
+  // Rows that are not at 16 bytes; caches that take the kernel for any shape.
   const BatchSpec few = {{{1, 70}, {4, 9}}, 4};
   CheckAttention(
       {.batch = few, .n_heads = 4, .n_kv_heads = 1, .head_dim = 288, .pad = 2, .latent = true},
@@ -79,7 +92,7 @@ TEST_CASE("Latent caches take their kernel in prompts, decoding and both", "[cud
     CheckAttention({.batch = few,
                     .n_heads = 2,
                     .n_kv_heads = 1,
-                    .head_dim = 288,
+                    .head_dim = 280,
                     .cache = cache,
                     .latent = true},
                    DType::kBF16);
@@ -100,6 +113,10 @@ TEST_CASE("Latent caches keep windows, caps, sinks, splits, trees and shared pre
   c.softcap = 2;
   c.sinks = true;
   CheckAttention(c, DType::kBF16);
+  for (DType cache : {DType::kF8E4M3, DType::kInt8}) {
+    c.cache = cache;
+    CheckAttention(c, DType::kBF16);
+  }
   c = plain;
   c.both_ways = true;
   CheckAttention(c, DType::kBF16);
@@ -270,6 +287,9 @@ TEST_CASE("Each kind of attention takes the kernel of its row in the table", "[c
   CHECK(choose(false, DType::kBF16, kAmpere).prefill == AttentionKernel::kLatent);  // 156 KiB
   CHECK(choose(false, DType::kBF16, kAmpere).decode == AttentionKernel::kPlain);    // 174 KiB
   args.cache.dtype = DType::kF8E4M3;
+  CHECK(choose(true).decode == AttentionKernel::kLatent);                           // 178 KiB
+  CHECK(choose(false, DType::kBF16, kAmpere).prefill == AttentionKernel::kLatent);  // 158 KiB
+  args.cache.head_dim = 568;  // no whole 16 bytes
   CHECK(choose(true).decode == AttentionKernel::kPlain);
   args.cache.dtype = DType::kBF16;
   args.cache.values = memory + 16;
