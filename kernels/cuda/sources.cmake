@@ -4,6 +4,7 @@ set(heddle_cuda_host_sources
   adapter_products.cc
   code_products.cc
   cuda_device.cc
+  cuda_device_steps.cc
   cuda_limits.cc
   cuda_ops.cc
   linear_products.cc

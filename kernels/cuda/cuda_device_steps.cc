@@ -1,0 +1,236 @@
+// The steps of the CUDA device: planning, launching as graphs or one by one, halves side by side,
+// results.
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "base/status.h"
+#include "kernels/cuda/attention/wide_pages.h"
+#include "kernels/cuda/cuda_device_class.h"
+#include "kernels/cuda/linear/linear_params.h"
+#include "kernels/cuda/split_ops.h"
+
+namespace heddle::kernels::cuda {
+
+absl::Status CudaDevice::Plan(const HostBatch& batch) {
+  HEDDLE_CHECK(num_launched_ < kMaxInFlight, "a third step in flight");
+  HEDDLE_RETURN_IF_ERROR(batch_.Assign(batch));
+  runtime_->Bind();
+  staging_.Reset(static_cast<int>(next_step() % kMaxInFlight));
+  batch_.Stage(staging_, static_cast<const int32_t*>(results_->data()));
+  split_ = SplitOf(batch_.host(), nano_batches_);
+  for (auto& planned : planned_) planned.clear();
+  for (const AttentionGrouping& grouping : groupings_) {
+    if (grouping.layers >= batch.n_groups()) continue;
+    if (split_.has_value()) {
+      StageAttention(grouping, kFirst);
+      StageAttention(grouping, kSecond);
+    } else {
+      StageAttention(grouping, kWhole);
+    }
+  }
+  return staging_.Send();
+}
+
+void CudaDevice::StageAttention(const AttentionGrouping& grouping, Part part) {
+  SequenceRange range = {0, batch_.host().n_seqs()};
+  int32_t multiprocessors = runtime_->info().num_multiprocessors;
+  if (part == kFirst) range.end = split_->sequences;
+  if (part == kSecond) range.begin = split_->sequences;
+  if (part != kWhole && split_->attention_multiprocessors > 0) {
+    multiprocessors = split_->attention_multiprocessors;
+  }
+  const AttentionRoom room = RoomOf(workspace(part).bytes, grouping);
+  AttentionGrouping own = grouping;
+  // The halves' attention and products use counters at the same time.
+  own.merges_in_tiles = grouping.merges_in_tiles && part == kWhole;
+  const AttentionPlan plan = PlanAttention(batch_.host().OfGroup(grouping.layers), range, own,
+                                           {.multiprocessors = multiprocessors,
+                                            .max_partials = static_cast<int32_t>(room.max_partials),
+                                            .max_wide_pages = room.max_wide_pages});
+  planned_[part].push_back(StagePlan(plan, grouping, &staging_));
+}
+
+absl::StatusOr<PlannedAttention> CudaDevice::PlanFor(const AttentionGrouping& grouping, Part part) {
+  for (const PlannedAttention& planned : planned_[part]) {
+    if (planned.grouping == grouping) return planned;
+  }
+  if (std::find(groupings_.begin(), groupings_.end(), grouping) == groupings_.end()) {
+    groupings_.push_back(grouping);
+  }
+  StageAttention(grouping, part);
+  // Always on lane 0: the other lane has to wait for it.
+  HEDDLE_RETURN_IF_ERROR(staging_.Send());
+  if (part == kSecond) {
+    HEDDLE_RETURN_IF_ERROR(runtime_->Signal(0));
+    HEDDLE_RETURN_IF_ERROR(runtime_->Wait(1, 0));
+  }
+  return planned_[part].back();
+}
+
+CudaOps CudaDevice::OpsFor(Part part) {
+  DeviceStep step = {
+      .runtime = *runtime_,
+      .activations = options_.activations,
+      .stream = runtime_->stream(part == kSecond ? 1 : 0),
+      .groups = batch_.groups(),
+      .n_rows = batch_.n_tokens(),
+      .workspace = workspace(part),
+      .drawn = {static_cast<uint8_t*>(results_->data()), kDrawnBytes},
+      .results = {static_cast<uint8_t*>(results_->data()) + kDrawnBytes,
+                  kSampleBytes - kDrawnBytes},
+      .row_sums = {static_cast<uint8_t*>(results_->data()) + kSampleBytes, kRowSumBytes},
+      .counters = static_cast<int32_t*>(counters_->data()),
+      .adapters = batch_.adapters(),
+      .logit_adapters = batch_.logit_adapters(),
+      .staging = staging_,
+      .library = library_.get(),
+      .always_dequantizes = options_.always_dequantizes,
+      .ways = options_.tunes ? &ways_ : nullptr,
+      .times_products = part == kWhole && !split_.has_value(),
+      .plan_attention = [this, part](const AttentionGrouping& grouping) {
+        return PlanFor(grouping, part);
+      }};
+  if (is_taped_) {
+    step.leave_tape = [this](bool for_good) { return LeaveTape(for_good); };
+  }
+  if (part == kWhole) return CudaOps(step);
+  step.attention_multiprocessors = split_->attention_multiprocessors;
+  if (part == kFirst) {
+    step.n_rows = split_->rows;
+  } else {
+    step.first_row = split_->rows;
+    step.n_rows -= split_->rows;
+  }
+  return CudaOps(step);
+}
+
+// Launches the ops, directly or on the tape, and asks for the results.
+absl::Status CudaDevice::RunBody(uint64_t step, const std::function<void(Ops&)>& body) {
+  if (library_ != nullptr) {
+    library_->SpareMultiprocessors(split_.has_value() ? split_->attention_multiprocessors : 0);
+  }
+  CudaOps whole = OpsFor(kWhole);
+  absl::Status status;
+  if (split_.has_value()) {
+    CudaOps first = OpsFor(kFirst), second = OpsFor(kSecond);
+    SplitOps ops(*runtime_, {.first = first,
+                             .second = second,
+                             .whole = whole,
+                             .first_rows = split_->rows,
+                             .rows = batch_.n_tokens(),
+                             .activation_bytes = Info(options_.activations).block_bytes});
+    body(ops);
+    ops.Join();
+    status = ops.status();
+  } else {
+    body(whole);
+    status = whole.status();
+  }
+  runtime_->set_tape(nullptr);
+  HEDDLE_RETURN_IF_ERROR(status);
+  if (std::exchange(is_taped_, false)) {
+    HEDDLE_RETURN_IF_ERROR(MarkBegin());
+    HEDDLE_RETURN_IF_ERROR(graphs_.Play(tape_, batch_.n_tokens()));
+  }
+  return FetchResults(whole, &At(step));
+}
+
+absl::Status CudaDevice::Run(const std::function<void(Ops&)>& body) {
+  HEDDLE_CHECK(num_launched_ == 0, "Run while a step is in flight");
+  HEDDLE_RETURN_IF_ERROR(Launch(body));
+  return Finish().status();
+}
+
+absl::Status CudaDevice::Launch(const std::function<void(Ops&)>& body) {
+  HEDDLE_CHECK(num_launched_ < kMaxInFlight, "a third step in flight");
+  HEDDLE_RETURN_IF_ERROR(Enqueue(next_step(), body));
+  ++num_launched_;
+  return absl::OkStatus();
+}
+
+// The halves of a split step were joined where its logit rows were gathered.
+absl::Status CudaDevice::Extend(const std::function<void(Ops&)>& body) {
+  HEDDLE_CHECK(num_launched_ > 0, "Extend without Launch");
+  HEDDLE_CHECK(At(next_step() - 1).copies.empty(), "Extend of a step that has sampled");
+  split_.reset();
+  return Enqueue(next_step() - 1, body);
+}
+
+// Prompts keep the device busy for longer than their launches take, and no two of their steps are
+// alike; sequences that decode make one step like the other.
+bool CudaDevice::SuitsGraph() const {
+  const int32_t rows = batch_.n_tokens();
+  if (!options_.graphs || rows > kGraphRows) return false;
+  if (rows <= kSkinnyRows) return true;
+  return rows == last_rows_ && !split_.has_value() && !direct_rows_[static_cast<size_t>(rows)];
+}
+
+// Halves of a step never come here: their products are not timed while they are taped, and steps of
+// so few rows ask no library.
+absl::Status CudaDevice::LeaveTape(bool for_good) {
+  if (!std::exchange(is_taped_, false)) return absl::OkStatus();
+  if (for_good) direct_rows_.set(static_cast<size_t>(batch_.n_tokens()));
+  runtime_->set_tape(nullptr);
+  HEDDLE_RETURN_IF_ERROR(MarkBegin());
+  return runtime_->LaunchAll(tape_);
+}
+
+// Unless the ops are more of a step that has begun.
+absl::Status CudaDevice::MarkBegin() {
+  return enqueued_ == next_step() ? runtime_->Mark(BeginOf(enqueued_)) : absl::OkStatus();
+}
+
+// Enqueues ops as the next step, or as more of the last one.
+absl::Status CudaDevice::Enqueue(uint64_t step, const std::function<void(Ops&)>& body) {
+  HEDDLE_RETURN_IF_ERROR(pending_error_);
+  runtime_->Bind();
+  enqueued_ = step;
+  is_taped_ = SuitsGraph();
+  last_rows_ = batch_.n_tokens();
+  tape_.Clear();
+  if (is_taped_) {
+    runtime_->set_tape(&tape_);
+  } else {
+    HEDDLE_RETURN_IF_ERROR(MarkBegin());
+  }
+  const absl::Status status = RunBody(step, body);
+  runtime_->set_tape(nullptr);
+  HEDDLE_RETURN_IF_ERROR(status);
+  return runtime_->Mark(EndOf(step));
+}
+
+// Fetches tokens by one copy to pinned memory, and what else was sampled, and sums of rows, if any,
+// by others.
+absl::Status CudaDevice::FetchResults(const CudaOps& ops, Launched* launched) {
+  launched->copies = ops.results();
+  const auto* base = static_cast<const uint8_t*>(results_->data());
+  const auto fetch = [&](int64_t at, int64_t bytes) {
+    if (bytes == 0) return absl::OkStatus();
+    return runtime_->CopyToHost(launched->host_results + at, base + at, bytes);
+  };
+  HEDDLE_RETURN_IF_ERROR(fetch(0, ops.drawn_bytes()));
+  HEDDLE_RETURN_IF_ERROR(fetch(kDrawnBytes, ops.result_bytes()));
+  return fetch(kSampleBytes, ops.row_sum_bytes());
+}
+
+absl::StatusOr<RunTiming> CudaDevice::Finish() {
+  HEDDLE_CHECK(num_launched_ > 0, "Finish without Launch");
+  const uint64_t step = first_launched_++;
+  --num_launched_;
+  runtime_->Bind();
+  HEDDLE_RETURN_IF_ERROR(runtime_->WaitForMark(EndOf(step)));
+  const auto* base = static_cast<const uint8_t*>(results_->data());
+  for (const PendingCopy& copy : At(step).copies) {
+    const uint8_t* from = At(step).host_results + (static_cast<const uint8_t*>(copy.from) - base);
+    std::copy_n(from, copy.bytes, static_cast<uint8_t*>(copy.to));
+  }
+  RunTiming timing;
+  HEDDLE_ASSIGN_OR_RETURN(timing.run_ns, runtime_->NsBetween(BeginOf(step), EndOf(step)));
+  if (step > 0) {
+    HEDDLE_ASSIGN_OR_RETURN(timing.idle_ns, runtime_->NsBetween(EndOf(step - 1), BeginOf(step)));
+  }
+  return timing;
+}
+
+}  // namespace heddle::kernels::cuda
