@@ -51,14 +51,18 @@ WeightLayout LayoutFor(DType dtype, DType activations) {
   return is_float ? WeightLayout::kBF16 : LayoutOf(dtype);
 }
 
-// Whether all sources have codes of the same table: only then can they share kTable4.
+// Whether all sources have codes of the same table, and as wide groups: only then can they share a
+// layout with one.
 bool SameTable(std::span<const WeightSource> sources) {
-  const auto values = [](const WeightSource& source) -> std::optional<CodeValues> {
-    const std::optional<BlockFormat> format = BlockFormatOf(source.dtype);
-    return format ? std::optional(Traits(*format).values) : std::nullopt;
+  const auto is_same = [](DType a, DType b) {
+    if (a == b) return true;
+    const std::optional<BlockFormat> one = BlockFormatOf(a), other = BlockFormatOf(b);
+    if (!one.has_value() || !other.has_value()) return false;
+    const BlockTraits &x = Traits(*one), &y = Traits(*other);
+    return x.values == y.values && x.bias == y.bias && LayoutOf(a) == LayoutOf(b);
   };
   return std::all_of(sources.begin(), sources.end(), [&](const WeightSource& source) {
-    return values(source) == values(sources[0]);
+    return is_same(source.dtype, sources[0].dtype);
   });
 }
 
@@ -212,7 +216,7 @@ WeightLayout LayoutOf(std::span<const WeightSource> sources, DType activations) 
   // Tables of integers meet others as the integers that they are.
   const auto own = [&](const WeightSource& source) {
     const WeightLayout layout = LayoutFor(source.dtype, activations);
-    const bool keeps = layout != WeightLayout::kTable4 || same_table;
+    const bool keeps = !HasTable(layout) || same_table;
     return keeps ? layout : LayoutOfIntegers(source.dtype);
   };
   WeightLayout layout = own(sources[0]);
@@ -237,7 +241,7 @@ absl::StatusOr<std::unique_ptr<PackedWeight>> PackWeight(Runtime& runtime,
   HEDDLE_ASSIGN_OR_RETURN(const StackedShape shape, CheckSources(sources));
   auto weight = std::make_unique<CudaWeight>(runtime);
   weight->view = PackedLayout(BestLayoutOf(sources, activations), shape.rows, shape.cols);
-  if (weight->view.layout == WeightLayout::kTable4) SetTable(sources[0].dtype, &weight->view);
+  if (HasTable(weight->view.layout)) SetTable(sources[0].dtype, &weight->view);
   weight->view.takes_int8_x = std::all_of(sources.begin(), sources.end(),
                                           [](const WeightSource& s) { return s.takes_int8_x; });
   const LayoutTraits traits = TraitsOf(weight->view.layout);

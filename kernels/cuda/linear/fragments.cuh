@@ -70,7 +70,7 @@ HEDDLE_DEVICE Pairs Fragment([[maybe_unused]] const DeviceWeight& w, const Vec16
   Pairs out;
   if constexpr (kLayout == WeightLayout::kBF16) {
     out = {{raw.word[0], raw.word[1], raw.word[2], raw.word[3]}};
-  } else if constexpr (kLayout == WeightLayout::kTable4) {
+  } else if constexpr (HasTable(kLayout)) {
     out = PairsOfTable(w, raw.word[block]);
   } else if constexpr (IsF8(kLayout)) {
     PairsOfF8(raw.word[2 * block], out.pair[0], out.pair[1]);

@@ -9,6 +9,8 @@ Error LaunchLinearMixed4(const LinearParams& params, int multiprocessors, Stream
       return mixed::LaunchLayout<WeightLayout::kInt4Offset>(params, multiprocessors, stream);
     case WeightLayout::kTable4:
       return mixed::LaunchLayout<WeightLayout::kTable4>(params, multiprocessors, stream);
+    case WeightLayout::kTable4Fine:
+      return mixed::LaunchLayout<WeightLayout::kTable4Fine>(params, multiprocessors, stream);
     default:
       return mixed::LaunchLayout<WeightLayout::kInt4>(params, multiprocessors, stream);
   }
@@ -20,6 +22,8 @@ Error LaunchExpertMixed4(const ExpertLinearParams& params, Stream stream) {
       return mixed::LaunchExpertsLayout<WeightLayout::kInt4Offset>(params, stream);
     case WeightLayout::kTable4:
       return mixed::LaunchExpertsLayout<WeightLayout::kTable4>(params, stream);
+    case WeightLayout::kTable4Fine:
+      return mixed::LaunchExpertsLayout<WeightLayout::kTable4Fine>(params, stream);
     default:
       return mixed::LaunchExpertsLayout<WeightLayout::kInt4>(params, stream);
   }

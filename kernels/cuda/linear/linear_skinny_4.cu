@@ -9,6 +9,8 @@ Error LaunchLinearSkinny4(const LinearParams& params, Stream stream) {
       return skinny::LaunchLayout<WeightLayout::kInt4Offset>(params, stream);
     case WeightLayout::kTable4:
       return skinny::LaunchLayout<WeightLayout::kTable4>(params, stream);
+    case WeightLayout::kTable4Fine:
+      return skinny::LaunchLayout<WeightLayout::kTable4Fine>(params, stream);
     default:
       return skinny::LaunchLayout<WeightLayout::kInt4>(params, stream);
   }
@@ -20,6 +22,8 @@ Error LaunchExpertSkinny4(const ExpertLinearParams& params, Stream stream) {
       return skinny::LaunchExpertsLayout<WeightLayout::kInt4Offset>(params, stream);
     case WeightLayout::kTable4:
       return skinny::LaunchExpertsLayout<WeightLayout::kTable4>(params, stream);
+    case WeightLayout::kTable4Fine:
+      return skinny::LaunchExpertsLayout<WeightLayout::kTable4Fine>(params, stream);
     default:
       return skinny::LaunchExpertsLayout<WeightLayout::kInt4>(params, stream);
   }

@@ -44,6 +44,8 @@ const char* NameOf(WeightLayout layout) {
       return "4-bit with offsets";
     case WeightLayout::kTable4:
       return "4-bit by table";
+    case WeightLayout::kTable4Fine:
+      return "4-bit fine by table";
   }
   return "";
 }

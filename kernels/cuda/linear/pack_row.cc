@@ -125,7 +125,7 @@ Place PlaceOf(WeightLayout layout, int64_t k) {
   const int64_t lane =
       block / traits.blocks() * 64 + 16 * t + block % traits.blocks() * (16 / traits.blocks());
   if (traits.code_bits == 8) return {lane + e, 0};
-  const int32_t bit = layout == WeightLayout::kTable4 ? 4 * e : 4 * (e / 2) + 16 * (e % 2);
+  const int32_t bit = HasTable(layout) ? 4 * e : 4 * (e / 2) + 16 * (e % 2);
   return {lane + bit / 8, bit % 8};
 }
 
@@ -191,7 +191,7 @@ void PackRowCodes(const WeightSource& source, const uint8_t* from, uint8_t* data
 }
 
 bool IsInteger(WeightLayout layout) {
-  return TraitsOf(layout).is_scaled() && !IsF8(layout) && layout != WeightLayout::kTable4;
+  return TraitsOf(layout).is_scaled() && !IsF8(layout) && !HasTable(layout);
 }
 
 }  // namespace
@@ -216,9 +216,13 @@ WeightLayout LayoutOf(DType dtype) {
     case CodeValues::kIq2:
     case CodeValues::kIq3Xxs:
     case CodeValues::kIq3S:
-      if (traits.sub_columns == 16) break;  // as integers of 8 bits
-      return WeightLayout::kTable4;
+      return traits.sub_columns == 16 ? WeightLayout::kTable4Fine : WeightLayout::kTable4;
     case CodeValues::kLinear:
+      // The codes less the bias are a table, too.
+      if (traits.sub_columns == 16 && traits.code_bits <= 4 && !offset) {
+        return WeightLayout::kTable4Fine;
+      }
+      break;
     case CodeValues::kInt8:
       break;
   }
@@ -231,8 +235,12 @@ WeightLayout LayoutOf(DType dtype) {
 
 WeightLayout LayoutOfIntegers(DType dtype) {
   const std::optional<BlockFormat> format = BlockFormatOf(dtype);
-  const bool is_integer = format.has_value() && IntTable(Traits(*format).values) != nullptr;
-  return is_integer ? WeightLayout::kInt8 : WeightLayout::kF32;
+  if (!format.has_value()) return WeightLayout::kF32;
+  const BlockTraits& traits = Traits(*format);
+  if (traits.values != CodeValues::kLinear && IntTable(traits.values) == nullptr) {
+    return WeightLayout::kF32;
+  }
+  return traits.sub_columns == 16 ? WeightLayout::kInt8Fine : WeightLayout::kInt8;
 }
 
 WeightLayout Join(WeightLayout a, WeightLayout b) {

@@ -12,15 +12,14 @@ namespace heddle::kernels::cuda {
 // The layout that keeps a lone matrix of `dtype`; kF32 for F32.
 WeightLayout LayoutOf(DType dtype);
 
-// The layout of a format in kTable4 as the integers that its codes stand for, beside sources with
+// The layout of a format with a table (HasTable) as the integers that its codes stand for, beside sources with
 // other tables or none; kF32 if they stand for other numbers (NF4, FP4).
 WeightLayout LayoutOfIntegers(DType dtype);
 
 // The narrowest integer layout that holds both; kF32 if only floats do.
 WeightLayout Join(WeightLayout a, WeightLayout b);
 
-// For kTable4: writes the numbers of `dtype` (kIQ4_NL, kIQ4_XS, kIQ3XXS, kIQ3S, kMXFP4, kNF4 or
-// kFP4) to `weight`.
+// Writes the 16 numbers of `dtype`, whose layout HasTable, to `weight`.
 void SetTable(DType dtype, DeviceWeight* weight);
 
 // The layout with one scale per row for matrices of layout `layout`; nullopt if there is none.

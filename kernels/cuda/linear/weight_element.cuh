@@ -19,7 +19,7 @@ HEDDLE_DEVICE float CodeElement(const DeviceWeight& w, const uint8_t* row, int64
     return static_cast<float>(static_cast<int8_t>(lane[e]));
   } else {
     const uint32_t word = *reinterpret_cast<const uint32_t*>(lane);
-    if constexpr (kLayout == WeightLayout::kTable4) {
+    if constexpr (HasTable(kLayout)) {
       const int code = static_cast<int>(word >> (4 * e)) & 15;
       const uint32_t low = (w.table_low[code / 4] >> (8 * (code % 4))) & 255;
       const uint32_t high = (w.table_high[code / 4] >> (8 * (code % 4))) & 255;
@@ -101,6 +101,8 @@ auto ForLayout(WeightLayout layout, Fn fn) {
       return fn.template operator()<WeightLayout::kInt4Offset>();
     case WeightLayout::kTable4:
       return fn.template operator()<WeightLayout::kTable4>();
+    case WeightLayout::kTable4Fine:
+      return fn.template operator()<WeightLayout::kTable4Fine>();
     default:
       return fn.template operator()<WeightLayout::kF32>();
   }

@@ -9,7 +9,8 @@
 //                  finds 16 bytes at 16 t: for each block of 32 columns 8 codes, those of columns
 //                  8t .. 8t + 7; or, where scales are per 16 columns, of 4t .. 4t + 3 and 16 + 4t
 //                  .. 16 + 4t + 3. 4-bit codes: one word per block; pair p of the 8 has its first
-//                  nibble at bit 4p, its second at bit 4p + 16; in kTable4 code e is at bit 4e.
+//                  nibble at bit 4p, its second at bit 4p + 16; where a table has the values code e
+//                  is at bit 4e.
 // value = row_factor * (scale * v(code) + offset), scale and offset F16, one for every 16 or 32
 // columns (an offset follows its scale): [rows, scales_stride]. The factor is a power of two that
 // brings the row's scales into F16's range; files whose scales are F16 keep them bit for bit, and
@@ -31,7 +32,7 @@ enum class WeightLayout : uint8_t {
   kBF16,
   kInt8,            // code is a signed byte; Q8_0, Q5_0
   kInt8Offset,      // Q5_1, Q5_K, 8-bit groups with zero points
-  kInt8Fine,        // scales per 16 columns; Q3_K, Q6_K, NVFP4, IQ1, IQ2
+  kInt8Fine,        // scales per 16 columns; Q6_K, and stacks of several formats
   kInt8FineOffset,  // Q2_K, and stacks of several integer formats
   kInt8Row,         // one scale for a row and no zero points: 8-bit integers per channel
   kF8,              // E4M3; FP8 with scales of groups
@@ -40,6 +41,7 @@ enum class WeightLayout : uint8_t {
   kInt4,            // nibble - 8; Q4_0
   kInt4Offset,      // nibble; Q4_1, Q4_K, 4-bit groups with zero points
   kTable4,          // one of 16 numbers; IQ3, IQ4, MXFP4, NF4, FP4
+  kTable4Fine,      // the same with scales per 16 columns; NVFP4, Q3_K, IQ1, IQ2
 };
 
 // Rows, and columns, that share a scale in kF8Block: two groups of columns.
@@ -80,6 +82,8 @@ constexpr LayoutTraits TraitsOf(WeightLayout layout) {
     case WeightLayout::kInt4:
     case WeightLayout::kTable4:
       return {4, false, false};
+    case WeightLayout::kTable4Fine:
+      return {4, false, true};
     case WeightLayout::kInt4Offset:
       return {4, true, false};
     case WeightLayout::kInt8Row:
@@ -90,6 +94,11 @@ constexpr LayoutTraits TraitsOf(WeightLayout layout) {
     default:
       return {8, false, false};
   }
+}
+
+// Whether codes name one of DeviceWeight's 16 numbers.
+constexpr bool HasTable(WeightLayout layout) {
+  return layout == WeightLayout::kTable4 || layout == WeightLayout::kTable4Fine;
 }
 
 constexpr bool IsF8(WeightLayout layout) {
@@ -112,7 +121,7 @@ struct DeviceWeight {
   int64_t tiles_stride = 0;
   WeightLayout layout = WeightLayout::kF32;
   bool takes_int8_x = false;  // kInt8Row: WeightSource::takes_int8_x
-  // kTable4: the low and the high bytes of 16 BF16 numbers, four to a word.
+  // HasTable: the low and the high bytes of 16 BF16 numbers, four to a word.
   uint32_t table_low[4] = {};
   uint32_t table_high[4] = {};
 

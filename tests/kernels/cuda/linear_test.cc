@@ -301,6 +301,13 @@ TEST_CASE("Stacked formats meet in the narrowest layout that holds them all", "[
   CHECK(layout({DType::kQ8_0, DType::kQ5_1}) == WeightLayout::kInt8Offset);
   CHECK(layout({DType::kIQ4_NL, DType::kIQ4_XS}) == WeightLayout::kTable4);
   CHECK(layout({DType::kIQ3S, DType::kIQ3S}) == WeightLayout::kTable4);
+  CHECK(layout({DType::kNVFP4, DType::kNVFP4}) == WeightLayout::kTable4Fine);
+  CHECK(layout({DType::kQ3_K}) == WeightLayout::kTable4Fine);
+  CHECK(layout({DType::kIQ2, DType::kIQ2}) == WeightLayout::kTable4Fine);
+  CHECK(layout({DType::kNVFP4, DType::kMXFP4}) == WeightLayout::kInt8Fine);
+  CHECK(layout({DType::kQ3_K, DType::kQ5_K}) == WeightLayout::kInt8FineOffset);
+  CHECK(layout({DType::kQ3_K, DType::kQ6_K}) == WeightLayout::kInt8Fine);
+  CHECK(layout({DType::kIQ1, DType::kIQ2}) == WeightLayout::kInt8Fine);
   CHECK(layout({DType::kIQ4_NL, DType::kMXFP4}) == WeightLayout::kInt8);
   CHECK(layout({DType::kIQ3S, DType::kIQ4_XS, DType::kQ4_K}) == WeightLayout::kInt8Offset);
   CHECK(layout({DType::kQ6_K, DType::kIQ3XXS}) == WeightLayout::kInt8Fine);
@@ -317,6 +324,8 @@ TEST_CASE("Stacks of mixed formats multiply as their sources do", "[cuda]") {
                                {DType::kQ4_0, DType::kQ4_K},
                                {DType::kIQ3S, DType::kIQ4_XS},
                                {DType::kIQ3XXS, DType::kQ6_K},
+                               {DType::kQ3_K, DType::kQ5_K},
+                               {DType::kNVFP4, DType::kMXFP4},
                                {DType::kQ8_0, DType::kQ5_1}}) {
     const TestWeight weights[] = {MakeWeight(random, first, 20, 512),
                                   MakeWeight(random, second, 13, 512)};
