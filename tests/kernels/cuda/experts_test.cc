@@ -211,13 +211,13 @@ TEST_CASE("Each head has a matrix of its own, and carries columns over", "[cuda]
 TEST_CASE("Heads of many rows are made in tiles", "[cuda]") {
   // By 16 bytes, with rows, outputs and columns that end in a tile.
   CheckHeads({.rows = 131, .heads = 3, .in = 40, .out = 136, .carried = 8, .pad = 8});
-  CheckHeads({.rows = 9, .heads = 16, .in = 128, .out = 64, .carried = 0, .pad = 8});
+  CheckHeads({.rows = 17, .heads = 16, .in = 128, .out = 64, .carried = 0, .pad = 8});
   // One by one.
-  CheckHeads({.rows = 45, .heads = 3, .in = 72, .out = 10, .carried = 6});
-  CheckHeads({.rows = 16, .heads = 8, .in = 8, .out = 24, .carried = 16, .pad = 1});
+  CheckHeads({.rows = 90, .heads = 3, .in = 72, .out = 10, .carried = 6});
+  CheckHeads({.rows = 33, .heads = 8, .in = 8, .out = 24, .carried = 16, .pad = 1});
   // Codes, and heads that tiles do not take.
-  CheckHeads({.dtype = DType::kQ8_0, .rows = 33, .heads = 4, .in = 64, .out = 16, .carried = 0});
-  CheckHeads({.rows = 64, .heads = 2, .in = 36, .out = 16, .carried = 4});
+  CheckHeads({.dtype = DType::kQ8_0, .rows = 65, .heads = 4, .in = 64, .out = 16, .carried = 0});
+  CheckHeads({.rows = 130, .heads = 2, .in = 36, .out = 16, .carried = 4});
 }
 
 TEST_CASE("Rows are multiplied by the logistic function of their gate", "[cuda]") {
