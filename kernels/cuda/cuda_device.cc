@@ -9,6 +9,7 @@
 #include "kernels/cuda/cuda_device_class.h"
 #include "kernels/cuda/cuda_device_parts.h"
 #include "kernels/cuda/linear/linear_params.h"
+#include "kernels/cuda/rows/row_params.h"
 #include "kernels/weight_sources.h"
 
 namespace heddle::kernels::cuda {
