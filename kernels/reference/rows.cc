@@ -131,9 +131,9 @@ void Xielu(const XieluArgs& args) {
     for (int64_t c = 0; c < args.x.cols; ++c) {
       float& value = args.x.row<float>(t)[c];
       const double x = value;
-      const double bent = x > 0 ? double{args.alpha_positive} * x * x
-                                : args.alpha_negative *
-                                      (std::expm1(std::min(x, double{args.eps})) - x);
+      const double bent =
+          x > 0 ? double{args.alpha_positive} * x * x
+                : args.alpha_negative * (std::expm1(std::min(x, double{args.eps})) - x);
       value = static_cast<float>(bent + args.beta * x);
     }
   }
