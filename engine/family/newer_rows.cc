@@ -83,6 +83,16 @@ const NameMap& ExaoneNames() {
   return names;
 }
 
+// Transformers moves the bias into the gate while loading, and back while saving.
+const NameMap& ExaoneMoeNames() {
+  static const NameMap names = [] {
+    NameMap exaone = Glm4MoeNames();
+    exaone.layer.choice_bias = "layers.{}.mlp.e_score_correction_bias";
+    return exaone;
+  }();
+  return names;
+}
+
 // The names that the published files have; transformers renames them while loading and saving.
 const NameMap& HyV3Names() {
   static const NameMap names = [] {
@@ -268,6 +278,8 @@ Family ExaoneMoe(const Rows& rows) {
   exaone.window = WindowRule::kPattern;
   exaone.sliding_window = 4096;
   exaone.window_pattern = 4;
+  exaone.names = &ExaoneMoeNames();
+  exaone.stacked_names = nullptr;
   exaone.refine = RefineExaoneMoe;
   exaone.refine_gguf = RefineGgufExaoneMoe;
   return exaone;

@@ -721,7 +721,8 @@ CASES = {
     "granite_swa": dict(config=GRANITE_SWA),
     "minicpm": dict(config=MINICPM, run_config=MINICPM_RUN),
     "exaone": dict(config=EXAONE, run_config=SMALL, rename=EXAONE_RENAME),
-    "exaone_moe": dict(config=EXAONE_MOE, experts=SEPARATE_EXPERTS),
+    "exaone_moe": dict(config=EXAONE_MOE, experts=SEPARATE_EXPERTS, rename={
+        ".mlp.gate.e_score_correction_bias": ".mlp.e_score_correction_bias"}),
     "solar_open": dict(config=SOLAR_OPEN, experts=SEPARATE_EXPERTS),
     "hy_v3": dict(config=HY_V3, rename=HY_V3_RENAME, experts=SEPARATE_EXPERTS),
     "mellum": dict(config=MELLUM, experts=SEPARATE_EXPERTS),
