@@ -24,10 +24,9 @@ HEDDLE_DEVICE Softmax WalkKeys(const AttentionParams& p, const SequenceView& s,
   if (begin + WarpIndex() >= end) return softmax;
   const uint64_t tree = s.tree ? s.TreeMask(p.batch, packed) : ~uint64_t{0};
   const DistanceBias& bias = a.bias;
-  const float* biases = bias.table == nullptr
-                            ? nullptr
-                            : bias.table + s.Head(packed) * bias.stride() + bias.reach -
-                                  (s.OwnKeys() + packed / s.group);
+  const float* biases = bias.table == nullptr ? nullptr
+                                              : bias.table + s.Head(packed) * bias.stride() +
+                                                    bias.reach - (s.OwnKeys() + packed / s.group);
   KeyCursor cursor(p.batch, s.seq, begin + WarpIndex());
   for (int key = begin + WarpIndex(); key < end; key += kWarps) {
     if (s.tree && !TreeSees(tree, key - s.OwnKeys())) continue;

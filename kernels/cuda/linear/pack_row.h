@@ -12,8 +12,8 @@ namespace heddle::kernels::cuda {
 // The layout that keeps a lone matrix of `dtype`; kF32 for F32.
 WeightLayout LayoutOf(DType dtype);
 
-// The layout of a format with a table (HasTable) as the integers that its codes stand for, beside sources with
-// other tables or none; kF32 if they stand for other numbers (NF4, FP4).
+// The layout of a format with a table (HasTable) as the integers that its codes stand for, beside
+// sources with other tables or none; kF32 if they stand for other numbers (NF4, FP4).
 WeightLayout LayoutOfIntegers(DType dtype);
 
 // The narrowest integer layout that holds both; kF32 if only floats do.
