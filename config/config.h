@@ -67,6 +67,7 @@ struct EngineConfig {
   bool tp_invariant = false;   // the same bits for 1, 2, 4 and 8 ranks
   bool expert_parallel = false;   // ranks have whole experts
   std::string rank_cpus;          // lists of processors, one for each rank, with ":" between them
+  std::string rank_devices;       // numbers of GPUs, one for each rank, with "," between them
   std::string ranks_listen;       // HOST:PORT where the other ranks join; empty: they are threads
   std::string join;               // HOST:PORT of the head; empty: this process is the head
   int64_t rank = 0;               // that this process wants to be; 0: any

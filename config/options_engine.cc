@@ -79,7 +79,7 @@ constexpr Option kEngineOptions[] = {
      .help =
          "Tensor parallelism: N ranks share every layer of the model, each with its part of the "
          "weights, of the KV cache and of --threads. It pays where each rank has processors "
-         "and memory of its own, such as a socket. CPU only (docs/parallel.md).",
+         "and memory of its own, such as a socket or a GPU (--rank-devices, docs/parallel.md).",
      .commands = kEngineCommands | kInspect | kBench | kPlanning,
      .min = 1,
      .max = 64},
@@ -89,8 +89,8 @@ constexpr Option kEngineOptions[] = {
      .value = "N",
      .help =
          "Pipeline parallelism: N stages have some of the layers each, with --tp ranks in every "
-         "stage. Rows pass from stage to stage; a stage needs memory for its own layers only. "
-         "CPU only (docs/parallel.md).",
+         "stage. Rows pass from stage to stage; a stage needs memory for its own layers only "
+         "(docs/parallel.md).",
      .commands = kEngineCommands | kInspect | kBench | kPlanning,
      .min = 1,
      .max = 64},
@@ -135,6 +135,15 @@ constexpr Option kEngineOptions[] = {
              "--threads says of each rank.",
      .commands = kEngineCommands | kBench | kPlanning,
      .default_text = "ranks share all processors"},
+    {.name = "rank-devices",
+     .field = &Config::rank_devices,
+     .section = kEngine,
+     .value = "LIST",
+     .help = "With --device cuda and --tp or --pp: the GPU of each rank, stage by stage, such as "
+             "0,1. They have to be of one kind and reach each other's memory. One that is named "
+             "twice has two ranks, which is for tests.",
+     .commands = kEngineCommands | kBench,
+     .default_text = "the first ones"},
     {.name = "ranks-listen",
      .field = &Config::ranks_listen,
      .section = kEngine,

@@ -5,6 +5,7 @@
 #include <bit>
 #include <cstring>
 #include <mutex>
+#include <utility>
 
 #include "base/check.h"
 #include "kernels/await.h"
@@ -87,6 +88,12 @@ class LocalGroup {
         Poison(mail.taken);
       }
     }
+    for (const std::function<void()>& call : at_abort_) call();
+  }
+  void AtAbort(std::function<void()> call) {
+    const std::lock_guard lock(mutex_);
+    if (!status_.ok()) call();
+    at_abort_.push_back(std::move(call));
   }
   absl::Status status() const {
     const std::lock_guard lock(mutex_);
@@ -108,7 +115,8 @@ class LocalGroup {
   const int32_t world_;
   std::vector<Rank> ranks_;
   mutable std::mutex mutex_;
-  absl::Status status_;  // GUARDED_BY(mutex_)
+  absl::Status status_;                          // GUARDED_BY(mutex_)
+  std::vector<std::function<void()>> at_abort_;  // GUARDED_BY(mutex_)
 };
 
 class LocalCommunicator final : public Communicator {
@@ -164,6 +172,7 @@ class LocalCommunicator final : public Communicator {
 
   void Abort(const absl::Status& why) override { group_->Abort(why); }
   absl::Status status() const override { return group_->status(); }
+  void AtAbort(std::function<void()> call) override { group_->AtAbort(std::move(call)); }
 
  private:
   const std::shared_ptr<LocalGroup> group_;

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -52,6 +53,9 @@ class Communicator {
   // Makes all present and later calls of all ranks return false. The first reason is kept.
   virtual void Abort(const absl::Status& why) = 0;
   virtual absl::Status status() const = 0;
+  // Calls `call` when the group is aborted, on the thread that aborts it, or at once if it is. Only
+  // for ranks of one process; others ignore it.
+  virtual void AtAbort(std::function<void()> /*call*/) {}
 
   // The parts, `bytes` each, one behind the other in rank order. Buffers are free on return.
   bool AllGather(const void* part, void* whole, int64_t bytes);

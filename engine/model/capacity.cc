@@ -181,7 +181,8 @@ int64_t WorkspaceBytes(const ModelSpec& spec, int32_t logit_rows, const Capacity
     const int64_t logits = part.is_part() ? part.own_vocab() : 0;
     bytes += Decoder::ActivationBytes(part, options.max_batch_tokens, options.activation_dtype) +
              int64_t{logit_rows} * logits * kLogitBytes;
-    if (!options.group_specs.empty()) bytes += MessageBytes(part, logit_rows, options);
+    const bool receives = options.receives_messages && !options.group_specs.empty();
+    if (receives) bytes += MessageBytes(part, logit_rows, options);
   }
   return bytes;
 }

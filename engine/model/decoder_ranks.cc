@@ -82,6 +82,17 @@ void Decoder::NormHeadsOfRanks(kernels::Ops& ops, Tensor own, const DeviceVector
   const auto rows = static_cast<int32_t>(own.rows);
   std::vector<int32_t> columns;
   for (const int32_t head : borders) columns.push_back(head * head_dim);
+  // Columns are gathered in four bytes: two of 16 bits each, of which heads have whole pairs.
+  const auto in_words = [this](int64_t elements) {
+    return kernels::RowBytes(dtype_, elements) / 4;
+  };
+  std::vector<int32_t> word_columns;
+  for (const int32_t column : columns) {
+    word_columns.push_back(static_cast<int32_t>(in_words(column)));
+  }
+  const auto as_words = [&](const Tensor& x) {
+    return Tensor{x.data, x.rows, in_words(x.cols), in_words(x.stride)};
+  };
   Tensor part{nullptr, rows, own.cols, own.cols};
   Tensor whole{nullptr, rows, columns.back(), columns.back()};
   if (own.cols > 0) {
@@ -89,7 +100,7 @@ void Decoder::NormHeadsOfRanks(kernels::Ops& ops, Tensor own, const DeviceVector
     whole = View(*all_heads_, rows, columns.back());
     ops.CopyRows(own, part);
   }
-  ops.GatherColumns({.part = part, .borders = columns, .whole = whole});
+  ops.GatherColumns({.part = as_words(part), .borders = word_columns, .whole = as_words(whole)});
   if (own.cols == 0) return;
   ops.Norm({.kind = NormKind::kRms,
             .x = whole,

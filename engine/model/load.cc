@@ -19,6 +19,7 @@
 #include "engine/model/load_ranks.h"
 #include "engine/model/merge_weights.h"
 #include "engine/model/random_model.h"
+#include "engine/model/rank_devices.h"
 #include "engine/model/share_bytes.h"
 #include "engine/model/tensor_report.h"
 #include "engine/model/warm_up.h"
@@ -122,6 +123,12 @@ absl::Status PlanMemory(kernels::DType weights, const LoadOptions& options,
     const auto own = static_cast<size_t>(options.meeting->rank());
     capacity.group_specs = std::move(capacity.rank_specs);
     capacity.rank_specs = {capacity.group_specs[own]};
+  }
+  if (!options.rank_memory.empty()) {
+    HEDDLE_ASSIGN_OR_RETURN(loaded->capacity, PlanRanks(loaded->model.spec, loaded->ranks,
+                                                        options.rank_memory, capacity));
+    DividePool(loaded);
+    return absl::OkStatus();
   }
   const HostMemory memory = MemoryOf(device, options);
   absl::StatusOr<Capacity> planned =
@@ -313,7 +320,12 @@ absl::Status MakeExecutor(const LoadOptions& options, std::unique_ptr<kernels::D
   HEDDLE_ASSIGN_OR_RETURN(LoadedRanks ranks, LoadRanks(options, *loaded, make_weights, *device));
   loaded->device = device->description();
   if (ranks.others != nullptr) {
-    loaded->device = absl::StrCat(ranks.others->world(), " ranks, each ", loaded->device);
+    loaded->device =
+        absl::StrCat(ranks.others->world(), " ranks",
+                     options.rank_devices.empty()
+                         ? ""
+                         : absl::StrCat(" on devices ", absl::StrJoin(options.rank_devices, ",")),
+                     ", each ", loaded->device);
   }
   LocalExecutor::Parts parts;
   parts.host_kv_directory = options.host_kv_directory;
@@ -338,6 +350,9 @@ absl::Status MakeExecutor(const LoadOptions& options, std::unique_ptr<kernels::D
   }
   const kernels::Device& used = loaded->executor->device();
   loaded->advice = used.Advice();
+  for (std::string& text : AdviceForRanks(options.rank_devices)) {
+    loaded->advice.push_back(std::move(text));
+  }
   loaded->timed_choices = used.TimedChoices();
   return absl::OkStatus();
 }
@@ -378,6 +393,7 @@ absl::StatusOr<LocalModel> LoadLocalModel(const std::filesystem::path& path,
   LoadOptions options = given;
   HEDDLE_ASSIGN_OR_RETURN(Checkpoint checkpoint, OpenCheckpoint(path));
   HEDDLE_ASSIGN_OR_RETURN(std::unique_ptr<kernels::Device> device, MakeDevice(options));
+  HEDDLE_RETURN_IF_ERROR(MakeRankDevices(*device, &options));
   LocalModel loaded;
   OpenedDrafter drafter;
   HEDDLE_ASSIGN_OR_RETURN(static_cast<ModelInfo&>(loaded),
@@ -471,8 +487,10 @@ absl::StatusOr<LocalModel> LoadRandomModel(std::string_view shape, kernels::DTyp
 }
 
 absl::StatusOr<LocalModel> LoadRandomModel(const ModelSpec& spec, kernels::DType weights,
-                                           const LoadOptions& options) {
+                                           const LoadOptions& given) {
+  LoadOptions options = given;
   HEDDLE_ASSIGN_OR_RETURN(std::unique_ptr<kernels::Device> device, MakeDevice(options));
+  HEDDLE_RETURN_IF_ERROR(MakeRankDevices(*device, &options));
   LocalModel loaded;
   HEDDLE_ASSIGN_OR_RETURN(static_cast<ModelInfo&>(loaded),
                           DescribeRandom(spec, weights, options, device.get()));

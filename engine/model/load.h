@@ -50,9 +50,14 @@ struct LoadOptions {
   bool drafter_yields = false;
   // The machine's memory to assume. Empty: what the device, or this machine, has free.
   std::optional<HostMemory> memory;
-  // The ranks that share the model: with more than one, each has a part of `cpu`'s threads, and
-  // make_device must be empty.
+  // The ranks that share the model: with more than one, each has a part of `cpu`'s threads, or a
+  // device.
   Layout layout;
+  // Makes the device of a rank beside the head; empty: ranks are of the CPU, and make_device must
+  // be empty, too.
+  std::function<absl::StatusOr<std::unique_ptr<kernels::Device>>(int32_t rank)> make_rank_device;
+  std::vector<int32_t> rank_devices;    // [layout.world()] which device a rank has; empty: CPUs
+  std::vector<HostMemory> rank_memory;  // of those devices; filled when they are made
   // Where every rank of `layout` is a process: this one's place among them. Null: all are here.
   std::shared_ptr<RankMeeting> meeting;
   std::vector<std::vector<int>> rank_cpus;  // [layout.world()] each rank's processors; empty: all

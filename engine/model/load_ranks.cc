@@ -90,6 +90,10 @@ struct Meetings {
     return pipelines[at] == nullptr ? absl::OkStatus() : device.JoinStages(pipelines[at]);
   }
 
+  void Abort(const absl::Status& why) const {
+    for (const auto& group : OfEachGroup()) group->Abort(why);
+  }
+
   // One communicator of each group.
   std::vector<std::shared_ptr<kernels::Communicator>> OfEachGroup() const {
     std::vector<std::shared_ptr<kernels::Communicator>> all;
@@ -123,7 +127,9 @@ absl::StatusOr<std::unique_ptr<RankWorker>> LoadWorker(const LoadOptions& option
                                                        int32_t rank, const Meetings& meetings) {
   HEDDLE_RETURN_IF_ERROR(BindThisThread(CpusOf(options, rank)));
   RankWorker::Parts parts;
-  if (options.reference_ops) {
+  if (options.make_rank_device) {
+    HEDDLE_ASSIGN_OR_RETURN(parts.device, options.make_rank_device(rank));
+  } else if (options.reference_ops) {
     parts.device = kernels::CreateReferenceDevice();
   } else {
     HEDDLE_ASSIGN_OR_RETURN(parts.device, kernels::CreateCpuDevice(CpuOfRank(options, rank)));
@@ -192,9 +198,12 @@ absl::Status CheckLayout(const LoadOptions& options) {
   HEDDLE_RETURN_IF_ERROR(CheckShares(options.layout));
   const std::string layout = LayoutText(options.layout);
   if (layout.empty()) return absl::OkStatus();
-  if (options.make_device) {
+  if (options.make_device && !options.make_rank_device) {
+    return absl::UnimplementedError(absl::StrCat(layout, " is for --device cpu and --device cuda"));
+  }
+  if (options.make_rank_device && options.layout.expert_parallel) {
     return absl::UnimplementedError(
-        absl::StrCat(layout, " is for --device cpu: GPUs cannot share a model yet"));
+        "--expert-parallel is for --device cpu: GPUs have a part of each expert");
   }
   return absl::OkStatus();
 }
@@ -347,14 +356,24 @@ absl::StatusOr<LoadedRanks> LoadRanks(const LoadOptions& options, const ModelInf
     return loaded;
   }
   const Meetings meetings(options.layout);
-  HEDDLE_RETURN_IF_ERROR(meetings.Join(head, 0));
+  // Whoever cannot join does not let the others wait.
+  const auto given_up = [&](const absl::Status& why) {
+    if (!why.ok()) meetings.Abort(why);
+    return why;
+  };
   std::vector<std::future<absl::StatusOr<std::unique_ptr<RankWorker>>>> pending;
   for (int32_t rank = 1; rank < world; ++rank) {
     pending.push_back(std::async(std::launch::async, [&, rank] {
-      return LoadWorker(options, info, make_weights, rank, meetings);
+      auto worker = LoadWorker(options, info, make_weights, rank, meetings);
+      static_cast<void>(given_up(worker.status()));
+      return worker;
     }));
   }
-  absl::StatusOr<ModelWeights> own = OnCpusOfHead(options, [&] { return make_weights(head, 0); });
+  const auto load_head = [&]() -> absl::StatusOr<ModelWeights> {
+    HEDDLE_RETURN_IF_ERROR(given_up(meetings.Join(head, 0)));
+    return OnCpusOfHead(options, [&] { return make_weights(head, 0); });
+  };
+  absl::StatusOr<ModelWeights> own = load_head();
   std::vector<std::unique_ptr<RankWorker>> workers;
   absl::Status status = own.status();
   for (auto& loading : pending) {

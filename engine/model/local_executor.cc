@@ -207,7 +207,10 @@ absl::Status LocalExecutor::Finish(Flight* flight, StepResult* result) {
   result->scores.resize(plan.scores.size());
   BeginGains(plan, result);
   if (!plan.token_ids.empty()) {
-    HEDDLE_ASSIGN_OR_RETURN(const kernels::RunTiming ran, parts_.device->Finish());
+    kernels::RunTiming ran;
+    if (!is_pipeline()) {
+      HEDDLE_ASSIGN_OR_RETURN(ran, parts_.device->Finish());
+    }
     const int64_t start_ns = NowNs();
     Report(*flight, result);
     HEDDLE_RETURN_IF_ERROR(Pool(*flight, result));
@@ -301,7 +304,7 @@ absl::Status LocalExecutor::Forward(Flight* flight) {
   HEDDLE_RETURN_IF_ERROR(parts_.device->Plan(batch));
   const auto n_logit_rows = static_cast<int32_t>(flight->logit_rows.size());
   decoder_->set_keeps_features(KeepsFeatures(plan));
-  HEDDLE_RETURN_IF_ERROR(parts_.device->Launch([&](kernels::Ops& ops) {
+  const auto body = [&](kernels::Ops& ops) {
     decoder_->RunStage(ops, batch.n_tokens(), n_logit_rows, *cache_);
     flight->kept_place = decoder_->kept_place();
     if (!is_pipeline()) decoder_->NormLogitRows(ops, n_logit_rows);
@@ -310,7 +313,9 @@ absl::Status LocalExecutor::Forward(Flight* flight) {
     if (!flight->draws_wait) return Draw(ops, flight);
     flight->has_logits = flight->n_drawn_rows <= parts_.logit_rows;
     if (flight->has_logits) decoder_->Logits(ops, 0, LogitBlock(*flight, 0));
-  }));
+  };
+  // A step of a pipeline is two runs: its layers, and the logits (RunLogits).
+  HEDDLE_RETURN_IF_ERROR(is_pipeline() ? parts_.device->Run(body) : parts_.device->Launch(body));
   flight->timing.forward_ns = forward_end_ns - start_ns;
   flight->timing.sample_ns = NowNs() - forward_end_ns;
   return absl::OkStatus();

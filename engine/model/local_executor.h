@@ -79,7 +79,8 @@ class LocalExecutor final : public Executor {
   // A drafter runs when the step's tokens are known, before the next step.
   int32_t max_in_flight() const override {
     if (is_pipeline()) return parts_.spec->steps_in_flight();
-    return drafts_ == nullptr ? parts_.device->max_in_flight() : 1;
+    // The other ranks learn a step's tokens when they are known here.
+    return drafts_ == nullptr && parts_.ranks == nullptr ? parts_.device->max_in_flight() : 1;
   }
   absl::Status Submit(const StepPlan& plan, const StepLocals& locals) override;
   absl::Status Wait(StepResult* result) override;

@@ -128,6 +128,22 @@ absl::StatusOr<DeviceLimits> CudaDevice::MeasureLimits() {
   return cuda::MeasureLimits(*runtime_, workspace(), library_.get());
 }
 
+// Ranks of a stage take the same way for products that they all make, such as a router's, whose last
+// bits have to be the same: the predicted one.
+absl::Status CudaDevice::JoinGroup(std::shared_ptr<Communicator> communicator) {
+  options_.tunes = false;
+  HEDDLE_ASSIGN_OR_RETURN(group_, PeerGroup::Join(*runtime_, std::move(communicator),
+                                                  options_.rank_wait_ms, "rank"));
+  return absl::OkStatus();
+}
+
+absl::Status CudaDevice::JoinStages(std::shared_ptr<Communicator> stages) {
+  options_.tunes = false;  // warming up would need all stages
+  HEDDLE_ASSIGN_OR_RETURN(
+      stages_, PeerGroup::Join(*runtime_, std::move(stages), options_.rank_wait_ms, "stage"));
+  return absl::OkStatus();
+}
+
 void CudaDevice::CopyPage(const KvCacheView& cache, int32_t from, int32_t to, int32_t num_tokens) {
   runtime_->Bind();
   // A failure here is sticky: the next Run reports it.

@@ -37,6 +37,9 @@ struct CudaDeviceOptions {
   // Makes all kernels leave as little as possible to the L1, so that they can run at the same time.
   // Not measured yet: it slows kernels that read through the L1.
   bool one_memory_split = false;
+  // How long a kernel waits for that of another rank that the host knows nothing bad of. A rank may
+  // load code, or have more to compute; one that fails is noticed at once.
+  int64_t rank_wait_ms = 60'000;
 };
 
 // UNIMPLEMENTED without CUDA in the build, or for a GPU that is too old or that this build has no

@@ -26,6 +26,7 @@
 #include "kernels/cuda/linear/linear_choice.h"
 #include "kernels/cuda/linear/linear_ways.h"
 #include "kernels/cuda/nano_split.h"
+#include "kernels/cuda/ranks/peer_group.h"
 #include "kernels/cuda/runtime/graph_cache.h"
 #include "kernels/cuda/runtime/runtime.h"
 #include "kernels/cuda/runtime/staging.h"
@@ -100,6 +101,8 @@ class CudaDevice final : public Device {
   absl::StatusOr<DeviceLimits> MeasureLimits() override;
 
   absl::Status SetNanoBatches(const NanoBatchProfile& profile) override;
+  absl::Status JoinGroup(std::shared_ptr<Communicator> communicator) override;
+  absl::Status JoinStages(std::shared_ptr<Communicator> stages) override;
   absl::StatusOr<NanoBatchDevice> nano_batch_device() const override {
     return NanoBatchDevice{runtime_->info().name, runtime_->info().num_multiprocessors};
   }
@@ -159,6 +162,8 @@ class CudaDevice final : public Device {
   int32_t last_rows_ = 0;                    // of the step before
   std::bitset<kGraphRows + 1> direct_rows_;  // steps of so many rows ask the library
   std::unique_ptr<LibraryMatmul> library_;   // nullptr: our own kernels
+  std::unique_ptr<PeerGroup> group_;   // of ranks that share layers; nullptr: none do
+  std::unique_ptr<PeerGroup> stages_;  // of a pipeline; nullptr: there is none
   std::vector<std::string> advice_;
   LinearWays ways_;  // CudaDeviceOptions::tunes
   std::unique_ptr<Buffer> workspace_;

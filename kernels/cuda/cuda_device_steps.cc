@@ -88,6 +88,8 @@ CudaOps CudaDevice::OpsFor(Part part) {
       .always_dequantizes = options_.always_dequantizes,
       .ways = options_.tunes ? &ways_ : nullptr,
       .times_products = part == kWhole && !split_.has_value(),
+      .ranks = group_ == nullptr ? nullptr : &group_->peers(),
+      .stages = stages_.get(),
       .plan_attention = [this, part](const AttentionGrouping& grouping) {
         return PlanFor(grouping, part);
       }};
@@ -220,6 +222,9 @@ absl::StatusOr<RunTiming> CudaDevice::Finish() {
   --num_launched_;
   runtime_->Bind();
   HEDDLE_RETURN_IF_ERROR(runtime_->WaitForMark(EndOf(step)));
+  for (PeerGroup* group : {group_.get(), stages_.get()}) {
+    if (group != nullptr) HEDDLE_RETURN_IF_ERROR(group->Check());
+  }
   const auto* base = static_cast<const uint8_t*>(results_->data());
   for (const PendingCopy& copy : At(step).copies) {
     const uint8_t* from = At(step).host_results + (static_cast<const uint8_t*>(copy.from) - base);

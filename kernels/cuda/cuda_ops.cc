@@ -72,7 +72,8 @@ DeviceBatch CudaOps::Rows(int32_t group) const {
 
 void CudaOps::Embed(const PackedWeight& table, float scale, Tensor out) {
   if (!step_.status.ok()) return;
-  Note(LaunchEmbed(Rows(), ViewOf(table), scale, out, step_.activations, step_.stream),
+  Note(LaunchEmbed(Rows(), ViewOf(table), /*first_row=*/0, scale, out, step_.activations,
+                   step_.stream),
        "embedding");
 }
 
@@ -322,7 +323,8 @@ void CudaOps::MixExperts(const ExpertMixArgs& args, int64_t first) {
   down.matrix_rows = args.down->rows;
   AdaptExperts(args, args.down_adapters, first, scratch, &down);
   multiply(down, "experts (down)");
-  Note(LaunchExpertSum(args.rows, args.weights, args.top_k, args.out, step_.activations, stream),
+  Note(LaunchExpertSum(args.rows, args.weights, args.top_k, args.out, args.adds, step_.activations,
+                       stream),
        "experts (sum)");
 }
 

@@ -48,6 +48,12 @@ class CudaOps final : public Ops {
   void SumRows(const SumRowsArgs& args) override;
   void ScaleLogits(Tensor logits_f32, float scale, float softcap) override;
   void Sample(const SampleArgs& args) override;
+  // Ops across ranks: kernels/cuda/ranks/rank_ops.cc.
+  void EmbedShare(const PackedWeight& table, int64_t first_row, float scale, Tensor out) override;
+  void AllReduce(const AllReduceArgs& args) override;
+  void GatherColumns(const GatherColumnsArgs& args) override;
+  void SendRows(Tensor rows, int32_t to) override;
+  void RecvRows(Tensor rows, int32_t from) override;
 
   const absl::Status& status() const { return step_.status; }
   // In the order of the calls; to be done after the stream was waited for.

@@ -20,6 +20,8 @@ set(heddle_cuda_host_sources
   linear/linear_choice.cc
   linear/linear_ways.cc
   linear/pack_row.cc
+  ranks/peer_group.cc
+  ranks/rank_ops.cc
   runtime/graph_cache.cc
   runtime/runtime_messages.cc
   runtime/staging.cc
@@ -47,6 +49,9 @@ set(heddle_cuda_kernel_sources
   linear/linear_skinny_8.cu
   linear/linear_skinny_float.cu
   linear/linear_tiled.cu
+  ranks/gather_columns.cu
+  ranks/stage_rows.cu
+  ranks/sum_ranks.cu
   rows/elements.cu
   rows/norm.cu
   rows/norm_codes.cu

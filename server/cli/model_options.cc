@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -77,6 +78,44 @@ absl::StatusOr<std::function<MadeDevice()>> DeviceMaker(const std::string& devic
   if (device == "auto") return [cpu] { return FirstGpuOrCpu(cpu); };
   HEDDLE_ASSIGN_OR_RETURN(const int32_t ordinal, CudaOrdinal(device));
   return [ordinal] { return kernels::CreateCudaDevice({.ordinal = ordinal, .tunes = true}); };
+}
+
+// The GPUs of all ranks, the head's first: those of --rank-devices, or the first ones.
+absl::StatusOr<std::vector<int32_t>> RankDevices(const config::Config& config, int32_t world) {
+  if (config.device != "cuda") {
+    return absl::InvalidArgumentError(
+        base::StrCat("--device is ", config.device,
+                     "; with --tp and --pp it is cuda, and --rank-devices says which GPUs"));
+  }
+  std::vector<int32_t> devices(static_cast<size_t>(world));
+  std::iota(devices.begin(), devices.end(), 0);
+  if (config.rank_devices.empty()) return devices;
+  devices.clear();
+  const std::vector<std::string> numbers = absl::StrSplit(config.rank_devices, ',');
+  for (const std::string& number : numbers) {
+    int32_t ordinal = -1;
+    if (!absl::SimpleAtoi(number, &ordinal) || ordinal < 0) {
+      return absl::InvalidArgumentError(base::StrCat(
+          "--rank-devices needs the number of a GPU for each rank, such as 0,1; found ",
+          base::Quote(config.rank_devices)));
+    }
+    devices.push_back(ordinal);
+  }
+  if (static_cast<int32_t>(devices.size()) != world) {
+    return absl::InvalidArgumentError(base::StrCat(
+        "--rank-devices has ", devices.size(), " numbers for ", world, " ranks (--tp times --pp)"));
+  }
+  return devices;
+}
+
+// Lets each rank have a GPU.
+absl::Status PlaceRanks(const config::Config& config, engine::LoadOptions* options) {
+  HEDDLE_ASSIGN_OR_RETURN(options->rank_devices, RankDevices(config, options->layout.world()));
+  options->make_rank_device = [devices = options->rank_devices](int32_t rank) -> MadeDevice {
+    return kernels::CreateCudaDevice({.ordinal = devices[static_cast<size_t>(rank)]});
+  };
+  options->make_device = [make = options->make_rank_device] { return make(0); };
+  return absl::OkStatus();
 }
 
 constexpr size_t kMaxProfileBytes = size_t{1} << 20;
@@ -193,7 +232,12 @@ absl::StatusOr<engine::LoadOptions> ToLoadOptions(const config::Config& config) 
                           SharesOf(config.tp_shares, options.layout.tp, options.rank_cpus));
   // Ranks are made where the model is loaded; --device auto is then the CPU.
   const bool is_shared = options.layout.world() > 1;
-  if (!is_shared || config.device.starts_with("cuda")) {
+  if (is_shared && config.device.starts_with("cuda")) {
+    HEDDLE_RETURN_IF_ERROR(PlaceRanks(config, &options));
+  } else if (!config.rank_devices.empty()) {
+    return absl::InvalidArgumentError(
+        "--rank-devices is for --device cuda with --tp or --pp; leave it out");
+  } else if (!is_shared) {
     HEDDLE_ASSIGN_OR_RETURN(options.make_device, DeviceMaker(config.device, options.cpu));
   }
   if (!config.tune_profile.empty()) {

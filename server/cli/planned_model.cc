@@ -33,10 +33,10 @@ absl::StatusOr<engine::LoadOptions> DescribeOptions(const config::Config& config
 }
 
 absl::Status CheckRanks(const engine::LoadOptions& options, const Hardware& hardware) {
-  if (options.layout.world() > 1 && hardware.is_gpu) {
-    return absl::UnimplementedError(base::StrCat(engine::LayoutText(options.layout),
-                                                 " is for processors, and ", hardware.name,
-                                                 " is a GPU: GPUs cannot share a model yet"));
+  if (options.layout.world() > 1 && hardware.is_gpu && hardware.link_gbit_s == 0) {
+    return absl::UnimplementedError(
+        base::StrCat(engine::LayoutText(options.layout), ": GPUs of the kind ", hardware.name,
+                     " do not reach each other's memory, and so cannot share a model"));
   }
   return engine::CheckLayout(options);
 }
@@ -86,7 +86,11 @@ absl::StatusOr<PlannedModel> PlanModel(const config::Config& config) {
   const DescribeModelWith describe = [&config](const engine::LoadOptions& with) {
     return Describe(config, with);
   };
-  if (config.link_rate) {
+  if (planned.hardware.is_gpu && options.layout.world() > 1 && !config.link_rate) {
+    planned.network = {.latency_us = planned.hardware.link_us,
+                       .gbit_s = planned.hardware.link_gbit_s};
+    HEDDLE_ASSIGN_OR_RETURN(planned.model, DescribeMachines(describe, options));
+  } else if (config.link_rate) {
     planned.network = {.latency_us = config.link_latency.value_or(kUsualLatencyUs),
                        .gbit_s = *config.link_rate};
     HEDDLE_ASSIGN_OR_RETURN(planned.model, DescribeMachines(describe, options));

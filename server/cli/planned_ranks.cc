@@ -99,9 +99,9 @@ std::string WarningText(const PlannedModel& planned) {
   if (planned.stream_tok_s >= limit * planned.one_rank_tok_s) return "";
   if (planned.network) {
     return absl::StrFormat(
-        "warning   one machine is faster here: %.1f tok/s for one stream instead of %.1f; machines "
+        "warning   one %s is faster here: %.1f tok/s for one stream instead of %.1f; several "
         "pay where one cannot hold the model, or many streams share them\n",
-        planned.one_rank_tok_s, planned.stream_tok_s);
+        planned.hardware.is_gpu ? "GPU" : "machine", planned.one_rank_tok_s, planned.stream_tok_s);
   }
   return absl::StrFormat(
       "warning   one rank is faster here: %.1f tok/s for one stream instead of %.1f; "
@@ -176,9 +176,10 @@ std::string RanksText(const PlannedModel& planned) {
                    SpreadText(ranks, &RankMemory::kv_bytes), " of KV cache, ",
                    SpreadText(ranks, &RankMemory::kv_bytes_per_token), " per token\n");
   if (planned.network) {
-    text += absl::StrFormat("link      %g us and %g Gbit/s: a row of activations takes %.0f us\n",
+    text += absl::StrFormat("link      %g us and %g Gbit/s: a row of activations takes %.0f us%s\n",
                             planned.network->latency_us, planned.network->gbit_s,
-                            scheduler::HopUs(planned.link, 1));
+                            scheduler::HopUs(planned.link, 1),
+                            planned.hardware.is_gpu ? " (predicted: no GPU was measured)" : "");
   }
   return text + WarningText(planned);
 }

@@ -28,6 +28,10 @@ struct Hardware {
   double bandwidth_share = 1;
   double compute_share = 1;
   double step_us = 0;
+  // From one GPU to another of the same machine, each way, and the time of a message. 0: they do
+  // not reach each other's memory.
+  double link_gbit_s = 0;
+  double link_us = 0;
 };
 
 // A row of the table; "host" is this machine, measured now by one thread per core (0.3 s).

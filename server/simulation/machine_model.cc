@@ -64,8 +64,8 @@ constexpr double kSumUs = 0.8;
 constexpr double kSumUsPerKib = 0.12;
 
 // The time of a rank's part of `hidden` features of each row.
-LinkTimeModel TimeOfParts(int32_t hidden, const std::optional<NetworkLink>& network) {
-  const double bytes = static_cast<double>(hidden) * sizeof(float);
+LinkTimeModel TimeOfParts(int32_t hidden, bool is_gpu, const std::optional<NetworkLink>& network) {
+  const double bytes = static_cast<double>(hidden) * (is_gpu ? 2 : 4);  // in BF16, or F32
   if (!network) return {.latency_us = kSumUs, .row_us = kSumUsPerKib * bytes / 1024};
   return {.latency_us = network->latency_us, .row_us = Us(8 * bytes, network->gbit_s)};
 }
@@ -136,7 +136,7 @@ RanksModel ModelOfRanks(std::span<const ModelCost> ranks, const Hardware& hardwa
     }
   }
   const engine::ModelSpec& first = ranks.front().spec;
-  const LinkTimeModel part = TimeOfParts(first.hidden, network);
+  const LinkTimeModel part = TimeOfParts(first.hidden, hardware.is_gpu, network);
   const size_t tp = ranks.size() / static_cast<size_t>(first.n_stages);
   RanksModel model{.link = part};
   for (size_t begin = 0; begin < ranks.size(); begin += tp) {
@@ -147,8 +147,11 @@ RanksModel ModelOfRanks(std::span<const ModelCost> ranks, const Hardware& hardwa
     if (begin > 0) stage.fixed_us = 0;  // the head plans and draws
     const auto sums = static_cast<double>(NumSums(ranks[begin].spec));
     stage.fixed_us += sums * part.latency_us;
-    // Over a network a rank sends its part to each other one.
-    stage.sum_row_us = sums * part.row_us * (network ? static_cast<double>(tp) - 1 : 1);
+    // Over a network a rank sends its part to each other one; of many rows a GPU reads the others'
+    // parts of its share, and then their sums.
+    const auto others = static_cast<double>(tp) - 1;
+    const double parts = hardware.is_gpu ? 2 * others / static_cast<double>(tp) : others;
+    stage.sum_row_us = sums * part.row_us * (network ? parts : 1);
   }
   return model;
 }

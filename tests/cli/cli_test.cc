@@ -470,7 +470,13 @@ TEST_CASE("plan says what fits, what limits it, and what would do", "[cli][unit]
   Outcome none = Run(plan + "h200 --device-memory 8GiB");
   CHECK(none.exit_code == 1);
   CHECK(none.err.find("weights need 15.0 GiB") != std::string::npos);
-  CHECK(Run(plan + "h200 --tp 2").err.find("--tp 2 is for processors, and h200 is a GPU") !=
+  Outcome both = Run(plan + "h200 --tp 2");
+  CHECK(both.exit_code == 0);
+  CHECK(
+      both.out.find("link      5 us and 3600 Gbit/s: a row of activations takes 5 us (predicted") !=
+      std::string::npos);
+  CHECK(Run(plan + "rtx4090 --tp 2")
+            .err.find("--tp 2: GPUs of the kind rtx4090 do not reach each other's memory") !=
         std::string::npos);
   CHECK(Run(plan + "h201").err.find("there are host, h200") != std::string::npos);
 }

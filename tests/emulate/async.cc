@@ -1,6 +1,7 @@
 #include "tests/emulate/async.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <vector>
 
@@ -12,7 +13,7 @@
 namespace heddle::kernels::cuda::emulate {
 namespace {
 
-int64_t tile_copies = 0;  // of all kernels so far
+std::atomic<int64_t> tile_copies{0};  // of all kernels so far
 
 int32_t Me() { return Current().thread; }
 

@@ -73,23 +73,26 @@ struct Block {
 namespace {
 
 struct State {
-  std::mutex launching;
-  std::vector<std::unique_ptr<Block>> spare;
-  Block* block = nullptr;  // the block whose threads run
   Order order = Order::kForward;
-  std::vector<std::string> findings;
-  int64_t num_findings = 0;
+  std::mutex mutex;
+  std::vector<std::unique_ptr<Block>> spare;  // GUARDED_BY(mutex)
+  std::vector<std::string> findings;          // GUARDED_BY(mutex)
 };
+
+// Each host thread's own: the block whose threads run, and how many findings it has made.
+thread_local Block* running = nullptr;
+thread_local int64_t num_findings = 0;
 
 State& Get() {
   static auto* state = new State;  // never destroyed: fibers may outlive main's statics
   return *state;
 }
 
-Block& Running() { return *Get().block; }
+Block& Running() { return *running; }
 
 std::unique_ptr<Block> TakeBlock() {
   State& state = Get();
+  const std::lock_guard lock(state.mutex);
   if (state.spare.empty()) return std::make_unique<Block>();
   std::unique_ptr<Block> block = std::move(state.spare.back());
   state.spare.pop_back();
@@ -164,7 +167,7 @@ void FinishThreads(Block& block) {
 
 void StartBlock(Block& block, const ThreadId& first, int32_t shared_bytes,
                 const std::function<void()>& body) {
-  Get().block = &block;
+  running = &block;
   block.current = first;
   block.shared_bytes = shared_bytes;
   block.is_held = block.has_waited = false;
@@ -187,7 +190,7 @@ void StartBlock(Block& block, const ThreadId& first, int32_t shared_bytes,
 
 // Runs the block as far as its threads get.
 void RunBlock(Block& block) {
-  Get().block = &block;
+  running = &block;
   while (RunRound(block)) {
   }
 }
@@ -201,7 +204,9 @@ void EndBlock(std::unique_ptr<Block> block, bool must_wait) {
   if (must_wait && !block->has_waited) {
     Report(absl::StrCat(Where(), " ended without waiting for the launches before"));
   }
-  Get().spare.push_back(std::move(block));
+  State& state = Get();
+  const std::lock_guard lock(state.mutex);
+  state.spare.push_back(std::move(block));
 }
 
 void Poison(void* to, int32_t bytes) { std::memset(to, 0xFF, bytes); }
@@ -262,9 +267,7 @@ std::unique_ptr<Block> Launching::Start(int64_t index) const {
 }
 
 void Launching::Begin() {
-  State& state = Get();
-  std::lock_guard<std::mutex> lock(state.launching);
-  const int64_t before = state.num_findings;
+  const int64_t before = num_findings;
   // Takes one of the blocks between the first and the last, which differs with the grid's size.
   const int64_t count = NumBlocks();
   for (const int64_t index : {int64_t{0}, count - 1, count * 7 / 11}) {
@@ -274,27 +277,29 @@ void Launching::Begin() {
     RunBlock(*block);
     held_[index] = std::move(block);
   }
-  good_ = good_ && state.num_findings == before;
+  good_ = good_ && num_findings == before;
 }
 
 bool Launching::Finish() {
-  State& state = Get();
-  std::lock_guard<std::mutex> lock(state.launching);
-  const int64_t before = state.num_findings;
+  const int64_t before = num_findings;
   for (int64_t i = 0; i < NumBlocks(); ++i) {
     const auto held = held_.find(i);
     std::unique_ptr<Block> block = held == held_.end() ? Start(i) : std::move(held->second);
     if (held != held_.end()) held_.erase(held);
     EndBlock(std::move(block), early_);
   }
-  return good_ && state.num_findings == before;
+  return good_ && num_findings == before;
 }
 
 bool Launch(Dim grid, int32_t threads, int32_t shared_bytes, const std::function<void()>& body) {
   return Launching(grid, threads, shared_bytes, /*early=*/false, body).Finish();
 }
 
-std::vector<std::string> TakeFindings() { return std::exchange(Get().findings, {}); }
+std::vector<std::string> TakeFindings() {
+  State& state = Get();
+  const std::lock_guard lock(state.mutex);
+  return std::exchange(state.findings, {});
+}
 
 void SetOrder(Order order) { Get().order = order; }
 
@@ -418,7 +423,8 @@ void RecordWrite(int32_t offset, int32_t bytes, int32_t thread, uint32_t clock) 
 
 void Report(const std::string& finding) {
   State& state = Get();
-  ++state.num_findings;
+  ++num_findings;
+  const std::lock_guard lock(state.mutex);
   if (state.findings.size() < kMaxFindings) state.findings.push_back(finding);
 }
 

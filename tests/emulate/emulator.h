@@ -15,8 +15,9 @@
 // the block (or, within a warp, of the warp) between them are reported. Kernels whose threads
 // meet in parts (barriers in shared memory, named ones: async.h) are checked with vector clocks.
 // Findings are collected and not fatal: a test asks for them with TakeFindings.
-// Thread-safety: one launch at a time in the process; kernels see the running thread through
-// Current().
+// Thread-safety: each host thread runs one launch at a time; those of several threads, which have a
+// device each, run at the same time. Kernels see the running thread through Current(). A launch is
+// finished by the thread that began it.
 #pragma once
 
 #include <cstdint>

@@ -81,7 +81,7 @@ void AfterSwitch([[maybe_unused]] void* fake_stack, [[maybe_unused]] const void*
 }
 
 // The fiber that Resume is about to enter for the first time.
-Fiber* entering = nullptr;
+thread_local Fiber* entering = nullptr;
 
 }  // namespace
 

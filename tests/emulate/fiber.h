@@ -1,5 +1,6 @@
 // A stack that runs a function until it yields: what the emulator's threads are made of.
-// Thread-safety: a fiber is resumed by one thread at a time, always the one that created it.
+// Thread-safety: a fiber is resumed by one thread at a time, and by the same one from its start to
+// its end.
 #pragma once
 
 #include <cstddef>

@@ -40,9 +40,9 @@ class EmulatedLibrary final : public LibraryMatmul {
 
   void SpareMultiprocessors(int32_t) override {}
 
-  bool Multiply(const LinearParams& p, Stream) override {
+  bool Multiply(const LinearParams& p, Stream queue) override {
     if (!has_products_) return false;
-    emulate::CatchUp();
+    emulate::CatchUp(queue);
     const bool adds = p.epilogue == Epilogue::kAdd;
     for (int64_t t = 0; t < p.x.rows; ++t) {
       for (int64_t r = 0; r < p.weight.rows; ++r) {
@@ -64,9 +64,9 @@ class EmulatedLibrary final : public LibraryMatmul {
            (weight.layout == WeightLayout::kF8Block && has_tiles_);
   }
 
-  bool MultiplyCodes(const CodeProduct& p, Stream) override {
+  bool MultiplyCodes(const CodeProduct& p, Stream queue) override {
     if (!has_codes_ || !scales_rows_ || !IsF8(p.weight.layout)) return false;
-    emulate::CatchUp();
+    emulate::CatchUp(queue);
     Check(p);
     const bool tiled = p.weight.layout == WeightLayout::kF8Block;
     for (int64_t t = 0; t < p.n; ++t) {
@@ -77,9 +77,9 @@ class EmulatedLibrary final : public LibraryMatmul {
     return true;
   }
 
-  bool SumCodes(const CodeProduct& p, Stream) override {
+  bool SumCodes(const CodeProduct& p, Stream queue) override {
     if (!has_codes_ || p.weight.layout == WeightLayout::kF8Block) return false;
-    emulate::CatchUp();
+    emulate::CatchUp(queue);
     Check(p);
     for (int64_t t = 0; t < p.n; ++t) {
       for (int64_t r = 0; r < p.weight.rows; ++r) {

@@ -3,6 +3,10 @@
 
 #include <cstdint>
 
+namespace heddle::kernels::cuda {
+struct LaunchQueue;
+}
+
 namespace heddle::kernels::cuda::emulate {
 
 struct Machine {
@@ -12,6 +16,7 @@ struct Machine {
   int32_t compute_minor = 0;
   bool has_code = true;  // the program has code for that
   int64_t total_bytes = int64_t{8} << 30;
+  bool has_peer_access = true;   // devices read each other's memory
   int64_t taken_bytes = 0;       // used by other processes
   bool has_library = false;      // in place of cuBLASLt
   bool scales_rows = true;       // the library scales rows and tiles in FP8 products
@@ -22,16 +27,18 @@ struct Machine {
   // Launches that succeed; the next one reads invalid memory, and from then on every call fails.
   // Negative: none fails.
   int64_t launches_before_fault = -1;
+  int32_t faulty_ordinal = -1;  // the device of which this is true; negative: each
   // Enqueued work happens only when a thread waits for it, as on a busy device: data that the host
   // changes or reads too early then shows in the results.
   bool is_late = false;
 };
 
-// Applies to all that follows. Thread-safety: none, like the whole emulator.
+// Applies to all that follows. REQUIRES: no other thread uses a device meanwhile.
 void SetMachine(const Machine& machine);
 
-// Performs all enqueued work.
+// Performs all enqueued work of all devices; REQUIRES as above. The other one: of the queue's.
 void CatchUp();
+void CatchUp(const LaunchQueue* queue);
 
 // The number of graph launches with changed shapes or parameters since SetMachine.
 int64_t GraphChanges();

@@ -1,12 +1,15 @@
-// The runtime of the emulated device: everything is host memory and happens at once, or on a late
+// The runtime of emulated devices: everything is host memory and happens at once, or on a late
 // machine when it is waited for. Launches are held back until some more have come, or until
-// something else is to happen, so that those that may begin early can (emulator.h).
+// something else is to happen, so that those that may begin early can (emulator.h). Each device's
+// work is done by the thread that gives it or waits for it, so that devices run at the same time.
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <functional>
+#include <mutex>
 #include <new>
 #include <utility>
 #include <vector>
@@ -45,31 +48,47 @@ struct HeldLaunch {
                   shape.early, [this, kernel, call] { call(kernel, params.data()); }) {}
 };
 
-struct State {
-  emulate::Machine machine;
+// A device that somebody has opened.
+struct DeviceState {
+  int32_t ordinal = 0;
   int64_t launches = 0;
-  int64_t graph_changes = 0;
-  int64_t graph_launches = 0;
   bool is_faulty = false;
   bool has_finding = false;  // a kernel had a finding
   std::deque<std::unique_ptr<HeldLaunch>> held;
   std::deque<std::function<void()>> to_come;  // pending work of a late machine
 };
 
-State& Get() {
-  static State state;
-  return state;
+// What all devices share.
+struct Machines {
+  emulate::Machine machine;
+  std::atomic<int64_t> graph_changes{0};
+  std::atomic<int64_t> graph_launches{0};
+  std::mutex mutex;
+  std::vector<DeviceState*> devices;                              // GUARDED_BY(mutex)
+  std::vector<std::pair<const uint8_t*, int64_t>> pinned_blocks;  // GUARDED_BY(mutex)
+};
+
+Machines& All() {
+  static auto* state = new Machines;  // never destroyed: devices may outlive main's statics
+  return *state;
 }
+
+// The ordinal of the calling thread's device, as CUDA keeps it.
+thread_local int32_t bound_ordinal = 0;
 
 // A lane of a device.
 struct EmulatedStream {
+  DeviceState* device = nullptr;
   bool follows_launch = true;  // the last thing that it was given, if any, was a launch
 };
 
-// Notes that something other than a launch was given to the lane.
-void NoteOther(const LaunchQueue& queue) {
-  static_cast<EmulatedStream*>(queue.stream)->follows_launch = false;
+EmulatedStream& StreamOf(const LaunchQueue& queue) {
+  return *static_cast<EmulatedStream*>(queue.stream);
 }
+DeviceState& DeviceOf(const LaunchQueue& queue) { return *StreamOf(queue).device; }
+
+// Notes that something other than a launch was given to the lane.
+void NoteOther(const LaunchQueue& queue) { StreamOf(queue).follows_launch = false; }
 
 // The limit per block: CUDA C++ Programming Guide, "Technical Specifications per Compute
 // Capability".
@@ -79,74 +98,74 @@ int32_t MaxSharedBytes(const emulate::Machine& machine) {
   return (is_small ? 99 : capability < 90 ? 163 : 227) << 10;
 }
 
-// Blocks of page-locked memory; beside the state, which tests replace.
-std::vector<std::pair<const uint8_t*, int64_t>>& PinnedBlocks() {
-  static std::vector<std::pair<const uint8_t*, int64_t>> blocks;
-  return blocks;
-}
-
 bool IsPinned(const void* data) {
   const auto* at = static_cast<const uint8_t*>(data);
-  const auto& blocks = PinnedBlocks();
+  const std::lock_guard lock(All().mutex);
+  const auto& blocks = All().pinned_blocks;
   return std::any_of(blocks.begin(), blocks.end(), [at](const auto& block) {
     return at >= block.first && at < block.first + block.second;
   });
 }
 
-void RunFirstHeld() {
-  State& state = Get();
-  if (!state.held.front()->launching.Finish()) state.has_finding = true;
-  state.held.pop_front();
+void RunFirstHeld(DeviceState& device) {
+  if (!device.held.front()->launching.Finish()) device.has_finding = true;
+  device.held.pop_front();
 }
 
-void RunHeld() {
-  while (!Get().held.empty()) RunFirstHeld();
+void RunHeld(DeviceState& device) {
+  while (!device.held.empty()) RunFirstHeld(device);
 }
 
 // Performs pending work until `until` is true.
-void CatchUp(const std::function<bool()>& until) {
-  std::deque<std::function<void()>>& to_come = Get().to_come;
+void CatchUp(DeviceState& device, const std::function<bool()>& until) {
+  std::deque<std::function<void()>>& to_come = device.to_come;
   while (!to_come.empty() && !until()) {
     const std::function<void()> next = std::move(to_come.front());
     to_come.pop_front();
     next();
   }
-  RunHeld();
+  RunHeld(device);
 }
 
-void InTurn(std::function<void()> work) {
-  if (Get().machine.is_late) {
-    Get().to_come.push_back(std::move(work));
+void CatchUp(DeviceState& device) {
+  CatchUp(device, [] { return false; });
+}
+
+void InTurn(DeviceState& device, std::function<void()> work) {
+  if (All().machine.is_late) {
+    device.to_come.push_back(std::move(work));
   } else {
     work();
   }
 }
 
 // Enqueues work after all launches so far.
-void Enqueue(std::function<void()> work) {
-  InTurn([work = std::move(work)] {
-    RunHeld();
+void Enqueue(DeviceState& device, std::function<void()> work) {
+  InTurn(device, [&device, work = std::move(work)] {
+    RunHeld(device);
     work();
   });
 }
 
 // The status of a call: nothing works after a fault.
 absl::Status Working(const Runtime& runtime, const char* what) {
-  const Error finding = std::exchange(Get().has_finding, false) ? kEmulatedFault : kSuccess;
-  return runtime.ToStatus(Get().is_faulty ? kIllegalAddress : finding, what);
+  DeviceState& device = DeviceOf(*runtime.stream());
+  const Error finding = std::exchange(device.has_finding, false) ? kEmulatedFault : kSuccess;
+  return runtime.ToStatus(device.is_faulty ? kIllegalAddress : finding, what);
 }
 
-void StartKernel(const void* kernel, Tape::Caller call, const LaunchShape& shape,
-                 std::vector<std::byte> params) {
-  State& state = Get();
-  const int64_t limit = state.machine.launches_before_fault;
-  state.is_faulty = state.is_faulty || (limit >= 0 && state.launches >= limit);
-  ++state.launches;
-  if (state.is_faulty) return;
-  if (!shape.early) RunHeld();
-  state.held.push_back(std::make_unique<HeldLaunch>(kernel, call, shape, std::move(params)));
-  if (shape.early) state.held.back()->launching.Begin();
-  while (state.held.size() > kHeldLaunches) RunFirstHeld();
+void StartKernel(DeviceState& device, const void* kernel, Tape::Caller call,
+                 const LaunchShape& shape, std::vector<std::byte> params) {
+  const emulate::Machine& machine = All().machine;
+  const int64_t limit = machine.launches_before_fault;
+  const bool may_fail = machine.faulty_ordinal < 0 || machine.faulty_ordinal == device.ordinal;
+  device.is_faulty = device.is_faulty || (may_fail && limit >= 0 && device.launches >= limit);
+  ++device.launches;
+  if (device.is_faulty) return;
+  if (!shape.early) RunHeld(device);
+  device.held.push_back(std::make_unique<HeldLaunch>(kernel, call, shape, std::move(params)));
+  if (shape.early) device.held.back()->launching.Begin();
+  while (device.held.size() > kHeldLaunches) RunFirstHeld(device);
 }
 
 }  // namespace
@@ -155,23 +174,36 @@ namespace emulate {
 
 void SetMachine(const Machine& machine) {
   CatchUp();
-  Get() = State();
-  Get().machine = machine;
+  Machines& state = All();
+  state.machine = machine;
+  state.graph_changes = state.graph_launches = 0;
+  const std::lock_guard lock(state.mutex);
+  for (DeviceState* device : state.devices) {
+    device->launches = 0;
+    device->is_faulty = device->has_finding = false;
+  }
 }
 
 void CatchUp() {
-  cuda::CatchUp([] { return false; });
+  std::vector<DeviceState*> devices;
+  {
+    const std::lock_guard lock(All().mutex);
+    devices = All().devices;
+  }
+  for (DeviceState* device : devices) cuda::CatchUp(*device);
 }
 
-int64_t GraphChanges() { return Get().graph_changes; }
-int64_t GraphLaunches() { return Get().graph_launches; }
+void CatchUp(const LaunchQueue* queue) { cuda::CatchUp(DeviceOf(*queue)); }
 
-const Machine& CurrentMachine() { return Get().machine; }
+int64_t GraphChanges() { return All().graph_changes; }
+int64_t GraphLaunches() { return All().graph_launches; }
+
+const Machine& CurrentMachine() { return All().machine; }
 
 }  // namespace emulate
 
 absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Open(int32_t ordinal) {
-  const emulate::Machine& machine = Get().machine;
+  const emulate::Machine& machine = All().machine;
   HEDDLE_RETURN_IF_ERROR(CheckDriverVersion(machine.driver, kBuiltWith));
   HEDDLE_RETURN_IF_ERROR(CheckOrdinal(ordinal, machine.device_count));
   std::unique_ptr<Runtime> runtime(new Runtime);
@@ -185,22 +217,31 @@ absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Open(int32_t ordinal) {
                     .has_hopper_code = machine.compute_major == 9};
   HEDDLE_RETURN_IF_ERROR(CheckCapability(runtime->info_));
   if (!machine.has_code) return NoCodeFor(runtime->info_, "80, 90a");
+  auto* device = new DeviceState{.ordinal = ordinal};
   for (LaunchQueue& queue : runtime->queues_) {
     queue.early = machine.compute_major == 9;
-    queue.stream = new EmulatedStream;
+    queue.stream = new EmulatedStream{.device = device};
   }
+  bound_ordinal = ordinal;
+  const std::lock_guard lock(All().mutex);
+  All().devices.push_back(device);
   return runtime;
 }
 
 Runtime::~Runtime() {
-  emulate::CatchUp();
-  for (LaunchQueue& queue : queues_) delete static_cast<EmulatedStream*>(queue.stream);
+  if (queues_[0].stream == nullptr) return;  // was not opened
+  DeviceState* device = &DeviceOf(queues_[0]);
+  CatchUp(*device);
+  for (LaunchQueue& queue : queues_) delete &StreamOf(queue);
+  const std::lock_guard lock(All().mutex);
+  std::erase(All().devices, device);
+  delete device;
 }
 
-void Runtime::Bind() const {}
+void Runtime::Bind() const { bound_ordinal = info_.ordinal; }
 
 int64_t Runtime::FreeBytes() const {
-  return info_.total_bytes - Get().machine.taken_bytes - allocated_bytes_;
+  return info_.total_bytes - All().machine.taken_bytes - allocated_bytes_;
 }
 
 absl::StatusOr<void*> Runtime::AllocateDevice(int64_t bytes) {
@@ -218,19 +259,24 @@ absl::StatusOr<void*> Runtime::AllocateDevice(int64_t bytes) {
 
 void Runtime::FreeDevice(void* data, int64_t bytes) {
   if (data == nullptr) return;
-  emulate::CatchUp();  // as cudaFree does
+  CatchUp(DeviceOf(queues_[0]));  // as cudaFree does
   ::operator delete(data, kAlignment);
   allocated_bytes_ -= bytes;
 }
 
 absl::StatusOr<void*> Runtime::AllocatePinned(int64_t bytes) {
   void* data = ::operator new(static_cast<size_t>(bytes), kAlignment);
-  PinnedBlocks().emplace_back(static_cast<const uint8_t*>(data), bytes);
+  std::memset(data, 0, static_cast<size_t>(bytes));
+  const std::lock_guard lock(All().mutex);
+  All().pinned_blocks.emplace_back(static_cast<const uint8_t*>(data), bytes);
   return data;
 }
 
 void Runtime::FreePinned(void* data) {
-  std::erase_if(PinnedBlocks(), [data](const auto& block) { return block.first == data; });
+  {
+    const std::lock_guard lock(All().mutex);
+    std::erase_if(All().pinned_blocks, [data](const auto& block) { return block.first == data; });
+  }
   ::operator delete(data, kAlignment);
 }
 
@@ -238,8 +284,8 @@ absl::Status Runtime::CopyToDevice(void* to, const void* from, int64_t bytes) {
   HEDDLE_RETURN_IF_ERROR(Working(*this, "copying to the device"));
   FollowOther();
   NoteOther(queues_[0]);
-  Enqueue([=] { std::memcpy(to, from, static_cast<size_t>(bytes)); });
-  if (!IsPinned(from)) emulate::CatchUp();
+  Enqueue(DeviceOf(queues_[0]), [=] { std::memcpy(to, from, static_cast<size_t>(bytes)); });
+  if (!IsPinned(from)) CatchUp(DeviceOf(queues_[0]));
   return absl::OkStatus();
 }
 
@@ -247,8 +293,8 @@ absl::Status Runtime::CopyToHost(void* to, const void* from, int64_t bytes) {
   HEDDLE_RETURN_IF_ERROR(Working(*this, "copying from the device"));
   FollowOther();
   NoteOther(queues_[0]);
-  Enqueue([=] { std::memcpy(to, from, static_cast<size_t>(bytes)); });
-  if (!IsPinned(to)) emulate::CatchUp();
+  Enqueue(DeviceOf(queues_[0]), [=] { std::memcpy(to, from, static_cast<size_t>(bytes)); });
+  if (!IsPinned(to)) CatchUp(DeviceOf(queues_[0]));
   return absl::OkStatus();
 }
 
@@ -256,7 +302,7 @@ absl::Status Runtime::CopyOnDevice(void* to, const void* from, int64_t bytes) {
   HEDDLE_RETURN_IF_ERROR(Working(*this, "copying on the device"));
   FollowOther();
   NoteOther(queues_[0]);
-  Enqueue([=] { std::memcpy(to, from, static_cast<size_t>(bytes)); });
+  Enqueue(DeviceOf(queues_[0]), [=] { std::memcpy(to, from, static_cast<size_t>(bytes)); });
   return absl::OkStatus();
 }
 
@@ -269,7 +315,7 @@ absl::Status Runtime::CopyBeside(Way way, void* to, const void* from, int64_t by
 }
 
 absl::Status Runtime::Synchronize() {
-  emulate::CatchUp();
+  CatchUp(DeviceOf(queues_[0]));
   return Working(*this, "running a step");
 }
 
@@ -277,7 +323,7 @@ absl::Status Runtime::Mark(int mark) {
   FollowOther();
   NoteOther(queues_[0]);
   mark_ns_[mark] = 0;
-  Enqueue([this, mark, time = ++marked_[mark]] {
+  Enqueue(DeviceOf(queues_[0]), [this, mark, time = ++marked_[mark]] {
     if (time != marked_[mark]) return;  // set anew since
     mark_ns_[mark] = std::chrono::duration_cast<std::chrono::nanoseconds>(
                          std::chrono::steady_clock::now().time_since_epoch())
@@ -287,7 +333,7 @@ absl::Status Runtime::Mark(int mark) {
 }
 
 absl::Status Runtime::WaitForMark(int mark) {
-  CatchUp([this, mark] { return mark_ns_[mark] != 0; });
+  CatchUp(DeviceOf(queues_[0]), [this, mark] { return mark_ns_[mark] != 0; });
   return Working(*this, "running a step");
 }
 
@@ -301,12 +347,15 @@ Error LaunchKernel(const void* kernel, Tape::Caller call, const LaunchShape& sha
   auto& own = *static_cast<EmulatedStream*>(stream);
   HEDDLE_CHECK(own.follows_launch || !shape.early,
                "a launch may begin before the end of something that is no launch");
+  HEDDLE_CHECK(own.device->ordinal == bound_ordinal,
+               "a launch on another device than the thread's");
   own.follows_launch = true;
-  HEDDLE_CHECK(shape.shared_bytes <= MaxSharedBytes(Get().machine),
+  HEDDLE_CHECK(shape.shared_bytes <= MaxSharedBytes(All().machine),
                "more shared memory than the device has");
   const auto* bytes = static_cast<const std::byte*>(params);
-  InTurn([kernel, call, shape, copy = std::vector<std::byte>(bytes, bytes + params_bytes)] {
-    StartKernel(kernel, call, shape, copy);
+  InTurn(*own.device, [device = own.device, kernel, call, shape,
+                       copy = std::vector<std::byte>(bytes, bytes + params_bytes)] {
+    StartKernel(*device, kernel, call, shape, copy);
   });
   return kSuccess;
 }
@@ -366,20 +415,20 @@ absl::Status Runtime::LaunchAll(const Tape& tape) {
 
 // A graph is a copy of its tape; ChangeGraph changes only what it is told to.
 absl::StatusOr<Runtime::Graph> Runtime::MakeGraph(const Tape& tape) {
-  if (Get().machine.refuses_graphs) return absl::ResourceExhaustedError("emulated: no graphs");
+  if (All().machine.refuses_graphs) return absl::ResourceExhaustedError("emulated: no graphs");
   return new Tape(tape);
 }
 
 absl::Status Runtime::ChangeGraph(Graph graph, const Tape& tape, size_t i) {
-  if (Get().machine.refuses_changes) return absl::UnavailableError("emulated: no change of graphs");
+  if (All().machine.refuses_changes) return absl::UnavailableError("emulated: no change of graphs");
   static_cast<Tape*>(graph)->Replace(i, tape);
-  ++Get().graph_changes;
+  ++All().graph_changes;
   return absl::OkStatus();
 }
 
 absl::Status Runtime::LaunchGraph(Graph graph) {
   FollowOther();
-  ++Get().graph_launches;
+  ++All().graph_launches;
   HEDDLE_RETURN_IF_ERROR(LaunchAll(*static_cast<Tape*>(graph)));
   NoteOther(queues_[0]);
   return absl::OkStatus();

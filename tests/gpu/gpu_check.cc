@@ -55,6 +55,7 @@
 #include "tests/bench/serving_run.h"
 #include "tests/gpu/clocks.h"
 #include "tests/gpu/op_checks.h"
+#include "tests/gpu/rank_checks.h"
 #include "tests/gpu/repeating_device.h"
 #include "tests/gpu/same_checks.h"
 #include "tests/gpu/shape_checks.h"
@@ -361,6 +362,7 @@ int Main(int argc, char** argv) {
   if (command == "same" && argc >= 3 && argc <= 6) {
     return Same(std::span(argv + 2, static_cast<size_t>(argc - 2)));
   }
+  if (command == "ranks" && argc == 4) return CheckRanks(std::atoi(argv[2]), std::atoi(argv[3]));
   if (command == "bench" && argc <= 3) return Bench(argc == 3 ? argv[2] : "");
   if (command == "serve" && argc >= 5) {
     return Serve(argv[2], argv[3], std::span(argv + 4, static_cast<size_t>(argc - 4)));
@@ -368,7 +370,8 @@ int Main(int argc, char** argv) {
   if (command == "tune" && argc == 5) return Tune(argv[2], argv[3], argv[4]);
   std::fprintf(
       stderr,
-      "usage: gpu_check ops [NAME] | shapes [NAME] | model PATH | same MODEL ... | bench [NAME] | "
+      "usage: gpu_check ops [NAME] | shapes [NAME] | model PATH | same MODEL ... | ranks GPU GPU | "
+      "bench [NAME] | "
       "serve SHAPE WEIGHTS LOAD... | tune SHAPE WEIGHTS FILE\n");
   return 2;
 }

@@ -59,6 +59,10 @@ TEST_CASE("A layout that cannot work is refused by the name of its option", "[un
   options.layout.pp = 1;
   options.make_device = [] { return kernels::CreateCpuDevice({}); };
   CHECK(Refusal(options).find("--tp 2 is for --device cpu") == 0);
+  options.make_rank_device = [](int32_t) { return kernels::CreateCpuDevice({}); };
+  CHECK(Refusal(options).empty());
+  options.layout.expert_parallel = true;
+  CHECK(Refusal(options).find("--expert-parallel is for --device cpu") == 0);
 }
 
 TEST_CASE("Shares that cannot be are refused", "[unit]") {

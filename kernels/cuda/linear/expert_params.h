@@ -54,8 +54,8 @@ Error LaunchExpertSkinny(const ExpertLinearParams& params, Stream stream);
 // The same with chunks of 64 or 128 rows, on sm_90a; requirements of LaunchLinearMixed, and kBF16.
 Error LaunchExpertMixed(const ExpertLinearParams& params, Stream stream);
 // out[t] += sum over i of weights[t, i] * rows[t * top_k + i].
-Error LaunchExpertSum(Tensor rows, const float* weights, int32_t top_k, Tensor out, DType act,
-                      Stream stream);
+Error LaunchExpertSum(Tensor rows, const float* weights, int32_t top_k, Tensor out, bool adds,
+                      DType act, Stream stream);
 // One warp per output of a head, in any layout. `heads`: all matrices.
 Error LaunchHeadLinear(const HeadLinearArgs& args, const DeviceWeight& heads, DType act,
                        Stream stream);

@@ -292,6 +292,7 @@ struct SumParams {
   Tensor rows;
   const float* weights;
   int32_t top_k;
+  int32_t adds;  // to out, which else counts as zero
   Tensor out;
 };
 
@@ -305,7 +306,8 @@ HEDDLE_KERNEL ExpertSumKernel(HEDDLE_PARAMS(SumParams, p)) {
   const int64_t c = (static_cast<int64_t>(BlockY()) * kThreads + ThreadX()) * kWidth;
   if (c >= p.out.cols) return;
   T* out = p.out.row<T>(t) + c;
-  Group<T, kWidth> sums = LoadGroup<kWidth>(out);
+  Group<T, kWidth> sums = {};
+  if (p.adds != 0) sums = LoadGroup<kWidth>(out);
   float sum[kWidth];
   HEDDLE_UNROLL
   for (int j = 0; j < kWidth; ++j) sum[j] = ToFloat(sums.item[j]);
@@ -420,9 +422,9 @@ Error LaunchGroupExperts(const int32_t* experts, int64_t n_pairs, int32_t count,
   return Launch(GroupPlaceKernel, shape, stream, params);
 }
 
-Error LaunchExpertSum(Tensor rows, const float* weights, int32_t top_k, Tensor out, DType act,
-                      Stream stream) {
-  const SumParams params = {rows, weights, top_k, out};
+Error LaunchExpertSum(Tensor rows, const float* weights, int32_t top_k, Tensor out, bool adds,
+                      DType act, Stream stream) {
+  const SumParams params = {rows, weights, top_k, adds ? 1 : 0, out};
   return ForActivation(act, [&]<typename T>(T) {
     constexpr int kWidth = 16 / sizeof(T);
     const bool wide = IsWide<T>(rows) && IsWide<T>(out);

@@ -16,8 +16,9 @@
 
 namespace heddle::kernels::cuda {
 
-Error LaunchEmbed(const DeviceBatch& batch, const DeviceWeight& table, float scale, Tensor out,
-                  DType act, Stream stream);
+// The table's rows are those of the vocabulary from `first_row` on; other tokens have zeros.
+Error LaunchEmbed(const DeviceBatch& batch, const DeviceWeight& table, int32_t first_row,
+                  float scale, Tensor out, DType act, Stream stream);
 Error LaunchAddPositions(const DeviceBatch& batch, const DeviceWeight& table, int32_t offset,
                          Tensor x, DType act, Stream stream);
 Error LaunchAddTokenTypes(const DeviceBatch& batch, const DeviceWeight& table, Tensor x, DType act,

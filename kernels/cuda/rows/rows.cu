@@ -26,7 +26,7 @@ HEDDLE_KERNEL EmbedKernel(HEDDLE_PARAMS(TableParams, p)) {
   StartInTurn();
   const int t = BlockX();
   const int32_t draw = p.batch.draw_of_row == nullptr ? -1 : p.batch.draw_of_row[t];
-  const int64_t id = draw >= 0 ? p.batch.drawn[draw] : p.batch.token_ids[t];
+  const int64_t id = (draw >= 0 ? p.batch.drawn[draw] : p.batch.token_ids[t]) - int64_t{p.offset};
   const bool known = id >= 0 && id < p.table.rows;
   for (int64_t i = ThreadX(); i < p.table.cols; i += ThreadCount()) {
     float value = known ? WeightElement<kLayout>(p.table, id, i) * p.scale : 0.0f;
@@ -184,9 +184,9 @@ int FindCode() {
 #endif
 }
 
-Error LaunchEmbed(const DeviceBatch& batch, const DeviceWeight& table, float scale, Tensor out,
-                  DType act, Stream stream) {
-  const TableParams params = {batch, table, scale, 0, out};
+Error LaunchEmbed(const DeviceBatch& batch, const DeviceWeight& table, int32_t first_row,
+                  float scale, Tensor out, DType act, Stream stream) {
+  const TableParams params = {batch, table, scale, first_row, out};
   const LaunchShape shape = {.grid_x = batch.n_tokens, .threads = kThreads};
   return ForActivation(act, [&]<typename T>(T) {
     return ForLayout(table.layout, [&]<WeightLayout kLayout>() {

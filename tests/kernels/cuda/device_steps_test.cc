@@ -208,8 +208,8 @@ TEST_CASE("Rows of experts are added up whatever their width and number", "[cuda
       Matrix before = Matrix::RandomOf(random, 2, cols);
       const std::vector<float> weights = random.Normals(2 * top_k);
       Activations own(DType::kBF16, rows), out(DType::kBF16, before);
-      REQUIRE(cuda::LaunchExpertSum(own.tensor(), weights.data(), top_k, out.tensor(), DType::kBF16,
-                                    runtime->stream()) == cuda::kSuccess);
+      REQUIRE(cuda::LaunchExpertSum(own.tensor(), weights.data(), top_k, out.tensor(), true,
+                                    DType::kBF16, runtime->stream()) == cuda::kSuccess);
       REQUIRE(runtime->Synchronize().ok());
       for (int64_t t = 0; t < 2; ++t) {
         for (int64_t c = 0; c < cols; ++c) {

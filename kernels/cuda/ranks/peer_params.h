@@ -1,0 +1,109 @@
+// Launch parameters of the ops across ranks. Rules for all launchers are in runtime/stream.h.
+//
+// Block b of a rank's kernel meets block b of the same kernel on all other ranks: it writes a
+// letter into each one's mailbox, in that one's memory, with the addresses of what the others may
+// read, and waits for theirs. A block counts its meetings; places for letters take turns by the
+// parity of the count, so that one meeting per op suffices: who is at meeting m + 1 has read the
+// letters, and what they point to, of meeting m. The counts are in the device's memory, so that a
+// graph need not be changed from step to step. All blocks of a kernel take part in every meeting,
+// and kernels have equal grids on all ranks.
+//
+// A block that waits gives up when the group is aborted, when a rank has not come for `limit_ns`,
+// or when a letter is of another op; it then writes nothing more, and aborts the group.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cuda/norm_adapters.h"
+#include "kernels/cuda/runtime/stream.h"
+#include "kernels/dtype.h"
+#include "kernels/ops.h"
+#include "kernels/tensor.h"
+
+namespace heddle::kernels::cuda {
+
+// Ranks of a group at most: the GPUs of a machine.
+inline constexpr int kMaxPeers = 8;
+// Blocks of a kernel at most. All have to run at the same time, those of two ranks on one GPU
+// included.
+inline constexpr int kPeerBlocks = 32;
+
+// Messages from one stage to another that are not fetched yet, at most. A power of two.
+inline constexpr uint32_t kStagePlaces = 64;
+
+struct alignas(32) Letter {
+  const void* part = nullptr;    // what the rank gives; nullptr: it has nothing
+  const void* result = nullptr;  // where it leaves what it makes of its share
+  uint32_t what = 0;             // the op and its shape; the same on all ranks
+  uint32_t number = 0;           // of the meeting, from 1 on; written last
+};
+
+// In a rank's memory; the others write letters.
+struct Mailbox {
+  Letter letters[kPeerBlocks][2][kMaxPeers];
+  uint32_t meetings[kPeerBlocks];  // of each block so far; this rank's alone
+  // Between stages: messages from each other one, in a ring, and how many of its messages to each
+  // other one that has fetched.
+  Letter rows[kMaxPeers][kStagePlaces];
+  uint32_t taken[kMaxPeers];
+  int32_t fetched;  // blocks that have fetched theirs of the present message; this rank's alone
+};
+
+// Why a rank's kernel has given up, in page-locked memory of the host.
+enum class Trouble : uint32_t { kNone, kAborted, kNobodyCame, kOtherOp };
+struct PeerNote {
+  uint32_t abort = 0;    // set by the host or by a kernel: this rank's kernels give up
+  uint32_t trouble = 0;  // Trouble; the first
+  uint32_t rank = 0;     // which was waited for
+  uint32_t what = 0;     // the op that waited
+  uint32_t other = 0;    // kOtherOp: what the other rank did
+};
+
+struct Peers {
+  int32_t rank = 0;
+  int32_t world = 1;
+  Mailbox* boxes[kMaxPeers] = {};  // of all ranks
+  PeerNote* note = nullptr;        // this rank's
+  uint64_t limit_ns = 0;
+};
+
+// AllReduceArgs, with its target: the residual or out. REQUIRES: partial is dense; `norm` has no
+// adapters of the host.
+struct SumRanksParams {
+  Peers peers;
+  const void* partial = nullptr;
+  const float* bias = nullptr;
+  Tensor target;
+  int32_t adds = 0;    // to the target
+  int32_t in_two = 0;  // each rank sums a share of the rows, and copies the others'
+  int32_t norms = 0;
+  NormArgs norm;
+  NormAdapters adapters;
+};
+Error LaunchSumRanks(const SumRanksParams& params, DType act, Stream stream);
+
+// GatherColumnsArgs: elements are of four bytes.
+struct GatherColumnsParams {
+  Peers peers;
+  const float* part = nullptr;
+  int32_t borders[kMaxPeers + 1] = {};
+  int64_t rows = 0;
+  Tensor whole;
+};
+Error LaunchGatherColumns(const GatherColumnsParams& params, Stream stream);
+
+// Ops::SendRows and RecvRows: message `number` to or from stage `other`; the peers are stages.
+// REQUIRES: rows at multiples of 16 bytes; `what` is StageWord(bytes).
+struct StageRowsParams {
+  Peers peers;
+  int32_t other = 0;
+  uint32_t number = 0;
+  uint32_t what = 0;
+  void* rows = nullptr;
+  int64_t bytes = 0;
+};
+uint32_t StageWord(int64_t bytes);
+Error LaunchSendRows(const StageRowsParams& params, Stream stream);
+Error LaunchRecvRows(const StageRowsParams& params, Stream stream);
+
+}  // namespace heddle::kernels::cuda

@@ -1,0 +1,250 @@
+// The ops across ranks on emulated GPUs, each used by a thread of its own.
+#include <atomic>
+#include <cmath>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "catch2/catch.hpp"
+#include "kernels/communicator.h"
+#include "kernels/cuda/cuda_device.h"
+#include "tests/emulate/emulator.h"
+#include "tests/emulate/machine.h"
+#include "tests/kernels/testing.h"
+
+namespace heddle::kernels {
+namespace {
+
+using test::Matrix;
+using test::Random;
+
+// GPUs of one group, each of which a thread has opened and uses.
+class Gpus {
+ public:
+  explicit Gpus(int32_t world, int64_t rank_wait_ms = 60'000) : devices_(world) {
+    cuda::emulate::SetMachine({.device_count = world});
+    std::vector<std::unique_ptr<Communicator>> made = MakeLocalCommunicators(world);
+    for (auto& communicator : made) communicators_.push_back(std::move(communicator));
+    Each([&](int32_t r) {
+      auto device = CreateCudaDevice({.ordinal = r,
+                                      .activations = DType::kF32,
+                                      .workspace_bytes = int64_t{1} << 20,
+                                      .rank_wait_ms = rank_wait_ms});
+      if (!device.ok()) return device.status();
+      devices_[static_cast<size_t>(r)] = *std::move(device);
+      return devices_[static_cast<size_t>(r)]->JoinGroup(communicators_[static_cast<size_t>(r)]);
+    });
+    for (const absl::Status& status : statuses_) REQUIRE(status.ok());
+  }
+  ~Gpus() {
+    devices_.clear();
+    cuda::emulate::SetMachine({});
+  }
+  Gpus(const Gpus&) = delete;
+  Gpus& operator=(const Gpus&) = delete;
+
+  // Runs body(rank, ops) on all of them at the same time; returns how each one's step ended.
+  std::vector<absl::Status> Run(const std::function<void(int32_t rank, Ops& ops)>& body) {
+    Each([&](int32_t r) {
+      return devices_[static_cast<size_t>(r)]->Run([&](Ops& ops) { body(r, ops); });
+    });
+    return statuses_;
+  }
+  void RunWell(const std::function<void(int32_t rank, Ops& ops)>& body) {
+    for (const absl::Status& status : Run(body)) {
+      INFO(status.ToString());
+      CHECK(status.ok());
+    }
+    const std::vector<std::string> findings = cuda::emulate::TakeFindings();
+    INFO((findings.empty() ? "" : findings.front()));
+    CHECK(findings.empty());
+  }
+  Communicator& communicator(int32_t rank) { return *communicators_[static_cast<size_t>(rank)]; }
+
+ private:
+  void Each(const std::function<absl::Status(int32_t)>& body) {
+    statuses_.assign(devices_.size(), absl::OkStatus());
+    std::vector<std::thread> threads;
+    for (size_t r = 0; r < devices_.size(); ++r) {
+      threads.emplace_back([&, r] { statuses_[r] = body(static_cast<int32_t>(r)); });
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
+
+  std::vector<std::unique_ptr<Device>> devices_;
+  std::vector<std::shared_ptr<Communicator>> communicators_;
+  std::vector<absl::Status> statuses_;
+};
+
+TEST_CASE("GPUs sum their parts to the same bits, and norm them as Norm does", "[kernel]") {
+  const int32_t world = GENERATE(1, 2, 3, 8);
+  Gpus gpus(world);
+  Random random(3);
+  // The last one in two rounds, with three ranks and eight.
+  const int64_t many = world == 3 ? 700 : 130;
+  for (const auto& [rows, dim] : std::vector<std::pair<int64_t, int64_t>>{
+           {1, 1}, {1, 2048}, {3, 17}, {40, 64}, {many, 1030}}) {
+    for (const int variant : {0, 1, 2, 3}) {
+      if (rows > 100 && variant % 2 == 0) continue;
+      const bool adds = (variant & 1) != 0;
+      const int32_t without = variant == 3 ? world - 1 : -1;  // a rank that has no part
+      INFO(world << " ranks, [" << rows << ", " << dim << "], variant " << variant);
+      const std::vector<float> weight = random.Normals(dim), bias = random.Normals(dim);
+      const Matrix stream = Matrix::RandomOf(random, rows, dim, /*pad=*/variant == 1 ? 3 : 0);
+      std::vector<Matrix> parts, targets, fused, apart;
+      for (int32_t r = 0; r < world; ++r) {
+        parts.push_back(Matrix::RandomOf(random, rows, dim));
+        targets.push_back(stream);
+        fused.emplace_back(rows, dim);
+        apart.emplace_back(rows, dim);
+      }
+      gpus.RunWell([&](int32_t r, Ops& ops) {
+        const auto rank = static_cast<size_t>(r);
+        AllReduceArgs args;
+        if (r != without) args.partial = parts[rank].tensor();
+        if (variant >= 2) args.bias = bias.data();
+        const Tensor target = targets[rank].tensor();
+        (adds ? args.residual : args.out) = target;
+        NormArgs norm{.x = target, .weight = weight.data(), .out = fused[rank].tensor()};
+        args.norm = norm;
+        ops.AllReduce(args);
+        norm.out = apart[rank].tensor();
+        ops.Norm(norm);
+      });
+      double worst = 0;
+      for (int64_t t = 0; t < rows; ++t) {
+        for (int64_t i = 0; i < dim; ++i) {
+          double expected = adds ? stream(t, i) : 0.0;
+          double magnitude = std::abs(expected) + 1;
+          const double offset = variant >= 2 ? bias[static_cast<size_t>(i)] : 0.0;
+          expected += offset;
+          magnitude += std::abs(offset);
+          for (int32_t r = 0; r < world; ++r) {
+            if (r == without) continue;
+            expected += double{parts[static_cast<size_t>(r)](t, i)};
+            magnitude += std::abs(double{parts[static_cast<size_t>(r)](t, i)});
+          }
+          worst = std::max(worst, std::abs(targets[0](t, i) - expected) / magnitude);
+        }
+      }
+      // Each of the additions rounds by half a unit in the last place at most.
+      CHECK(worst <= (world + 2) * 0x1p-24);
+      for (size_t r = 0; r < targets.size(); ++r) {
+        CHECK(test::SameBits(targets[r], targets[0]));
+        CHECK(test::SameBits(fused[r], fused[0]));
+        CHECK(test::SameBits(fused[r], apart[r]));
+        CHECK(targets[r].GapsIntact());
+      }
+    }
+  }
+}
+
+TEST_CASE("GPUs add parts as a tree, in one round and in two", "[kernel]") {
+  // In F32, 1 + 2^24 is 2^24: the order of the sums shows.
+  const float values[] = {1.0f, 0x1p24f, 1.0f, 1.0f, -0x1p24f};
+  Gpus gpus(5);
+  for (const int64_t rows : {int64_t{1}, int64_t{1600}}) {
+    std::vector<Matrix> outs, parts;
+    for (int r = 0; r < 5; ++r) {
+      outs.emplace_back(rows, 128);
+      parts.emplace_back(rows, 128);
+      for (int64_t t = 0; t < rows; ++t) std::fill_n(parts.back().at(t, 0), 128, values[r]);
+    }
+    gpus.RunWell([&](int32_t r, Ops& ops) {
+      const auto rank = static_cast<size_t>(r);
+      ops.AllReduce({.partial = parts[rank].tensor(), .out = outs[rank].tensor()});
+    });
+    for (const Matrix& out : outs) {
+      CHECK(out(0, 0) == 2.0f);
+      CHECK(out(rows - 1, 127) == 2.0f);
+    }
+  }
+}
+
+TEST_CASE("Columns of all GPUs come together in their order", "[kernel]") {
+  Gpus gpus(4);
+  Random random(7);
+  const std::vector<int32_t> borders = {0, 3, 3, 9000, 9016};  // rank 1 has none
+  for (const int64_t rows : {int64_t{1}, int64_t{5}}) {
+    for (const int32_t root : {-1, 2}) {
+      std::vector<Matrix> parts, wholes;
+      for (size_t r = 0; r < 4; ++r) {
+        parts.push_back(Matrix::RandomOf(random, rows, borders[r + 1] - borders[r]));
+        wholes.emplace_back(rows, 9016, /*pad=*/2);
+      }
+      gpus.RunWell([&](int32_t r, Ops& ops) {
+        const auto rank = static_cast<size_t>(r);
+        Tensor part = parts[rank].tensor();
+        if (part.cols == 0) part.data = nullptr;
+        ops.GatherColumns({.part = part,
+                           .borders = borders,
+                           .whole = root >= 0 && r != root ? Tensor{} : wholes[rank].tensor(),
+                           .root = root});
+      });
+      for (size_t r = 0; r < 4; ++r) {
+        if (root >= 0 && r != static_cast<size_t>(root)) continue;
+        int64_t wrong = 0;
+        for (int64_t t = 0; t < rows; ++t) {
+          for (size_t from = 0; from < 4; ++from) {
+            for (int32_t c = borders[from]; c < borders[from + 1]; ++c) {
+              wrong += wholes[r](t, c) != parts[from](t, c - borders[from]) ? 1 : 0;
+            }
+          }
+        }
+        INFO(rows << " rows, root " << root << ", rank " << r);
+        CHECK(wrong == 0);
+        CHECK(wholes[r].GapsIntact());
+      }
+    }
+  }
+}
+
+TEST_CASE("A GPU that does not come is named by those that wait, which then end", "[kernel]") {
+  Gpus gpus(3, /*rank_wait_ms=*/50);
+  std::vector<Matrix> rows(3, Matrix(2, 64));
+  const std::vector<absl::Status> statuses = gpus.Run([&](int32_t r, Ops& ops) {
+    const Tensor x = rows[static_cast<size_t>(r)].tensor();
+    if (r == 1) return;
+    ops.AllReduce({.partial = x, .residual = x});
+  });
+  for (const int32_t rank : {0, 2}) {
+    const std::string message(statuses[static_cast<size_t>(rank)].message());
+    INFO(message);
+    CHECK(message.find("has waited 50 ms for rank 1") != std::string::npos);
+  }
+}
+
+TEST_CASE("GPUs that wait end when the group is aborted", "[kernel]") {
+  Gpus gpus(2);
+  Matrix x(2, 64);
+  const std::vector<absl::Status> statuses = gpus.Run([&](int32_t r, Ops& ops) {
+    if (r == 1) return gpus.communicator(1).Abort(absl::UnavailableError("rank 1 is lost"));
+    ops.AllReduce({.partial = x.tensor(), .residual = x.tensor()});
+  });
+  CHECK(statuses[0].message() == "rank 1 is lost");
+  CHECK(statuses[1].message() == "rank 1 is lost");
+}
+
+TEST_CASE("GPUs that do different ops at the same time are told so", "[kernel]") {
+  for (const bool other_op : {false, true}) {
+    Gpus gpus(2);
+    Matrix two(2, 64), three(3, 64), whole(2, 128);
+    const std::vector<absl::Status> statuses = gpus.Run([&](int32_t r, Ops& ops) {
+      const Tensor x = r == 1 && !other_op ? three.tensor() : two.tensor();
+      if (r == 1 && other_op) {
+        ops.GatherColumns(
+            {.part = x, .borders = std::vector<int32_t>{0, 64, 128}, .whole = whole.tensor()});
+      } else {
+        ops.AllReduce({.partial = x, .residual = x});
+      }
+    });
+    INFO(statuses[0].ToString());
+    CHECK(statuses[0].message().find("do different ops at the same time") != std::string::npos);
+    CHECK(!statuses[1].ok());
+  }
+}
+
+}  // namespace
+}  // namespace heddle::kernels
