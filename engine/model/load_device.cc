@@ -104,10 +104,9 @@ absl::Status CheckOpsFor(const ModelSpec& spec, const kernels::Device* device) {
     lacks = "layers with inputs, factors or norms of their own";
   }
   if (streams && !device->has_streams()) lacks = "alternating updates or sparse gates";
-  const bool in_chunks =
-      std::any_of(spec.layers.begin(), spec.layers.end(), [](const LayerSpec& layer) {
-        return layer.attention.in_chunks || layer.moe.weighs_inputs;
-      });
+  const bool in_chunks = std::any_of(
+      spec.layers.begin(), spec.layers.end(),
+      [](const LayerSpec& layer) { return layer.attention.in_chunks || layer.moe.weighs_inputs; });
   if (in_chunks && !device->has_attention_in_chunks()) {
     lacks = "attention in chunks, or weights of experts' inputs";
   }

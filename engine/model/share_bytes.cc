@@ -43,7 +43,8 @@ class ShareCounter {
   // Vectors are kept in F32.
   void Vectors(std::initializer_list<const std::string*> names) {
     for (const std::string* name : names) {
-      if (const CheckpointTensor* tensor = Find(*name)) Values(tensor->shape.empty() ? 1 : tensor->shape.back());
+      if (const CheckpointTensor* tensor = Find(*name))
+        Values(tensor->shape.empty() ? 1 : tensor->shape.back());
     }
   }
   void Values(const std::string& name, int64_t count) {

@@ -43,7 +43,7 @@ struct AttendArgs {
   const float* const* bias;  // [num_queries] or nullptr: bias[q][p] is added to query q's score at
                              // position p, in whole blocks
   float* max;                // [num_queries]
-  float* sum;  // [num_queries]
+  float* sum;                // [num_queries]
   float* acc;  // [num_queries rounded up to a multiple of 16, padded_dim]; the rest is undefined
   float* scratch;            // AttendScratchFloats(padded_dim)
   TileRegisters* registers;  // that the kernel may set up

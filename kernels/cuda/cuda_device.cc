@@ -128,12 +128,12 @@ absl::StatusOr<DeviceLimits> CudaDevice::MeasureLimits() {
   return cuda::MeasureLimits(*runtime_, workspace(), library_.get());
 }
 
-// Ranks of a stage take the same way for products that they all make, such as a router's, whose last
-// bits have to be the same: the predicted one.
+// Ranks of a stage take the same way for products that they all make, such as a router's, whose
+// last bits have to be the same: the predicted one.
 absl::Status CudaDevice::JoinGroup(std::shared_ptr<Communicator> communicator) {
   options_.tunes = false;
-  HEDDLE_ASSIGN_OR_RETURN(group_, PeerGroup::Join(*runtime_, std::move(communicator),
-                                                  options_.rank_wait_ms, "rank"));
+  HEDDLE_ASSIGN_OR_RETURN(
+      group_, PeerGroup::Join(*runtime_, std::move(communicator), options_.rank_wait_ms, "rank"));
   return absl::OkStatus();
 }
 

@@ -162,8 +162,8 @@ class CudaDevice final : public Device {
   int32_t last_rows_ = 0;                    // of the step before
   std::bitset<kGraphRows + 1> direct_rows_;  // steps of so many rows ask the library
   std::unique_ptr<LibraryMatmul> library_;   // nullptr: our own kernels
-  std::unique_ptr<PeerGroup> group_;   // of ranks that share layers; nullptr: none do
-  std::unique_ptr<PeerGroup> stages_;  // of a pipeline; nullptr: there is none
+  std::unique_ptr<PeerGroup> group_;         // of ranks that share layers; nullptr: none do
+  std::unique_ptr<PeerGroup> stages_;        // of a pipeline; nullptr: there is none
   std::vector<std::string> advice_;
   LinearWays ways_;  // CudaDeviceOptions::tunes
   std::unique_ptr<Buffer> workspace_;
