@@ -67,35 +67,44 @@ absl::StatusOr<int64_t> CountWrong(Rank& rank, int64_t elements) {
   return wrong;
 }
 
+struct Measured {
+  double us = 0;  // of one sum
+  int64_t wrong = 0;
+};
+
+// One rank's side of the sums of `rows` rows of `dim`.
+absl::Status SumOnRank(Rank& rank, int index, int64_t rows, int64_t dim, Measured* measured) {
+  HEDDLE_RETURN_IF_ERROR(Fill(rank, index, rows * dim));
+  std::vector<double> times;
+  times.reserve(kSteps);
+  for (int step = 0; step < kSteps; ++step) {
+    HEDDLE_RETURN_IF_ERROR(rank.device->Launch([&](kernels::Ops& ops) {
+      for (int i = 0; i < kSums; ++i) {
+        ops.AllReduce({.partial = Tensor{rank.parts[i % 2]->data(), rows, dim, dim},
+                       .out = Tensor{rank.stream->data(), rows, dim, dim}});
+      }
+    }));
+    HEDDLE_ASSIGN_OR_RETURN(const kernels::RunTiming timing, rank.device->Finish());
+    times.push_back(static_cast<double>(timing.run_ns) / 1e3 / kSums);
+  }
+  std::sort(times.begin(), times.end());
+  measured->us = times[times.size() / 2];
+  HEDDLE_ASSIGN_OR_RETURN(measured->wrong, CountWrong(rank, rows * dim));
+  return absl::OkStatus();
+}
+
 // Sums rows of `dim` and prints the time of one sum. Returns whether all are right.
 absl::StatusOr<bool> CheckShape(Rank (&ranks)[kRanks], int64_t rows, int64_t dim) {
-  double us[kRanks] = {};
-  int64_t wrong[kRanks] = {};
-  HEDDLE_RETURN_IF_ERROR(OnBoth([&](int r) {
-    Rank& rank = ranks[r];
-    HEDDLE_RETURN_IF_ERROR(Fill(rank, r, rows * dim));
-    std::vector<double> times;
-    for (int step = 0; step < kSteps; ++step) {
-      HEDDLE_RETURN_IF_ERROR(rank.device->Launch([&](kernels::Ops& ops) {
-        for (int i = 0; i < kSums; ++i) {
-          ops.AllReduce({.partial = Tensor{rank.parts[i % 2]->data(), rows, dim, dim},
-                         .out = Tensor{rank.stream->data(), rows, dim, dim}});
-        }
-      }));
-      HEDDLE_ASSIGN_OR_RETURN(const kernels::RunTiming timing, rank.device->Finish());
-      times.push_back(static_cast<double>(timing.run_ns) / 1e3 / kSums);
-    }
-    std::sort(times.begin(), times.end());
-    us[r] = times[times.size() / 2];
-    HEDDLE_ASSIGN_OR_RETURN(wrong[r], CountWrong(rank, rows * dim));
-    return absl::OkStatus();
-  }));
+  Measured measured[kRanks];
+  HEDDLE_RETURN_IF_ERROR(
+      OnBoth([&](int r) { return SumOnRank(ranks[r], r, rows, dim, &measured[r]); }));
+  const int64_t wrong = measured[0].wrong + measured[1].wrong;
   std::printf(
       "{\"name\": \"sum of 2 ranks, %lld x %lld\", \"us\": %.2f, \"us_other\": %.2f, \"wrong\": "
       "%lld}\n",
-      static_cast<long long>(rows), static_cast<long long>(dim), us[0], us[1],
-      static_cast<long long>(wrong[0] + wrong[1]));
-  return wrong[0] + wrong[1] == 0;
+      static_cast<long long>(rows), static_cast<long long>(dim), measured[0].us, measured[1].us,
+      static_cast<long long>(wrong));
+  return wrong == 0;
 }
 
 absl::StatusOr<bool> CheckAll(Rank (&ranks)[kRanks]) {
