@@ -78,6 +78,20 @@ cudaError_t cudaGetDeviceCount(int* count) {
   });
 }
 
+// There is one device.
+cudaError_t cudaDeviceCanAccessPeer(int* can, int /*device*/, int /*peer*/) {
+  return Call([&](Context&) {
+    *can = 0;
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned int /*flags*/) {
+  return Call([&](Context&) {
+    return Refuse(cudaErrorInvalidDevice, "the machine has no device " + std::to_string(peer));
+  });
+}
+
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int ordinal) {
   return Call([&](Context& context) {
     if (ordinal != 0) return cudaErrorInvalidDevice;
