@@ -53,8 +53,8 @@ class Communicator {
   // Makes all present and later calls of all ranks return false. The first reason is kept.
   virtual void Abort(const absl::Status& why) = 0;
   virtual absl::Status status() const = 0;
-  // Calls `call` when the group is aborted, on the thread that aborts it, or at once if it is. Only
-  // for ranks of one process; others ignore it.
+  // In one process: calls `call` when the group is aborted, on that thread; at once if it is.
+  // NOLINTNEXTLINE(performance-unnecessary-value-param): others ignore it.
   virtual void AtAbort(std::function<void()> /*call*/) {}
 
   // The parts, `bytes` each, one behind the other in rank order. Buffers are free on return.
