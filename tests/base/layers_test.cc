@@ -82,7 +82,8 @@ const std::map<std::string, std::map<std::string, std::set<std::string>>> kRooms
 };
 
 // These replace the device's primitives under HEDDLE_CUDA_EMULATE; they are test code, in tests/.
-const std::set<std::string> kEmulatedPrimitives = {"tests/emulate/primitives_host.cuh",
+const std::set<std::string> kEmulatedPrimitives = {"tests/emulate/peer_primitives_host.cuh",
+                                                   "tests/emulate/primitives_host.cuh",
                                                    "tests/emulate/primitives_hopper_host.cuh"};
 
 // Every quoted include of `path`.
