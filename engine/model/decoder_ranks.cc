@@ -81,12 +81,14 @@ void Decoder::NormHeadsOfRanks(kernels::Ops& ops, Tensor own, const DeviceVector
                                const kernels::AdapterMatrix* adapters) {
   const auto rows = static_cast<int32_t>(own.rows);
   std::vector<int32_t> columns;
+  columns.reserve(borders.size());
   for (const int32_t head : borders) columns.push_back(head * head_dim);
   // Columns are gathered in four bytes: two of 16 bits each, of which heads have whole pairs.
   const auto in_words = [this](int64_t elements) {
     return kernels::RowBytes(dtype_, elements) / 4;
   };
   std::vector<int32_t> word_columns;
+  word_columns.reserve(columns.size());
   for (const int32_t column : columns) {
     word_columns.push_back(static_cast<int32_t>(in_words(column)));
   }

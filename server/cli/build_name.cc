@@ -25,8 +25,8 @@ std::string_view FindBuildId(std::string_view notes) {
     const size_t name_bytes = padded(header.n_namesz);
     const size_t bytes = name_bytes + padded(header.n_descsz);
     if (bytes > notes.size()) break;
-    constexpr std::string_view kGnu("GNU", 4);
-    if (header.n_type == NT_GNU_BUILD_ID && notes.starts_with(kGnu)) {
+    const bool is_gnus = header.n_namesz == sizeof(ELF_NOTE_GNU) && notes.starts_with(ELF_NOTE_GNU);
+    if (header.n_type == NT_GNU_BUILD_ID && is_gnus) {
       return notes.substr(name_bytes, std::min<size_t>(header.n_descsz, kShownBytes));
     }
     notes.remove_prefix(bytes);
