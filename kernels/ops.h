@@ -131,9 +131,9 @@ struct QueryRotation {
   RopeLayout layout = RopeLayout::kHalf;
 };
 
-// What the distance of two positions adds to their score: to that of head h for a query and a key
-// at places i and j of a context, table[h * stride() + reach + j - i].
-// Sources: Press et al. 2022 (ALiBi); Raffel et al. 2020 (buckets of distances, T5 and MPNet).
+// The bias that the distance of two positions adds to their score: to that of head h for a query
+// and a key at places i and j of a context, table[h * stride() + reach + j - i]. Sources: Press et
+// al. 2022 (ALiBi); Raffel et al. 2020 (buckets of distances, T5 and MPNet).
 struct DistanceBias {
   // Blocks of keys are read whole, also those that end behind a context.
   static constexpr int32_t kPadding = 32;

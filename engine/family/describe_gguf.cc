@@ -153,8 +153,8 @@ absl::Status ReadLongRope(const GgufSource& source, const TensorFinder& find,
   return absl::OkStatus();
 }
 
-// What YaRN multiplies cosines and sines by. With its own multiplier, latent attention sharpens
-// scores instead, and Ministral 3 divides by the magnitude that the multiplier gives.
+// The factor by which YaRN multiplies cosines and sines. With its own multiplier, latent attention
+// sharpens scores instead, and Ministral 3 divides by the magnitude that the multiplier gives.
 absl::StatusOr<double> ReadYarnMagnitude(const GgufSource& source, double factor) {
   constexpr std::string_view kMultiplier = "rope.scaling.yarn_log_multiplier";
   const double usual = 1.0 + 0.1 * std::log(factor);

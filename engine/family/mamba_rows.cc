@@ -192,6 +192,7 @@ absl::Status RefineNemotronH(const JsonSource& config, ModelSpec* spec, NameMap*
   constexpr std::string_view kShared = "moe_shared_expert_intermediate_size";
   HEDDLE_ASSIGN_OR_RETURN(const std::vector<Block> blocks, ReadBlocks(config, spec->n_layers()));
   HEDDLE_ASSIGN_OR_RETURN(const RecurrenceSpec recurrence, ReadMamba2(config, kKeys, *spec));
+  spec->tied_embeddings = false;  // the class ties nothing, whatever "tie_word_embeddings" says
   constexpr std::string_view kSkipped[] = {"attention_head_dim",
                                            "expand",
                                            "mamba_proj_bias",

@@ -1,14 +1,13 @@
 #include "engine/family/more_encoder_rows.h"
 
-#include <algorithm>
 #include <string>
 
-#include "base/check.h"
 #include "base/message.h"
 #include "base/status.h"
 #include "engine/family/describe.h"
 #include "engine/family/encoder_gguf.h"
 #include "engine/family/encoder_rows.h"
+#include "engine/family/row_variants.h"
 #include "nlohmann/json.hpp"
 
 namespace heddle::engine {
@@ -158,23 +157,9 @@ absl::Status ElectraClasses(const JsonSource& config, std::string_view prefix, i
   return absl::OkStatus();
 }
 
-Family Variant(std::span<const Family> rows, std::string_view of, std::string_view name,
-               std::span<const std::string_view> architectures,
-               std::span<const std::string_view> gguf = {}) {
-  const auto at =
-      std::find_if(rows.begin(), rows.end(), [of](const Family& row) { return row.name == of; });
-  HEDDLE_CHECK(at != rows.end(), "the table has no such row");
-  Family row = *at;
-  row.name = row.model_type = name;
-  row.architectures = architectures;
-  row.gguf_architectures = gguf;
-  if (gguf.empty()) row.refine_gguf = nullptr;
-  return row;
-}
-
 // Its config.json has BERT's model_type; the class's name tells them apart.
-Family JinaBert(std::span<const Family> rows) {
-  Family jina = Variant(rows, "bert", "jina_bert", kJinaBertArchitectures, kJinaBertGguf);
+Family JinaBert(const FamilyRows& rows) {
+  Family jina = rows.Variant("bert", "jina_bert", kJinaBertArchitectures, kJinaBertGguf);
   jina.gated = true;
   jina.max_context = 8192;
   jina.names = &JinaBertNames(*jina.names);
@@ -183,8 +168,8 @@ Family JinaBert(std::span<const Family> rows) {
   return jina;
 }
 
-Family Mpnet(std::span<const Family> rows) {
-  Family mpnet = Variant(rows, "bert", "mpnet", kMpnetArchitectures);
+Family Mpnet(const FamilyRows& rows) {
+  Family mpnet = rows.Variant("bert", "mpnet", kMpnetArchitectures);
   mpnet.prefix = "mpnet.";
   mpnet.names = &MpnetNames(*mpnet.names);
   mpnet.refine = RefineMpnet;
@@ -192,30 +177,30 @@ Family Mpnet(std::span<const Family> rows) {
   return mpnet;
 }
 
-Family Electra(std::span<const Family> rows) {
-  Family electra = Variant(rows, "bert", "electra", kElectraArchitectures);
+Family Electra(const FamilyRows& rows) {
+  Family electra = rows.Variant("bert", "electra", kElectraArchitectures);
   electra.prefix = "electra.";
   electra.refine = RefineElectra;
   electra.classifier = ElectraClasses;
   return electra;
 }
 
-Family Ernie(std::span<const Family> rows) {
-  Family ernie = Variant(rows, "bert", "ernie", kErnieArchitectures);
+Family Ernie(const FamilyRows& rows) {
+  Family ernie = rows.Variant("bert", "ernie", kErnieArchitectures);
   ernie.prefix = "ernie.";
   ernie.refine = RefineErnie;
   return ernie;
 }
 
-Family Data2Vec(std::span<const Family> rows) {
-  Family data = Variant(rows, "roberta", "data2vec-text", kData2VecArchitectures);
+Family Data2Vec(const FamilyRows& rows) {
+  Family data = rows.Variant("roberta", "data2vec-text", kData2VecArchitectures);
   data.prefix = "data2vec_text.";
   return data;
 }
 
-Family LlamaEmbed(std::span<const Family> rows) {
+Family LlamaEmbed(const FamilyRows& rows) {
   Family embed =
-      Variant(rows, "eurobert", "llama_bidirec", kLlamaEmbedArchitectures, kLlamaEmbedGguf);
+      rows.Variant("eurobert", "llama_bidirec", kLlamaEmbedArchitectures, kLlamaEmbedGguf);
   embed.gguf_rope_layout = RopeLayout::kInterleaved;
   embed.norm_eps = 1e-6;
   embed.max_context = 2048;
@@ -242,8 +227,9 @@ absl::Status NumberBehindPadding(const JsonSource& config, ModelSpec* spec) {
 }
 
 std::vector<Family> MoreEncoderRows(std::span<const Family> encoders) {
-  return {JinaBert(encoders), Mpnet(encoders),    Electra(encoders),
-          Ernie(encoders),    Data2Vec(encoders), LlamaEmbed(encoders)};
+  const FamilyRows rows(encoders);
+  return {JinaBert(rows), Mpnet(rows),    Electra(rows),
+          Ernie(rows),    Data2Vec(rows), LlamaEmbed(rows)};
 }
 
 }  // namespace heddle::engine

@@ -257,7 +257,7 @@ absl::Status RefineGgufExaoneMoe(const GgufSource&, const TensorFinder&, ModelSp
 }
 
 absl::Status RefineHyV3(const JsonSource& config, ModelSpec* spec, NameMap*) {
-  // What the published files say of themselves, and the class does not look at.
+  // Keys that the published files have, and that the class does not look at.
   HEDDLE_RETURN_IF_ERROR(Expect(
       config, {"qk_norm", "route_norm", "moe_router_use_sigmoid", "moe_router_enable_expert_bias"},
       true));

@@ -1,12 +1,10 @@
 #include "engine/family/newer_rows.h"
 
-#include <algorithm>
-
-#include "base/check.h"
 #include "engine/family/family_names.h"
 #include "engine/family/family_refine.h"
 #include "engine/family/gguf_refine.h"
 #include "engine/family/newer_refine.h"
+#include "engine/family/row_variants.h"
 
 namespace heddle::engine {
 namespace {
@@ -123,30 +121,7 @@ const NameMap& ApertusNames() {
   return names;
 }
 
-class Rows {
- public:
-  explicit Rows(std::span<const Family> rows) : rows_(rows) {}
-
-  // The row `of` under another name.
-  Family Variant(std::string_view of, std::string_view name,
-                 std::span<const std::string_view> architectures,
-                 std::span<const std::string_view> gguf = {}) const {
-    const auto at = std::find_if(rows_.begin(), rows_.end(),
-                                 [of](const Family& row) { return row.name == of; });
-    HEDDLE_CHECK(at != rows_.end(), "the table has no such row");
-    Family row = *at;
-    row.name = row.model_type = name;
-    row.architectures = architectures;
-    row.gguf_architectures = gguf;
-    if (gguf.empty()) row.refine_gguf = nullptr;
-    return row;
-  }
-
- private:
-  std::span<const Family> rows_;
-};
-
-Family InternLm3(const Rows& rows) {
+Family InternLm3(const FamilyRows& rows) {
   Family intern = rows.Variant("llama", "internlm3", kInternLm3Architectures);
   intern.norm_eps = 1e-5;
   intern.head_dim = 128;
@@ -156,7 +131,7 @@ Family InternLm3(const Rows& rows) {
   return intern;
 }
 
-Family IQuestCoder(const Rows& rows) {
+Family IQuestCoder(const FamilyRows& rows) {
   Family iquest = rows.Variant("llama", "iquestcoder", kIQuestArchitectures);
   iquest.norm_eps = 1e-5;
   iquest.head_dim = 128;
@@ -165,7 +140,7 @@ Family IQuestCoder(const Rows& rows) {
   return iquest;
 }
 
-Family Jais2(const Rows& rows) {
+Family Jais2(const FamilyRows& rows) {
   Family jais = rows.Variant("llama", "jais2", kJais2Architectures, kJais2Gguf);
   jais.keys.norm_eps = "layer_norm_eps";
   jais.norm = NormKind::kLayer;
@@ -180,7 +155,7 @@ Family Jais2(const Rows& rows) {
   return jais;
 }
 
-Family Helium(const Rows& rows) {
+Family Helium(const FamilyRows& rows) {
   Family helium = rows.Variant("llama", "helium", kHeliumArchitectures);
   helium.norm_eps = 1e-8;
   helium.n_kv_heads = 20;
@@ -192,7 +167,7 @@ Family Helium(const Rows& rows) {
   return helium;
 }
 
-Family Cwm(const Rows& rows) {
+Family Cwm(const FamilyRows& rows) {
   Family cwm = rows.Variant("llama", "cwm", kCwmArchitectures);
   cwm.norm_eps = 1e-5;
   cwm.n_kv_heads = 8;
@@ -210,7 +185,7 @@ Family Cwm(const Rows& rows) {
 }
 
 // Files in GGUF are of architecture "deepseek2".
-Family Youtu(const Rows& rows) {
+Family Youtu(const FamilyRows& rows) {
   Family youtu = rows.Variant("deepseek_v3", "youtu", kYoutuArchitectures);
   youtu.tied_embeddings = true;
   youtu.max_context = 131072;
@@ -220,21 +195,21 @@ Family Youtu(const Rows& rows) {
   return youtu;
 }
 
-Family VaultGemma(const Rows& rows) {
+Family VaultGemma(const FamilyRows& rows) {
   Family vault = rows.Variant("gemma2", "vaultgemma", kVaultGemmaArchitectures);
   vault.post_norm = false;
   vault.names = &VaultGemmaNames();
   return vault;
 }
 
-Family HyperClovaX(const Rows& rows) {
+Family HyperClovaX(const FamilyRows& rows) {
   Family hyper = rows.Variant("granite", "hyperclovax", kHyperClovaArchitectures);
   hyper.names = &HyperClovaNames();
   hyper.refine = RefineHyperClovaX;
   return hyper;
 }
 
-Family GraniteSwa(const Rows& rows) {
+Family GraniteSwa(const FamilyRows& rows) {
   Family swa = rows.Variant("granite", "granite_swa", kGraniteSwaArchitectures);
   swa.norm_eps = 1e-5;
   swa.n_kv_heads = 4;
@@ -247,7 +222,7 @@ Family GraniteSwa(const Rows& rows) {
   return swa;
 }
 
-Family MiniCpm(const Rows& rows) {
+Family MiniCpm(const FamilyRows& rows) {
   Family cpm = rows.Variant("granite", "minicpm", kMiniCpmArchitectures, kMiniCpmGguf);
   cpm.refine = RefineMiniCpm;
   cpm.refine_gguf = RefineGgufMiniCpm;
@@ -255,7 +230,7 @@ Family MiniCpm(const Rows& rows) {
   return cpm;
 }
 
-Family Exaone(const Rows& rows) {
+Family Exaone(const FamilyRows& rows) {
   Family exaone = rows.Variant("llama", "exaone", kExaoneArchitectures, kExaoneGguf);
   exaone.keys.n_layers = "num_layers";
   exaone.keys.norm_eps = "layer_norm_epsilon";
@@ -269,7 +244,7 @@ Family Exaone(const Rows& rows) {
 }
 
 // The attention of EXAONE 4 before whose blocks there are norms, and experts.
-Family ExaoneMoe(const Rows& rows) {
+Family ExaoneMoe(const FamilyRows& rows) {
   Family exaone = rows.Variant("glm4_moe", "exaone_moe", kExaoneMoeArchitectures, kExaoneMoeGguf);
   exaone.n_kv_heads = 32;
   exaone.max_context = 2048;
@@ -286,20 +261,20 @@ Family ExaoneMoe(const Rows& rows) {
 }
 
 // Files in GGUF are of architecture "glm4moe".
-Family SolarOpen(const Rows& rows) {
+Family SolarOpen(const FamilyRows& rows) {
   Family solar = rows.Variant("glm4_moe", "solar_open", kSolarArchitectures);
   solar.n_kv_heads = 8;
   solar.head_dim = 128;
   solar.max_context = 131072;
   solar.rope_theta = 1e6;
   solar.rotary_part = 1.0;
-  solar.inter_per_hidden = 4;  // a placeholder: no layer has such an MLP
+  solar.inter_per_hidden = 4;  // config.json has none, and no layer has such an MLP
   solar.qk_norm = QkNorm::kNone;
   solar.refine = RefineSolarOpen;
   return solar;
 }
 
-Family HyV3(const Rows& rows) {
+Family HyV3(const FamilyRows& rows) {
   Family hy = rows.Variant("glm4_moe", "hy_v3", kHyV3Architectures);
   hy.n_kv_heads = 8;
   hy.head_dim = 128;
@@ -313,7 +288,7 @@ Family HyV3(const Rows& rows) {
   return hy;
 }
 
-Family Mellum(const Rows& rows) {
+Family Mellum(const FamilyRows& rows) {
   Family mellum = rows.Variant("qwen3_moe", "mellum", kMellumArchitectures, kMellumGguf);
   mellum.max_context = 131072;
   mellum.rope_theta = 500000.0;
@@ -321,14 +296,14 @@ Family Mellum(const Rows& rows) {
   mellum.window_rope = WindowRope::kOwnTheta;
   mellum.sliding_window = 1024;
   mellum.window_pattern = 4;
-  mellum.inter_per_hidden = 4;  // a placeholder: dense layers' width is read with the experts
+  mellum.inter_per_hidden = 4;  // the refinement reads the width of dense layers
   mellum.refine = RefineMellum;
   mellum.refine_gguf = RefineGgufMellum;
   mellum.gguf_renormalise = true;
   return mellum;
 }
 
-Family StableLm(const Rows& rows) {
+Family StableLm(const FamilyRows& rows) {
   Family stable = rows.Variant("llama", "stablelm", kStableLmArchitectures, kStableLmGguf);
   stable.keys.norm_eps = "layer_norm_eps";
   stable.norm = NormKind::kLayer;
@@ -344,7 +319,7 @@ Family StableLm(const Rows& rows) {
   return stable;
 }
 
-Family Apertus(const Rows& rows) {
+Family Apertus(const FamilyRows& rows) {
   Family apertus = rows.Variant("llama", "apertus", kApertusArchitectures, kApertusGguf);
   apertus.norm_eps = 1e-5;
   apertus.keys.activation = {};  // see RefineApertus
@@ -364,7 +339,7 @@ Family Apertus(const Rows& rows) {
 }
 
 // The text of GLM-4.1V and of GLM-4.5V and 4.6V. For text alone all sections of RoPE are alike.
-Family Glm4v(const Rows& rows) {
+Family Glm4v(const FamilyRows& rows) {
   Family glm = rows.Variant("glm4", "glm4v", kGlm4vArchitectures);
   glm.model_type = "glm4v_text";
   glm.norm_eps = 1e-5;
@@ -374,7 +349,7 @@ Family Glm4v(const Rows& rows) {
   return glm;
 }
 
-Family Glm4vMoe(const Rows& rows) {
+Family Glm4vMoe(const FamilyRows& rows) {
   Family glm = rows.Variant("glm4_moe", "glm4v_moe", kGlm4vMoeArchitectures);
   glm.model_type = "glm4v_moe_text";
   glm.qkv_bias = Flag::Key("attention_bias", true);
@@ -386,7 +361,7 @@ Family Glm4vMoe(const Rows& rows) {
 }  // namespace
 
 std::vector<Family> NewerRows(std::span<const Family> rows) {
-  const Rows all(rows);
+  const FamilyRows all(rows);
   return {InternLm3(all), IQuestCoder(all), Jais2(all),       Helium(all),     Cwm(all),
           Youtu(all),     VaultGemma(all),  HyperClovaX(all), GraniteSwa(all), MiniCpm(all),
           Exaone(all),    ExaoneMoe(all),   SolarOpen(all),   HyV3(all),       Mellum(all),

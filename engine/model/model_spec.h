@@ -121,7 +121,7 @@ struct SharpenSpec {
   int32_t offset = 0;
 };
 
-// What the distance of two positions adds to their scores, in all layers alike
+// The bias that the distance of two positions adds to their scores, in all layers alike
 // (kernels::DistanceBias).
 enum class DistanceRule : uint8_t {
   kNone,

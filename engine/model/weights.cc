@@ -26,7 +26,7 @@ absl::Status StreamEnds(TensorLoader& loader, const NameMap& names, const ModelS
   return absl::OkStatus();
 }
 
-// What distances add to the scores of this rank's heads.
+// The biases that distances add to the scores of this rank's heads.
 absl::Status Distances(TensorLoader& loader, const ModelDescription& model, const Share& share,
                        ModelWeights* weights) {
   const Range heads = HeadsWithDistances(model.spec, share);

@@ -77,7 +77,7 @@ struct DeviceStep {
   LinearWays* ways = nullptr;             // ways of products; nullptr: as predicted
   bool times_products = false;            // shapes that `ways` does not know are timed
   int32_t attention_multiprocessors = 0;  // limit for attention; 0: all
-  // Of a device that shares its layers with others; nullptr: it has whole ones.
+  // The devices that share the layers with this one; nullptr: it has whole ones.
   const Peers* ranks = nullptr;
   PeerGroup* stages = nullptr;  // of a device that has some of the layers; nullptr: it has all
   // Plans a grouping that the step has not met yet.

@@ -12,7 +12,7 @@
 
 namespace heddle::server {
 
-// What a message from rank to rank takes.
+// The time of a message from rank to rank.
 struct LinkSpeed {
   double latency_us = 0;  // of an empty one
   double gbit_s = 0;      // into each rank, beside that

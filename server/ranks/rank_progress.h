@@ -21,7 +21,7 @@ class RankProgress {
     bool waits = false;   // for another rank, in the last collective
   };
 
-  // What the rank says is not trusted: numbers may be anything.
+  // Its words are not trusted: numbers may be anything.
   void Report(const State& state, Time now) {
     const bool was_busy =
         !state.waits && state.busy_ms > busy_ms_ &&

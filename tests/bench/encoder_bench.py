@@ -33,7 +33,7 @@ SHAPES = dict(
     minilm=("bert", 384, 6, 12, 1536), base=("bert", 768, 12, 12, 3072),
     large=("bert", 1024, 24, 16, 4096), e5=("xlm-roberta", 768, 12, 12, 3072),
     modernbert=("modernbert", 768, 22, 12, 1152), mpnet=("mpnet", 768, 12, 12, 3072))
-# What a class's configuration has beside its sizes; vocabularies hold the tokenizer's ids.
+# Settings of a class's configuration beside its sizes; vocabularies hold the tokenizer's ids.
 OWN = {"xlm-roberta": dict(vocab_size=250002, max_position_embeddings=514, type_vocab_size=1),
        "modernbert": dict(vocab_size=50368), "mpnet": dict(vocab_size=30527)}
 WORDS = dict(short=(4, 14), passages=(90, 220))

@@ -1,6 +1,6 @@
-// What the kernels of each weight format reach with a panel and a tile of rows that lie in L1: the
-// share of the peak of the level's instruction for every size of tile, one thread. A step of few
-// rows waits for memory as well (kernels_bench), so this is its upper limit.
+// The rates that the kernels of each weight format reach with a panel and a tile of rows that lie
+// in L1: the share of the peak of the level's instruction for every size of tile, one thread. A
+// step of few rows waits for memory as well (kernels_bench), so this is its upper limit.
 //
 //   tiles_bench [LEVEL [FORMAT...]]      tiles_bench avx2 q4_0 q8_0
 //

@@ -58,7 +58,7 @@ struct DeviceState {
   std::deque<std::function<void()>> to_come;  // pending work of a late machine
 };
 
-// What all devices share.
+// The state that all devices share.
 struct Machines {
   emulate::Machine machine;
   std::atomic<int64_t> graph_changes{0};

@@ -196,6 +196,11 @@ TEST_CASE("Nemotron-H: each block is one thing, by letters or by words", "[model
   CHECK(names.mlp_norm == "backbone.layers.1.norm.weight");
   CHECK(names.attn_norm.empty());
   CHECK(names.expert_gate.empty());
+  // The class has a head of its own, also where the file says that it is tied.
+  const auto tied = DescribeJson(With(config, "tie_word_embeddings", true));
+  REQUIRE(tied.ok());
+  CHECK_FALSE(tied->spec.tied_embeddings);
+  CHECK(tied->names.lm_head == "lm_head.weight");
   // transformers 5 writes words, and no number of layers.
   json words = config;
   words.erase("hybrid_override_pattern");

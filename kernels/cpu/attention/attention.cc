@@ -251,7 +251,7 @@ class AttentionCall {
     }
   }
 
-  // What is added to query q's score at a place of the run; nullptr: nothing.
+  // The bias of query q's score at a place of the run; nullptr: nothing.
   const float* BiasOf(const Tile& tile, const ContextRun& run, int32_t q) const {
     const DistanceBias& bias = args_.bias;
     if (bias.table == nullptr) return nullptr;

@@ -88,8 +88,9 @@ class PackedBlock {
  public:
   using Shape = PanelShape<kTraits>;
   static constexpr int kBytes = Shape::kHeaderBytes + Shape::kParts * Shape::kPartBytes;
-  // Of Prefetches, for a part. Those of headers are left to the processor: if all lines were asked
-  // for, it would not look ahead by itself, and one row of Q4_0 took 17 % longer (Zen 5, AVX-512).
+  // Lines that Prefetches asks for with each part. Those of headers are left to the processor: if
+  // all lines were asked for, it would not look ahead by itself, and one row of Q4_0 took 17 %
+  // longer (Zen 5, AVX-512).
   static constexpr int kAheadLines = LinesOf(Shape::kPartBytes);
   static constexpr bool kSigned = Shape::kSigned;  // as DotAdd expects the codes
   static constexpr int kBias = Shape::kBias;       // excess of codes over values

@@ -406,8 +406,8 @@ class LinearCall {
                     .stride = kernels_.panel_rows});
   }
 
-  // What the i-th tile prefetches while it passes a range of `bytes`: a share of the next range,
-  // which is behind it. A single tile prefetches what it multiplies itself a little later.
+  // The bytes that the i-th tile prefetches while it passes a range of `bytes`: a share of the next
+  // range, which is behind it. A single tile prefetches what it multiplies itself a little later.
   WeightsAhead AheadOf(const PanelRows& task, const uint8_t* part, int64_t bytes, int64_t i) const {
     if (task.num_tiles == 1) {
       const bool few = task.tiles.tile_rows < kSeveralRows;

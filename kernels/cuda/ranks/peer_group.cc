@@ -12,7 +12,7 @@
 namespace heddle::kernels::cuda {
 namespace {
 
-// What ranks tell each other when they join.
+// Ranks tell each other so much when they join.
 struct Introduction {
   DeviceInfo info;
   Mailbox* box = nullptr;

@@ -70,7 +70,7 @@ TEST_CASE("Latent caches take their kernel in prompts, decoding and both", "[cud
                      DType::kBF16);
     }
   }
-  // Of 8 bits.
+  // Caches of 8 bits.
   for (auto [heads, head_dim] : {std::pair{1, 272}, {16, 576}, {40, 512}}) {
     for (DType cache : {DType::kF8E4M3, DType::kInt8}) {
       CheckAttention({.batch = batch,
