@@ -40,6 +40,7 @@ import time
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "load"))
 
 from common import Daemon, allow_descriptors  # noqa: E402  (the folder of the load tests)
+from ports import reserve_port  # noqa: E402  (in that of conformance, as above)
 
 STREAM = {"prompt": "Once upon a time", "max_tokens": 256, "stream": True, "ignore_eos": True}
 TOKEN_IDS = re.compile(rb'"token_ids":\[([0-9,]+)\]')
@@ -324,9 +325,7 @@ def main():
     flags = ["--drain-timeout", "2", "--log-level", "error", *options.flags.split()]
     grpc_port = 0
     if options.grpc:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            grpc_port = free.getsockname()[1]
+        grpc_port = reserve_port()
         flags += ["--grpc-port", str(grpc_port)]
     with tempfile.NamedTemporaryFile("w", suffix=".keys") as keys:
         keys.write(key_file(options))

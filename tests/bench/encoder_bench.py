@@ -17,14 +17,18 @@ import json
 import pathlib
 import random
 import shutil
-import socket
 import statistics
 import subprocess
+import sys
 import tempfile
 import time
 
 import torch
 import transformers
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "conformance"))
+
+from ports import reserve_port  # noqa: E402
 
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
 # Class, hidden, layers, heads, features: those of all-MiniLM-L6-v2, bge-base and bge-large,
@@ -68,9 +72,7 @@ def texts_of(kind, count, seed):
 
 class Server:
     def __init__(self, options, folder):
-        with socket.socket() as chosen:
-            chosen.bind(("127.0.0.1", 0))
-            self.port = chosen.getsockname()[1]
+        self.port = reserve_port()
         self.process = subprocess.Popen(
             [options.heddle, "serve", folder, "--port", str(self.port), "--threads", str(options.threads),
              "--weights", options.weights],

@@ -13,10 +13,13 @@ one token, to its end; for models without a tokenizer.
 import http.client
 import os
 import pathlib
-import socket
 import subprocess
 import sys
 import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "conformance"))
+
+from ports import reserve_port  # noqa: E402
 
 MIB = 1024.0  # of the kB that /proc has
 FIELDS = ("VmHWM", "VmRSS", "RssAnon")
@@ -26,12 +29,6 @@ def status_of(pid: int) -> dict[str, float]:
     lines = pathlib.Path(f"/proc/{pid}/status").read_text().splitlines()
     values = dict(line.split(":", 1) for line in lines if ":" in line)
     return {name: int(values[name].split()[0]) / MIB for name in FIELDS}
-
-
-def free_port() -> int:
-    with socket.socket() as any_socket:
-        any_socket.bind(("127.0.0.1", 0))
-        return any_socket.getsockname()[1]
 
 
 def is_ready(port: int) -> bool:
@@ -46,7 +43,7 @@ def is_ready(port: int) -> bool:
 
 
 def serve(program: str, model: str, options: list[str]) -> tuple[float, dict[str, float]]:
-    port = free_port()
+    port = reserve_port()
     command = [program, "serve", model, "--host", "127.0.0.1", "--port", str(port), *options]
     begin = time.monotonic()
     child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

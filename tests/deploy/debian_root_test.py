@@ -9,12 +9,15 @@ import pathlib
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import time
 import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "conformance"))
+
+from ports import reserve_port  # noqa: E402
 
 MIRROR = os.environ.get("HEDDLE_DEBIAN_MIRROR", "http://deb.debian.org/debian")
 
@@ -75,12 +78,6 @@ def setUpModule():
     assert inside("apt-get update -q").returncode == 0
 
 
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 class BareDebian(unittest.TestCase):
     """One life of the package, in the order of the tests' names."""
 
@@ -93,7 +90,7 @@ class BareDebian(unittest.TestCase):
 
     def answer(self, arguments):
         """What the server in the root says to a question."""
-        port = free_port()
+        port = reserve_port()
         server = subprocess.Popen(enter(f"heddle serve {arguments} --port {port} --threads 1"),
                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         try:

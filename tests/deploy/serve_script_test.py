@@ -5,8 +5,13 @@ import pathlib
 import shutil
 import socket
 import subprocess
+import sys
 import tempfile
 import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "conformance"))
+
+from ports import reserve_port  # noqa: E402
 
 SOURCE = pathlib.Path(os.environ.get("HEDDLE_SOURCE_DIR", pathlib.Path(__file__).resolve().parents[2]))
 NEEDED = ["bash", "cut", "dirname", "env", "grep", "id", "printenv", "sed"]
@@ -41,11 +46,6 @@ printf '#!%s\\necho "heddle $*"\\n' {shutil.which("bash")} > {self.root}/build/h
         return subprocess.run([self.root / "deploy" / "serve.sh", *arguments], capture_output=True, text=True,
                               cwd=self.root, timeout=60, env={"PATH": str(self.root / "bin"), **environment})
 
-    def free_port(self):
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            return str(probe.getsockname()[1])
-
     def assert_refused(self, done, *words):
         """It ended with one line that has the words, before anything was installed or built."""
         self.assertEqual((done.returncode, done.stdout), (2, ""), done.stderr)
@@ -55,7 +55,7 @@ printf '#!%s\\necho "heddle $*"\\n' {shutil.which("bash")} > {self.root}/build/h
         self.assertFalse(self.calls.exists())
 
     def test_it_builds_and_serves_the_demo_model(self):
-        done = self.serve("--port", self.free_port())
+        done = self.serve("--port", str(reserve_port()))
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertRegex(done.stdout, r"^heddle serve demo --port \d+\n$")
         self.assertIn("heddle: building", done.stderr)
@@ -63,7 +63,7 @@ printf '#!%s\\necho "heddle $*"\\n' {shutil.which("bash")} > {self.root}/build/h
     def test_a_model_or_a_configuration_takes_its_place(self):
         (self.root / "m.gguf").touch()
         (self.root / "h.yaml").touch()
-        port = self.free_port()
+        port = str(reserve_port())
         self.assertEqual(self.serve("m.gguf", HEDDLE_PORT=port).stdout, "heddle serve m.gguf\n")
         self.assertEqual(self.serve("--config", "h.yaml").stdout, "heddle serve --config h.yaml\n")
         self.assertEqual(self.serve(HEDDLE_MODEL="m.gguf", HEDDLE_PORT=port).stdout, "heddle serve\n")
@@ -91,7 +91,7 @@ printf '#!%s\\necho "heddle $*"\\n' {shutil.which("bash")} > {self.root}/build/h
         self.stand_in("dpkg-query", "exit 1")
         self.stand_in("apt-get", "")
         self.stand_in("id", "echo 1000")
-        done = self.serve("--port", self.free_port())
+        done = self.serve("--port", str(reserve_port()))
         self.assertEqual(done.returncode, 1)
         self.assertRegex(done.stderr, r"needs root or sudo.*\n  apt-get install .*\bcmake\b.*\blibgrpc\+\+-dev\b")
         self.assertNotIn("apt-get ", self.calls.read_text())
@@ -100,7 +100,7 @@ printf '#!%s\\necho "heddle $*"\\n' {shutil.which("bash")} > {self.root}/build/h
         self.stand_in("dpkg-query", "exit 1")
         self.stand_in("id", "echo 0")
         self.stand_in("apt-get", "echo 'E: no route to host' >&2; exit 100")
-        done = self.serve("--port", self.free_port())
+        done = self.serve("--port", str(reserve_port()))
         self.assertEqual(done.returncode, 1)
         self.assertIn("no route to host", done.stderr)
         self.assertIn("network", done.stderr)
@@ -109,11 +109,11 @@ printf '#!%s\\necho "heddle $*"\\n' {shutil.which("bash")} > {self.root}/build/h
         self.stand_in("dpkg-query", "exit 1")
         self.stand_in("id", "echo 0")
         self.stand_in("apt-get", "[ $1 = update ] && exit 100; exit 0")
-        self.assertEqual(self.serve("--port", self.free_port()).returncode, 0)
+        self.assertEqual(self.serve("--port", str(reserve_port())).returncode, 0)
 
     def test_elsewhere_than_on_debian_it_names_the_packages(self):
         self.stand_in("dpkg-query", "exit 1")
-        done = self.serve("--port", self.free_port())
+        done = self.serve("--port", str(reserve_port()))
         self.assertEqual(done.returncode, 1)
         self.assertIn("no Debian", done.stderr)
         self.assertIn("libgrpc++-dev", done.stderr)

@@ -17,7 +17,6 @@ import json
 import pathlib
 import random
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -26,7 +25,10 @@ import time
 import torch
 import transformers
 
-import make_model_goldens as models
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "conformance"))
+
+import make_model_goldens as models  # noqa: E402
+from ports import reserve_port  # noqa: E402
 
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
 TOKENIZER = SOURCE / "tests/golden/tokenizers/wordpiece.json"
@@ -89,9 +91,7 @@ def build(config, seed):
 
 class Server:
     def __init__(self, heddle, folder):
-        with socket.socket() as chosen:
-            chosen.bind(("127.0.0.1", 0))
-            self.port = chosen.getsockname()[1]
+        self.port = reserve_port()
         self.log = open(folder / "log", "w+")
         self.process = subprocess.Popen(
             [heddle, "serve", folder, "--port", str(self.port), "--threads", "1", "--kv-type", "f32"],

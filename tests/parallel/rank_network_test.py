@@ -13,7 +13,8 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "conformanc
 
 import namespaces  # noqa: E402
 from heddle_server import TIMEOUT_SCALE, Server, wait_until  # noqa: E402
-from rank_processes_test import LIMITS, Rank, Streams, answers, free_port  # noqa: E402
+from ports import reserve_port  # noqa: E402
+from rank_processes_test import LIMITS, Rank, Streams, answers  # noqa: E402
 
 SKIPPED = 77
 
@@ -29,7 +30,7 @@ class NetworkTest(unittest.TestCase):
         token.write_text("a-secret-of-this-group")
         token.chmod(0o600)
         self.token = ("--rank-token-file", str(token))
-        self.port = free_port()
+        self.port = reserve_port()
 
     def group(self, *flags):
         rank = Rank(self.port, *self.token, host=namespaces.ADDRESSES[0], prefix=namespaces.inside(self.far))

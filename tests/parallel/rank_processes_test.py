@@ -23,6 +23,7 @@ except ImportError:
     grpc = None
 
 from heddle_server import BINARY, DEMO_MODEL, TIMEOUT_SCALE, Server, wait_until  # noqa: E402
+from ports import reserve_port  # noqa: E402
 
 LIMITS = ("--threads", "1", "--kv-memory", "64MiB", "--max-batch-tokens", "64")
 DRAFTERS = pathlib.Path(__file__).resolve().parents[1] / "demo_model"
@@ -39,12 +40,6 @@ def field(number, data):
         head.append(length & 127 | 128)
         length >>= 7
     return bytes([*head, length]) + data
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 class Rank:
@@ -76,6 +71,16 @@ class Rank:
         self.process.wait()
         self._reader.join()
         self.process.stdout.close()
+
+
+class HeadOfAnyPort(Server):
+    """A head that listens for ranks where there is room, and the rank that has read in its log where that is."""
+
+    def _wait_for_port(self, seconds):
+        asks = lambda: "".join(line for line in list(self.log) if "waiting for ranks to join" in line)
+        wait_until(asks)
+        self.rank = Rank(re.search(r"at=127\.0\.0\.1:(\d+)", asks()).group(1))
+        return super()._wait_for_port(seconds)
 
 
 class HungThread:
@@ -118,7 +123,7 @@ class Group:
     """A head and its ranks; a context manager that ends them."""
 
     def __init__(self, others, *flags, rank_flags=(), model=DEMO_MODEL):
-        self.port = free_port()
+        self.port = reserve_port()
         self.ranks = [Rank(self.port, *rank_flags, model=model) for _ in range(others)]
         try:
             self.head = Server(*LIMITS, "--ranks-listen", f"127.0.0.1:{self.port}", *flags, model=model)
@@ -293,6 +298,11 @@ class RankProcessesTest(unittest.TestCase):
                     for rank in group.ranks:
                         self.assertEqual(rank.wait(), 0, rank.log)
 
+    def test_a_head_says_which_port_it_found(self):
+        with HeadOfAnyPort(*LIMITS, "--tp", "2", "--ranks-listen", "127.0.0.1:0") as head:
+            self.addCleanup(head.rank.end)
+            self.assertEqual(len(answers(head)), 4)
+
     def test_ranks_share_each_expert(self):
         flags = ("--isa", "portable")  # sums in F32, so that no order of adding them changes a choice
         with Server(*LIMITS, *flags, model=EXPERTS) as one:
@@ -404,7 +414,7 @@ class RankProcessesTest(unittest.TestCase):
             self.assertEqual(group.head.stop(), 0)
 
     def test_a_process_gets_the_rank_that_it_wants(self):
-        port = free_port()
+        port = reserve_port()
         ranks = [Rank(port, "--rank", "2"), Rank(port, "--rank", "1")]
         try:
             with Server(*LIMITS, "--tp", "3", "--ranks-listen", f"127.0.0.1:{port}") as head:
@@ -499,7 +509,7 @@ class RankProcessesTest(unittest.TestCase):
             self.assertEqual(sum("the rank is loaded" in line for line in group.ranks[0].log), 1)
 
     def test_a_link_that_is_down_for_a_while_breaks_no_stream(self):
-        port = free_port()
+        port = reserve_port()
         relay = Relay(port)
         self.addCleanup(relay.close)
         rank = Rank(relay.port)
@@ -515,7 +525,7 @@ class RankProcessesTest(unittest.TestCase):
             self.assertEqual(sum("the rank is loaded" in line for line in rank.log), 1)
 
     def test_a_rank_comes_back_before_the_head_knows_that_it_was_gone(self):
-        port = free_port()
+        port = reserve_port()
         relay = Relay(port)
         self.addCleanup(relay.close)
         rank = Rank(relay.port)
@@ -552,7 +562,7 @@ class RankProcessesTest(unittest.TestCase):
             server.stop(None)
 
     def test_a_recorded_call_gets_no_place(self):
-        port = free_port()
+        port = reserve_port()
         relay = Relay(port)
         self.addCleanup(relay.close)
         rank = Rank(relay.port)
@@ -578,7 +588,7 @@ class RankProcessesTest(unittest.TestCase):
 
         pages = {}
         for memory in ("64MiB", "1MiB"):
-            port = free_port()
+            port = reserve_port()
             short = Rank(port, limits=limits("1KiB"))
             self.addCleanup(short.end)
             others = []
@@ -638,7 +648,7 @@ class RankProcessesTest(unittest.TestCase):
             data[-3] ^= 1
             weights.write_bytes(data)
 
-            port = free_port()
+            port = reserve_port()
             good = ("--rank-token-file", str(token))
             strangers = [(Rank(port), "the token differs"),
                          (Rank(port, "--rank-token-file", str(other)), "the token differs"),
