@@ -67,6 +67,18 @@ struct PanelProductArgs {
   int64_t sums_stride;
 };
 
+// One row of x times two panels.
+struct RowPairArgs {
+  const void* panels[2];
+  const void* tile;  // of one row
+  int64_t cols;
+  float* sums[2];  // [panel_rows] each
+  // From where weights are used to where they are prefetched then, in bytes; behind the end of the
+  // panels `skipped` more, since the next pair begins two panels on.
+  int64_t ahead;
+  int64_t skipped;
+};
+
 // One weight format. All panels are multiples of 64 bytes.
 struct FormatKernels {
   TileKind tile;
@@ -90,6 +102,9 @@ struct FormatKernels {
   // Takes the place of multiply and multiply_expanded if it is not nullptr: sums = x W^T. It sets
   // up registers that LinearKernels::release_tiles releases.
   void (*multiply_panels)(const PanelProductArgs& args, TileRegisters& registers) = nullptr;
+  // sums += x W^T with multiply's bits, where one row with one panel has fewer chains of additions
+  // than hide their latency. nullptr: one panel has enough.
+  void (*multiply_row_pair)(const RowPairArgs& args) = nullptr;
   // Multiply-adds per nanosecond of one core, approximately: to decide how many threads to wake.
   double macs_per_ns = 50;
 };

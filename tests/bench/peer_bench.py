@@ -7,7 +7,9 @@ DIR holds llama-bench and llama-batched-bench, built for this machine (GGML_NATI
 run with and without its run-time repacking, of which the better counts. A shared library in place of DIR is asked through
 its C interface (peer_library.py, which says where to get some), with this Python; then one stream goes on behind the
 prompt, as heddle's does, and does not begin anew. --isa: heddle's kernels. The machine's memory and clock change from
-minute to minute: each round asks everybody once, and the middle of the rounds is printed, with the ratios of the middles.
+minute to minute: each round asks everybody once, and the middle of the rounds is printed, with the ratios of the middles and
+the middle of the rounds' ratios. One stream, which is bound by memory, wants many short rounds: --batches "" --prompt-tokens 64
+--output-tokens 48 --rounds 12.
 tests/bench/serving/make_random_gguf.py and llama-quantize make files of a known shape. Python's library alone.
 """
 
@@ -19,9 +21,6 @@ import subprocess
 import sys
 
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
-PROMPT = 512
-OUTPUT = 24
-BATCHES = (8, 16, 32)
 BATCH_PROMPT = 16
 
 
@@ -32,9 +31,11 @@ def json_lines(command):
 
 def heddle(options, model):
     """(figure, tokens per second) pairs, and the shares of the machine's limits."""
-    command = [options.heddle, "bench", model, "--threads", options.threads, "--isa", options.isa, "--output-tokens", OUTPUT, "--json"]
-    alone = json_lines([*map(str, command), "--prompt-tokens", str(PROMPT), "--batch", "1"])[0]
-    many = json_lines([*map(str, command), "--prompt-tokens", str(BATCH_PROMPT), "--batch", ",".join(map(str, BATCHES))])
+    command = [options.heddle, "bench", model, "--threads", options.threads, "--isa", options.isa, "--json", "--output-tokens", options.output_tokens]
+    alone = json_lines([*map(str, command), "--prompt-tokens", str(options.prompt_tokens), "--batch", "1"])[0]
+    many = []
+    if options.batches:
+        many = json_lines([*map(str, command), "--prompt-tokens", str(BATCH_PROMPT), "--batch", options.batches])
     yield "prefill", alone["prefill_tok_s"]
     yield "decode", alone["decode_tok_s"]
     for run in many:
@@ -44,7 +45,7 @@ def heddle(options, model):
 
 
 def llama_bench(options, folder, model, *extra):
-    command = [folder / "llama-bench", "-m", model, "-p", PROMPT, "-n", OUTPUT, "-t", options.threads, "-r", 2, "-o", "json"]
+    command = [folder / "llama-bench", "-m", model, "-p", options.prompt_tokens, "-n", options.output_tokens, "-t", options.threads, "-r", 2, "-o", "json"]
     output = subprocess.run([*map(str, command), *extra], capture_output=True, text=True, check=True).stdout
     tests = json.loads(output[output.index("["):output.rindex("]") + 1])
     return [test["avg_ts"] for test in tests]
@@ -52,18 +53,20 @@ def llama_bench(options, folder, model, *extra):
 
 def library(options, path, model, *extra):
     command = [sys.executable, pathlib.Path(__file__).with_name("peer_library.py"), "--library", path, "--threads", options.threads,
-               "--prompt", PROMPT, "--output", OUTPUT, "--batch-prompt", BATCH_PROMPT, *extra, model]
+               "--prompt", options.prompt_tokens, "--output", options.output_tokens, "--batch-prompt", BATCH_PROMPT, *extra, model]
     return json_lines(list(map(str, command)))[0]
 
 
 def llama(options, model):
     if options.llama.is_file():
-        yield from library(options, options.llama, model, "--batches", ",".join(map(str, BATCHES))).items()
+        yield from library(options, options.llama, model, "--batches", options.batches).items()
         return
     yield from zip(("prefill", "decode"), llama_bench(options, options.llama, model))
-    batches = ",".join(map(str, BATCHES))
+    if not options.batches:
+        return
     for run in json_lines(list(map(str, [
-            options.llama / "llama-batched-bench", "-m", model, "-npp", BATCH_PROMPT, "-ntg", OUTPUT, "-npl", batches,
+            options.llama / "llama-batched-bench", "-m", model, "-npp", BATCH_PROMPT, "-ntg", options.output_tokens,
+            "-npl", options.batches,
             "-t", options.threads, "-c", "4096", "-b", "2048", "--output-format", "jsonl"]))):
         yield f"batch {run['pl']}", run["speed_tg"]
 
@@ -88,6 +91,9 @@ def main():
     parser.add_argument("--isa", default="auto")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--prompt-tokens", type=int, default=512)
+    parser.add_argument("--output-tokens", type=int, default=24)
+    parser.add_argument("--batches", default="8,16,32", help="numbers of streams; empty: none")
     parser.add_argument("models", nargs="+")
     options = parser.parse_args()
     programs = {"heddle": heddle}
@@ -107,7 +113,8 @@ def main():
             ours = statistics.median(by_program["heddle"])
             for name, values in by_program.items():
                 middle = statistics.median(values)
-                ratio = "" if name == "heddle" else f", {ours / middle:.2f}x"
+                paired = statistics.median(a / b for a, b in zip(by_program["heddle"], values))
+                ratio = "" if name == "heddle" else f", {ours / middle:.2f}x, paired {paired:.2f}x"
                 text = f"{middle:.2f}" if "share" in figure else f"{middle:.1f} ({min(values):.0f}-{max(values):.0f}{ratio})"
                 cells.append(f"{name} {text}")
             print(f"  {figure:26}" + " | ".join(cells), flush=True)

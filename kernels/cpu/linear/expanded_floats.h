@@ -2,7 +2,7 @@
 // no products of 16-bit floats: shifts take the place of multiply-adds otherwise (BF16: one in 13
 // with 6 rows, and more instructions than the processor takes). The products are the same, in the
 // same order.
-// REQUIRES: linear_float.h included before.
+// REQUIRES: linear_float.h and row_pairs.h included before.
 #pragma once
 
 #include <cstdint>
@@ -38,15 +38,17 @@ struct Widening {
 
 template <typename Panel, int... kSizes>
 constexpr FormatKernels MakeWidened() {
-  return {TileKind::kFloat,
-          Panel::Bytes,
-          Panel::Pack,
-          Panel::Unpack,
-          {Panel::template Multiply<kSizes>...},
-          /*expand_tiles=*/3,
-          Widening<Panel>::Bytes,
-          Widening<Panel>::Expand,
-          {F32Panel::Multiply<kSizes>...}};
+  FormatKernels kernels = {TileKind::kFloat,
+                           Panel::Bytes,
+                           Panel::Pack,
+                           Panel::Unpack,
+                           {Panel::template Multiply<kSizes>...},
+                           /*expand_tiles=*/3,
+                           Widening<Panel>::Bytes,
+                           Widening<Panel>::Expand,
+                           {F32Panel::Multiply<kSizes>...}};
+  kernels.multiply_row_pair = MultiplyRowPair<Panel>;
+  return kernels;
 }
 
 }  // namespace

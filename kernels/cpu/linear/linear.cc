@@ -30,9 +30,9 @@ constexpr int64_t kStretchColumns = 256;
 // The same if a range is expanded first: its codes are bytes then, and its tiles small.
 constexpr int64_t kExpandedStretchBytes = 20 * 1024;
 
-// Formats with multiply_panels: if a group of rows is larger than kNearRowsBytes, of an L2 of 2 MB
-// beside sums and weights, it comes from L3 once per panel; then up to kPanelsAtOnce go through it
-// together, whose sums are 64 KB each.
+// Formats with multiply_panels: a group of more rows than kNearRowsBytes, of an L2 of 2 MB beside
+// sums and weights, comes from L3 once per panel; then up to kPanelsAtOnce, whose sums are 64 KB
+// each, go through it together.
 constexpr int64_t kNearRowsBytes = 1536 * 1024;
 constexpr int64_t kPanelsAtOnce = 8;
 
@@ -40,6 +40,9 @@ constexpr int64_t kPanelsAtOnce = 8;
 // kSeveralRows have the level's own distance (LinearKernels::few_rows_ahead).
 constexpr int64_t kPrefetchBytes = 4096;
 constexpr int32_t kSeveralRows = 6;
+
+// With fewer items for each thread the last one to end would hold up the others.
+constexpr int64_t kItemsOfThread = 4;
 
 // Decides how many threads to wake: weight bytes per nanosecond, approximately.
 constexpr double kBytesPerNs = 20;
@@ -197,10 +200,14 @@ class LinearCall {
     return kernels_.tiles[0];
   }
 
-  // Panels that one item computes, or pairs of them: several if that spares reading the rows, but
-  // few enough for items of equal numbers for all threads.
+  // Panels that one item computes, or pairs of them: several if that spares reading the rows or if
+  // one row goes through two at once, but few enough for items of equal numbers for all threads.
   int64_t PanelsOfItem(int32_t num_threads) const {
     const auto& segments = weight_.segments();
+    const bool pairs = std::any_of(segments.begin(), segments.end(), [](const auto& segment) {
+      return segment.format->multiply_row_pair != nullptr;
+    });
+    if (pairs && args_.x.rows == 1 && num_panels_ >= kItemsOfThread * 2 * num_threads) return 2;
     const bool many = std::any_of(segments.begin(), segments.end(), [](const auto& segment) {
       return segment.format->multiply_panels != nullptr;
     });
@@ -264,7 +271,12 @@ class LinearCall {
     if (weight_.segments()[index].format->multiply_panels != nullptr) {
       return MultiplyPanels(index, part, *memory.registers, sums);
     }
-    for (int64_t i = 0; i < part.num_panels; ++i) {
+    int64_t i = 0;
+    const bool pairs = weight_.segments()[index].format->multiply_row_pair != nullptr;
+    for (; pairs && args_.x.rows == 1 && i + 1 < part.num_panels; i += 2) {
+      MultiplyRowPair(index, part.panel + i, sums + i * sums_each_);
+    }
+    for (; i < part.num_panels; ++i) {
       MultiplyPanel(index, part.panel + i, part.row, part.rows, memory.expanded,
                     sums + i * sums_each_);
     }
@@ -363,6 +375,30 @@ class LinearCall {
         used += SumsOfRange();
       }
       MultiplyRange(task, r, panel + segment.range_bytes[r], sums);
+      sums += (1 - ranges[r].joins) * SumsOfRange();
+    }
+  }
+
+  // MultiplyPanel for the only row and the panels `local` and local + 1.
+  void MultiplyRowPair(size_t index, int64_t local, float* sums) const {
+    const CpuWeight::Segment& segment = weight_.segments()[index];
+    const uint8_t* panel = segment.data + local * segment.panel_bytes;
+    const std::span<const ColumnRange> ranges = weight_.ranges();
+    const float* used = sums;  // what is free before it has zeros
+    for (size_t r = 0; r < ranges.size(); ++r) {
+      float* const both[2] = {sums, sums + sums_each_};
+      if (sums == used) {
+        for (float* own : both) std::fill_n(own, SumsOfRange(), 0.0f);
+        used += SumsOfRange();
+      }
+      const uint8_t* part = panel + segment.range_bytes[r];
+      segment.format->multiply_row_pair({.panels = {part, part + segment.panel_bytes},
+                                         .tile = tiles_[index].DataOf(0, r),
+                                         .cols = ranges[r].cols,
+                                         .sums = {both[0], both[1]},
+                                         .ahead = kernels_.few_rows_ahead,
+                                         .skipped = segment.panel_bytes});
+      for (float* own : both) Join(ranges[r].joins, 1, own);
       sums += (1 - ranges[r].joins) * SumsOfRange();
     }
   }

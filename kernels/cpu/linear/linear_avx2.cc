@@ -10,6 +10,8 @@
 #include "kernels/cpu/linear/dot_avx2.h"
 
 #include "kernels/cpu/linear/block_floats.h"
+#include "kernels/cpu/linear/row_pairs.h"
+
 #include "kernels/cpu/linear/expanded_floats.h"
 
 #include "kernels/cpu/linear/codes_avx2.h"

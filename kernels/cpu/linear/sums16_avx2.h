@@ -255,10 +255,11 @@ struct Sums16Panel {
   }
 };
 
+// Decoding a panel takes the time of 1.0 to 1.4 rows and saves from the second tile on (cpu.md).
 template <BlockTraits kTraits, typename Layout, int... kSizes>
 constexpr FormatKernels MakeSums16(TileSizes<kSizes...>) {
   return MakeExpandable<Layout, Sums16Panel<kTraits>, PackedCodes<kTraits>, ExpandedCodes<kTraits>,
-                        kSizes...>(TileKind::kInt8Sums16, /*expand_tiles=*/8);
+                        kSizes...>(TileKind::kInt8Sums16, /*expand_tiles=*/2);
 }
 
 }  // namespace
