@@ -20,6 +20,8 @@ struct RecurrenceSlice {
 
   // Whether the rows may be taken back: then S is not advanced within a page by them.
   bool is_final() const { return n > kScanRows; }
+  // Whether S of kSelective goes on to the last row: the first row always stays.
+  bool ends_behind() const { return is_final() || n == 1; }
 };
 
 inline RecurrenceSlice SliceOf(const HostBatch& batch, int32_t page_tokens, int32_t seq) {
@@ -83,6 +85,19 @@ class RecurrencePages {
   float* keys(int64_t index, int32_t key_head, int32_t offset) const {
     return page(index) + layout_.keys + Part(key_head, offset) * shape_.key_dim;
   }
+  // kSelective: S of a block of channels, and v, dt and k of a position.
+  float* block_state(int64_t index, int64_t block) const {
+    return page(index) + layout_.state + block * shape_.key_dim * kChannelBlock;
+  }
+  float* kept_values(int64_t index, int32_t offset) const {
+    return page(index) + layout_.updates + offset % kScanRows * shape_.values();
+  }
+  float* kept_steps(int64_t index, int32_t offset) const {
+    return page(index) + layout_.decays + offset % kScanRows * shape_.values();
+  }
+  float* kept_keys(int64_t index, int32_t offset) const {
+    return page(index) + layout_.keys + int64_t{offset % kScanRows} * shape_.key_dim;
+  }
   // The convolution's input of a position.
   float* input(int64_t index, int32_t offset) const {
     return page(index) + layout_.inputs + offset % layout_.input_rows * shape_.channels();
@@ -99,5 +114,16 @@ class RecurrencePages {
   const RecurrenceShape& shape_;
   const int32_t page_tokens_;
 };
+
+// The convolution's input `back` positions before row t of the slice; nullptr before the first
+// position.
+inline const float* ConvolutionInput(const RecurrenceArgs& args, const RecurrencePages& pages,
+                                     const RecurrenceSlice& slice, int64_t t, int32_t back) {
+  if (t - back >= slice.first_row) return args.in.row<float>(t - back);
+  const auto offset = static_cast<int32_t>(slice.offset + (t - slice.first_row) - back);
+  if (offset >= 0) return pages.input(slice.page, offset);
+  if (slice.page_before < 0) return nullptr;
+  return pages.input(slice.page_before, offset + args.page_tokens);
+}
 
 }  // namespace heddle::kernels

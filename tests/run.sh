@@ -4,7 +4,8 @@
 #   ./tests/run.sh              the release build: what CI runs
 #   ./tests/run.sh --sanitize   first the suite under AddressSanitizer and UndefinedBehaviorSanitizer,
 #                               and the threaded tests under ThreadSanitizer (about 40 minutes more)
-#   ./tests/run.sh --long       also tests that take minutes each, for every night (ctest -C Long)
+#   ./tests/run.sh --long       also tests that take minutes each, for every night (ctest -C Long), one of
+#                               them with transformers (3 GB in build/venv-golden)
 #   ./tests/run.sh --skip-setup nothing is installed
 #
 # With nvcc, CUDA is compiled as well, also without a GPU: tests run its PTX on the host. HEDDLE_CUDA=OFF
@@ -24,7 +25,7 @@ for arg in "$@"; do
     --sanitize) sanitize=1 ;;
     --long) long=(-C Long) ;;
     --skip-setup) setup=0 ;;
-    -h|--help) sed -n '2,15s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    -h|--help) sed -n '2,16s/^# \{0,1\}//p' "$0"; exit 0 ;;
     *) echo "tests/run.sh: unknown option $arg (see --help)" >&2; exit 2 ;;
   esac
 done
@@ -36,6 +37,10 @@ if [ $setup -eq 1 ]; then
     python3 -m venv build/venv
     build/venv/bin/pip install --quiet --disable-pip-version-check -r tests/requirements.txt
     cp tests/requirements.txt build/venv/requirements.txt
+  fi
+  if [ ${#long[@]} -gt 0 ] && [ ! -x build/venv-golden/bin/python ]; then
+    python3 -m venv build/venv-golden
+    build/venv-golden/bin/pip install --quiet --disable-pip-version-check -r tests/golden/requirements.txt
   fi
 fi
 

@@ -148,7 +148,13 @@ void AdapterPlaces::AddAttention(const LayerNames& names, const LayerSpec& spec,
 void AdapterPlaces::AddRecurrence(const LayerNames& names, const RecurrenceSpec& recurrence,
                                   int32_t layer) {
   Refuse(names.conv, "is a convolution");
-  Refuse(names.recur_norm, "is a norm within a recurrence");
+  for (const std::string* norm : {&names.recur_norm, &names.recur_steps_norm, &names.recur_key_norm,
+                                  &names.recur_query_norm}) {
+    Refuse(*norm, "is a norm within a recurrence");
+  }
+  for (const std::string* product : {&names.recur_factors, &names.recur_steps}) {
+    Refuse(*product, "is a product within a recurrence");
+  }
   const kernels::RecurrenceShape& shape = recurrence.shape;
   struct Module {
     const std::string& name;

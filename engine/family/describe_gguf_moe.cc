@@ -64,9 +64,13 @@ absl::StatusOr<int32_t> SharedInter(const GgufSource& source, const CheckpointTe
 absl::Status ReadGgufExperts(const GgufSource& source, const Family& family,
                              const TensorFinder& find, ModelSpec* spec) {
   if (!source.Has("expert_count")) return absl::OkStatus();
-  // Dense models of families that also have experts say 0.
+  // Dense models of families that also have experts say 0, or 1 (Jamba).
   HEDDLE_ASSIGN_OR_RETURN(const int64_t count, source.Int("expert_count"));
-  if (count == 0) return absl::OkStatus();
+  bool routes = false;
+  for (int32_t i = 0; i < spec->n_layers(); ++i) {
+    routes = routes || find(GgufNames().Layer(i).router) != nullptr;
+  }
+  if (count == 0 || (count == 1 && !routes)) return absl::OkStatus();
   HEDDLE_ASSIGN_OR_RETURN(const MoeSpec moe, ReadMoe(source, family, *spec));
   for (int32_t i = 0; i < spec->n_layers(); ++i) {
     LayerSpec& layer = spec->layers[static_cast<size_t>(i)];

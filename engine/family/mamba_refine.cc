@@ -182,6 +182,11 @@ void ApplyMamba2(const RecurrenceSpec& recurrence, const std::vector<bool>& recu
   }
 }
 
+void RecurEverywhere(const RecurrenceSpec& recurrence, ModelSpec* spec) {
+  for (LayerSpec& layer : spec->layers) layer.mlp.inter = 0;
+  ApplyMamba2(recurrence, std::vector<bool>(spec->layers.size(), true), spec);
+}
+
 absl::Status RefineGgufMambaLayers(const GgufSource& source, const TensorFinder& find,
                                    ModelSpec* spec, NameMap* names) {
   HEDDLE_ASSIGN_OR_RETURN(

@@ -13,6 +13,9 @@
 
 namespace heddle::engine {
 
+// The length that llama.cpp gives models whose memory does not grow with the text.
+inline constexpr int32_t kNoLimit = 1 << 20;
+
 // Keys of config.json, and what the class has where they are absent.
 struct Mamba2Keys {
   std::string_view n_heads = "mamba_n_heads";
@@ -58,6 +61,9 @@ absl::StatusOr<std::vector<int64_t>> ReadGgufKvHeads(const GgufSource& source, i
 // Turns the layers of `recurs` into such recurrences.
 void ApplyMamba2(const RecurrenceSpec& recurrence, const std::vector<bool>& recurs,
                  ModelSpec* spec);
+
+// Turns all layers into such recurrences, which have nothing beside them.
+void RecurEverywhere(const RecurrenceSpec& recurrence, ModelSpec* spec);
 
 // Granite 4's and Bamba's files: layers recur where no key head is counted.
 absl::Status RefineGgufMambaLayers(const GgufSource& source, const TensorFinder& find,

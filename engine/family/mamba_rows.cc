@@ -26,18 +26,10 @@ constexpr std::string_view kNemotronHGguf[] = {"nemotron_h", "nemotron_h_moe"};
 constexpr std::string_view kFalconH1Architectures[] = {"FalconH1ForCausalLM"};
 constexpr std::string_view kFalconH1Gguf[] = {"falcon-h1"};
 
-// The length that llama.cpp gives models whose memory does not grow with the text.
-constexpr int32_t kNoLimit = 1 << 20;
-
 // The layer has no attention, and nothing in its place.
 void DropAttention(LayerSpec* layer) {
   layer->attention.n_heads = layer->attention.n_kv_heads = 0;
   layer->attention.rope = RopeSpec{};
-}
-
-void RecurEverywhere(const RecurrenceSpec& recurrence, ModelSpec* spec) {
-  for (LayerSpec& layer : spec->layers) layer.mlp.inter = 0;
-  ApplyMamba2(recurrence, std::vector<bool>(spec->layers.size(), true), spec);
 }
 
 absl::Status RefineMamba2(const JsonSource& config, ModelSpec* spec, NameMap*) {

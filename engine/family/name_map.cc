@@ -59,6 +59,12 @@ void ClearStateNames(const AttentionSpec& attention, LayerNames* names) {
     Clear({&names->recur_gate, &names->recur_beta_step, &names->recur_beta, &names->recur_step,
            &names->recur_decay, &names->recur_step_bias});
   }
+  if (!recurrence.shape.is_selective()) {
+    names->ForEachOfSelection([](std::string* name) { name->clear(); });
+  }
+  if (!recurrence.norms_factors) {
+    Clear({&names->recur_steps_norm, &names->recur_key_norm, &names->recur_query_norm});
+  }
   if (!recurrence.skip) Clear({&names->recur_skip});
   if (recurrence.norm_width == 0) Clear({&names->recur_norm});
 }

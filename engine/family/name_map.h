@@ -58,7 +58,14 @@ struct LayerNames {
   std::string recur_step_bias;  // [n_heads]
   std::string recur_skip;       // [n_heads]
   std::string recur_norm;       // [norm_width], or all values
-  std::string mlp_norm;         // before the MLP
+  // A selective scan's products of the convolution's output (RecurrenceSpec::step_rank), where the
+  // three above are recur_decay [values, key_dim] and [values]:
+  std::string recur_factors;     // [n_factors, values]
+  std::string recur_steps;       // [values, step_rank]
+  std::string recur_steps_norm;  // [step_rank]
+  std::string recur_key_norm;    // [key_dim]
+  std::string recur_query_norm;  // [key_dim]
+  std::string mlp_norm;          // before the MLP
   std::string mlp_norm_bias;
   std::string mlp_post_norm;  // norm of the MLP's output, or of the stream behind it
   std::string mlp_post_norm_bias;
@@ -192,7 +199,17 @@ struct LayerNames {
                               &expert_scale}) {
       visit(name);
     }
+    ForEachOfSelection(visit);
     ForEachBesideBlocks(visit);
+  }
+
+  // The same for the names that only a selective scan has.
+  template <typename Visitor>
+  void ForEachOfSelection(Visitor visit) {
+    for (std::string* name :
+         {&recur_factors, &recur_steps, &recur_steps_norm, &recur_key_norm, &recur_query_norm}) {
+      visit(name);
+    }
   }
 
   // The same for the names of what is neither attention nor an MLP.

@@ -121,10 +121,9 @@ constexpr OtherArchitecture kOthers[] = {
     {"chameleon ChameleonForConditionalGeneration", "llama", "norms of single heads with biases"},
     {"paddleocr deepseek2-ocr", "", "the images that it is made for"},
     // State beside or in place of keys and values.
-    {"mamba MambaForCausalLM FalconMambaForCausalLM falcon_mamba", "mamba2",
-     "a recurrence whose decay differs by element of the state (Mamba 1)"},
-    {"jamba JambaForCausalLM", "mamba2",
-     "a recurrence whose decay differs by element of the state (Mamba 1)"},
+    {"phi4flash Phi4FlashForCausalLM", "jamba",
+     "differential attention, gated memory units, and layers that share the keys and values of "
+     "one"},
     {"plamo2 plamo3 plamo PlamoForCausalLM Plamo2ForCausalLM", "",
      "rows of its own, and in the second recurrent layers"},
     {"kimi-linear kimi_linear KimiLinearForCausalLM kimi-k3 bailingmoe3 bailing_hybrid "

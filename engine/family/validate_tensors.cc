@@ -147,13 +147,30 @@ class Demands {
     add_rows(names.recur_step, heads, "heads, hidden");
     Add(names.qkv, {rows, hidden}, "keys, values and what else is in it, hidden");
     AddVector(names.qkv_bias, rows, "rows of the product");
-    AddVector(names.recur_decay, heads, "heads");
-    AddVector(names.recur_step_bias, heads, "heads");
-    AddVector(names.recur_skip, heads, "heads");
+    if (shape.is_selective()) {
+      AddSelection(names, recurrence);
+    } else {
+      AddVector(names.recur_decay, heads, "heads");
+      AddVector(names.recur_step_bias, heads, "heads");
+      AddVector(names.recur_skip, heads, "heads");
+    }
     AddVector(names.recur_norm, recurrence.norm_per_value ? shape.values() : recurrence.norm_width,
               "values");
     Add(names.o, {hidden, shape.values()}, "hidden, heads * value_dim");
     AddVector(names.o_bias, hidden, "hidden");
+  }
+
+  void AddSelection(const LayerNames& names, const RecurrenceSpec& recurrence) {
+    const kernels::RecurrenceShape& shape = recurrence.shape;
+    Add(names.recur_decay, {shape.values(), shape.key_dim}, "channels, state");
+    AddVector(names.recur_step_bias, shape.values(), "channels");
+    AddVector(names.recur_skip, shape.values(), "channels");
+    Add(names.recur_factors, {recurrence.n_factors(), shape.values()},
+        "step_rank + 2 state, channels");
+    Add(names.recur_steps, {shape.values(), recurrence.step_rank}, "channels, step_rank");
+    AddVector(names.recur_steps_norm, recurrence.step_rank, "step_rank");
+    AddVector(names.recur_key_norm, shape.key_dim, "state");
+    AddVector(names.recur_query_norm, shape.key_dim, "state");
   }
 
   void AddLatentAttention(const LayerNames& names, const AttentionSpec& attention) {

@@ -1,9 +1,11 @@
 #include <cmath>
 #include <cstring>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "base/message.h"
 #include "base/status.h"
 #include "engine/model/conv_taps.h"
 #include "engine/model/head_projections.h"
@@ -33,6 +35,46 @@ absl::Status Convolution(TensorLoader& loader, const LayerNames& names, const Co
   return absl::OkStatus();
 }
 
+// The decays [channels, key_dim] of a selective scan in blocks of channels
+// (kernels::kChannelBlock).
+std::vector<float> DecaysByBlock(std::span<const float> decay,
+                                 const kernels::RecurrenceShape& shape) {
+  constexpr int64_t kBlock = kernels::kChannelBlock;
+  const int64_t key_dim = shape.key_dim;
+  std::vector<float> blocks(
+      static_cast<size_t>(kernels::ChannelBlocks(shape.values()) * kBlock * key_dim));
+  for (int64_t c = 0; c < shape.values(); ++c) {
+    for (int64_t d = 0; d < key_dim; ++d) {
+      blocks[static_cast<size_t>((c / kBlock * key_dim + d) * kBlock + c % kBlock)] =
+          decay[static_cast<size_t>(c * key_dim + d)];
+    }
+  }
+  return blocks;
+}
+
+// What a selective scan has beside other recurrences. One rank has all of it.
+absl::Status SelectiveFactors(TensorLoader& loader, const LayerNames& names,
+                              const RecurrenceSpec& spec, RecurrenceWeights* weights) {
+  HEDDLE_ASSIGN_OR_RETURN(weights->factors, loader.Linear({&names.recur_factors}, {}));
+  HEDDLE_ASSIGN_OR_RETURN(weights->steps,
+                          loader.Linear({&names.recur_steps}, {&names.recur_step_bias}));
+  HEDDLE_ASSIGN_OR_RETURN(weights->step_norm, loader.Vector({&names.recur_steps_norm}));
+  HEDDLE_ASSIGN_OR_RETURN(weights->key_norm, loader.Vector({&names.recur_key_norm}));
+  HEDDLE_ASSIGN_OR_RETURN(weights->query_norm, loader.Vector({&names.recur_query_norm}));
+  HEDDLE_ASSIGN_OR_RETURN(weights->skip, loader.Vector({&names.recur_skip}));
+  HEDDLE_ASSIGN_OR_RETURN(std::vector<float> decay, loader.Values({&names.recur_decay}));
+  for (float& d : decay) {
+    d = spec.decay_is_log ? -std::exp(d) : d;
+    if (d > 0.0f) {
+      return absl::InvalidArgumentError(
+          base::StrCat("tensor ", base::Quote(names.recur_decay),
+                       " has a number above 0, with which the state would grow without end"));
+    }
+  }
+  HEDDLE_ASSIGN_OR_RETURN(weights->decay, loader.Upload(DecaysByBlock(decay, spec.shape)));
+  return absl::OkStatus();
+}
+
 // A rank has some of the key heads, with their heads.
 absl::Status Recurrence(TensorLoader& loader, const LayerNames& names, const RecurrenceSpec& spec,
                         const HeadShare& share, LayerWeights* layer) {
@@ -52,6 +94,7 @@ absl::Status Recurrence(TensorLoader& loader, const LayerNames& names, const Rec
   HEDDLE_ASSIGN_OR_RETURN(const CheckpointTensor* taps, loader.FindPlain(names.conv));
   HEDDLE_ASSIGN_OR_RETURN(layer->conv, loader.Upload(TapsOf(*taps, spec.shape.taps, channels)));
   HEDDLE_ASSIGN_OR_RETURN(layer->conv_bias, loader.Part(names.conv_bias, CutRows(channels)));
+  if (spec.shape.is_selective()) return SelectiveFactors(loader, names, spec, &layer->recurrence);
   const Cut own = CutRows({heads});
   HEDDLE_ASSIGN_OR_RETURN(std::vector<float> decay, loader.Values({&names.recur_decay}));
   for (float& d : decay) d = spec.decay_is_log ? -std::exp(d) : d;

@@ -162,6 +162,9 @@ class Decoder {
                 const KvStorage& cache);
   void Recur(kernels::Ops& ops, int32_t layer, const BlockInput& in, int32_t n_tokens,
              const KvStorage& cache);
+  // A selective scan of rows [n_tokens, shape.cols()], of which it overwrites the channels.
+  void Select(kernels::Ops& ops, int32_t layer, kernels::Tensor rows, kernels::Tensor out,
+              const KvStorage& cache);
   // Multiplies the columns of a recurrence's input by their factors.
   void ScaleSections(kernels::Ops& ops, const RecurrenceSpec& spec, kernels::Tensor rows) const;
   // Copies the stream that enters `layer` to the features that want it.
@@ -257,7 +260,8 @@ class Decoder {
   std::unique_ptr<kernels::Buffer> normed_;      // [max_batch_tokens, hidden]
   std::unique_ptr<kernels::Buffer> qkv_;         // [max_batch_tokens, widest q + k + v]
   std::unique_ptr<kernels::Buffer> attended_;    // [max_batch_tokens, widest n_heads * head_dim]
-  std::unique_ptr<kernels::Buffer> q_latent_;    // [max_batch_tokens, widest q_rank]
+  std::unique_ptr<kernels::Buffer> q_latent_;    // [max_batch_tokens, widest q_rank], or a
+                                                 // selective scan's factors
   std::unique_ptr<kernels::Buffer> heads_;  // [max_batch_tokens, n_heads * widest (q_dim, v_dim)]
   std::unique_ptr<kernels::Buffer> kept_;   // [max_batch_tokens, features * hidden], or null
   // In a pipeline those of this stage, in turn [steps in flight], each [features here *

@@ -60,6 +60,9 @@ Widths WidestLayer(const ModelSpec& spec) {
     }
     const MlaSpec& mla = attention.mla;
     widths.q_latent = std::max<int64_t>(widths.q_latent, mla.q_rank);
+    if (recurs && state.is_selective()) {
+      widths.q_latent = std::max(widths.q_latent, attention.recurrence.n_factors());
+    }
     widths.heads =
         std::max(widths.heads, int64_t{attention.n_heads} * std::max(mla.q_dim(), mla.v_dim));
     const MoeSpec& moe = layer.moe;

@@ -39,6 +39,45 @@ void Decoder::ScaleSections(kernels::Ops& ops, const RecurrenceSpec& spec, Tenso
   Scale(ops, scales.step, Columns(rows, shape.step_column(), shape.n_heads));
 }
 
+void Decoder::Select(kernels::Ops& ops, int32_t layer, Tensor rows, Tensor out,
+                     const KvStorage& cache) {
+  const RecurrenceSpec& spec = spec_.layers[layer].attention.recurrence;
+  const LayerWeights& weights = weights_.layers[layer];
+  const RecurrenceWeights& own = weights.recurrence;
+  const int64_t values = spec.shape.values();
+  kernels::RecurrenceArgs args{.shape = spec.shape,
+                               .in = rows,
+                               .conv = weights.conv.data(),
+                               .conv_bias = weights.conv_bias.data(),
+                               .decay = own.decay.data(),
+                               .skip = own.skip.data(),
+                               .cache = cache.layer(first_kv_layer_ + layer),
+                               .page_tokens = cache.page_tokens(),
+                               .out = out};
+  ops.Recurrence(args);
+  const Tensor factors =
+      View(*q_latent_, static_cast<int32_t>(rows.rows), static_cast<int32_t>(spec.n_factors()));
+  ops.Linear({.x = out, .weight = own.factors.matrix.get(), .out = factors});
+  const Tensor steps = Columns(factors, 0, spec.step_rank);
+  const Tensor keys = Columns(factors, spec.step_rank, spec.shape.key_dim);
+  const Tensor queries =
+      Columns(factors, spec.step_rank + int64_t{spec.shape.key_dim}, spec.shape.key_dim);
+  const auto norm = [&](Tensor x, const DeviceVector& weight) {
+    ops.Norm({.x = x, .weight = weight.data(), .eps = spec.factor_norm_eps, .out = x});
+  };
+  if (spec.norms_factors) {
+    norm(steps, own.step_norm);
+    norm(keys, own.key_norm);
+    norm(queries, own.query_norm);
+  }
+  ops.Linear({.x = steps,
+              .weight = own.steps.matrix.get(),
+              .bias = own.steps.bias.data(),
+              .out = Columns(rows, 0, values)});
+  args.factors = Columns(factors, spec.step_rank, 2 * int64_t{spec.shape.key_dim});
+  ops.Recurrence(args);
+}
+
 void Decoder::Recur(kernels::Ops& ops, int32_t layer, const BlockInput& in, int32_t n_tokens,
                     const KvStorage& cache) {
   const RecurrenceSpec& spec = spec_.layers[layer].attention.recurrence;
@@ -52,6 +91,10 @@ void Decoder::Recur(kernels::Ops& ops, int32_t layer, const BlockInput& in, int3
               .adapters = Adapters(layer, AdapterSite::kQkv),
               .norm = in.norm});
   ScaleSections(ops, spec, rows);
+  if (spec.shape.is_selective()) {
+    Select(ops, layer, rows, out, cache);
+    return AddToStream(ops, layer, AdapterSite::kOut, out);
+  }
   ops.Recurrence({.shape = spec.shape,
                   .in = rows,
                   .conv = weights.conv.data(),

@@ -109,7 +109,15 @@ struct RecurrenceSpec {
   float max_step = 3.4e38f;
   RecurrenceRows rows = RecurrenceRows::kInOrder;
   bool decay_is_log = false;  // the checkpoint has the logarithm of minus the decay
+  // RecurrenceRule::kSelective: the convolution's output has a product of `step_rank` numbers, k
+  // and q; and these numbers one that gives the steps. norms_factors: each of the three is
+  // RMS-normed, with weights if the checkpoint has some, by factor_norm_eps.
+  int32_t step_rank = 0;
+  bool norms_factors = false;
+  float factor_norm_eps = 1e-6f;
   RecurrenceScales scales;
+
+  int64_t n_factors() const { return step_rank + 2 * int64_t{shape.key_dim}; }
 
   bool is_here() const { return shape.taps > 0 && shape.n_heads > 0; }
 };

@@ -35,6 +35,9 @@ struct Shape {
   // > 0: three layers of four are gated delta nets of so many heads over 16 key heads, all of 128,
   // behind 4 taps; the others' heads have gates.
   int32_t delta_heads = 0;
+  // > 0: every layer is a selective scan of so many channels (Mamba), of 16 numbers each, and
+  // nothing else.
+  int32_t scan_channels = 0;
 };
 
 // The dimensions are those of each model's published config.json.
@@ -53,6 +56,8 @@ constexpr Shape kShapes[] = {
     {"lfm2-1.2b", 16, 2048, 8192, 32, 8, 64, 65536, 128000, true, false, true, 0xaadb},
     {"qwen3.5-0.8b", 24, 1024, 3584, 8, 2, 256, 248320, 262144, true, false, true, 0, 16},
     {"qwen3.5-9b", 32, 4096, 12288, 16, 4, 256, 248320, 262144, false, false, true, 0, 32},
+    {"mamba-130m", 24, 768, 0, 1, 1, 64, 50280, 1 << 20, true, false, false, 0, 0, 1536},
+    {"mamba-2.8b", 64, 2560, 0, 1, 1, 64, 50280, 1 << 20, true, false, false, 0, 0, 5120},
     {"qwen3-8b", 36, 4096, 12288, 32, 8, 128, 151936, 40960, false, false, true},
 };
 
@@ -92,6 +97,19 @@ ModelSpec ToSpec(const Shape& shape) {
                                   .value_dim = 128,
                                   .taps = 4};
     attention.recurrence.norm_width = 128;
+  }
+  for (LayerSpec& each : spec.layers) {
+    if (shape.scan_channels == 0) break;
+    each.attention = {};
+    RecurrenceSpec& recurrence = each.attention.recurrence;
+    recurrence.shape = {.rule = kernels::RecurrenceRule::kSelective,
+                        .n_heads = 1,
+                        .n_key_heads = 1,
+                        .key_dim = 16,
+                        .value_dim = shape.scan_channels,
+                        .taps = 4};
+    recurrence.step_rank = (shape.hidden + 15) / 16;
+    recurrence.skip = true;
   }
   return spec;
 }
@@ -307,12 +325,28 @@ class Maker {
     return DeviceVector(std::move(buffer));
   }
 
+  absl::Status Selection(const RecurrenceSpec& spec, int64_t hidden, LayerWeights* weights) {
+    const kernels::RecurrenceShape& shape = spec.shape;
+    RecurrenceWeights& own = weights->recurrence;
+    const int64_t values = shape.values();
+    HEDDLE_ASSIGN_OR_RETURN(weights->qkv.matrix, Matrix({values, values}, hidden));
+    HEDDLE_ASSIGN_OR_RETURN(own.factors.matrix, Matrix({spec.n_factors()}, values));
+    HEDDLE_ASSIGN_OR_RETURN(own.steps.matrix, Matrix({values}, spec.step_rank));
+    HEDDLE_ASSIGN_OR_RETURN(own.steps.bias, Constant(values, -4.0f));
+    HEDDLE_ASSIGN_OR_RETURN(own.skip, Constant(values, 1.0f));
+    const int64_t blocks = kernels::ChannelBlocks(values);
+    HEDDLE_ASSIGN_OR_RETURN(own.decay,
+                            Constant(blocks * kernels::kChannelBlock * shape.key_dim, -1.0f));
+    return absl::OkStatus();
+  }
+
   absl::Status Recurrence(const RecurrenceSpec& spec, int64_t hidden, LayerWeights* weights) {
     const kernels::RecurrenceShape& shape = spec.shape;
+    HEDDLE_ASSIGN_OR_RETURN(weights->conv, Constant(shape.channels() * shape.taps, 0.5f));
+    if (shape.is_selective()) return Selection(spec, hidden, weights);
     HEDDLE_ASSIGN_OR_RETURN(
         weights->qkv.matrix,
         Matrix({shape.channels(), shape.values(), shape.cols() - shape.beta_column()}, hidden));
-    HEDDLE_ASSIGN_OR_RETURN(weights->conv, Constant(shape.channels() * shape.taps, 0.5f));
     HEDDLE_ASSIGN_OR_RETURN(weights->recurrence.decay, Constant(shape.n_heads, -0.1f));
     HEDDLE_ASSIGN_OR_RETURN(weights->recurrence.step_bias, Constant(shape.n_heads, 0.0f));
     if (spec.norm_width == 0) return absl::OkStatus();
@@ -350,6 +384,7 @@ class Maker {
       HEDDLE_ASSIGN_OR_RETURN(weights.k_norm, Constant(attention.head_dim, 1.0f));
     }
     HEDDLE_ASSIGN_OR_RETURN(weights.out.matrix, Matrix({spec.hidden}, out));
+    if (inter == 0) return weights;
     HEDDLE_ASSIGN_OR_RETURN(weights.mlp_norm.weight, Constant(spec.hidden, 1.0f));
     std::vector<int64_t> up(layer.mlp.gated ? 2 : 1, inter);
     HEDDLE_ASSIGN_OR_RETURN(weights.up.matrix, Matrix(up, spec.hidden));
@@ -423,6 +458,7 @@ absl::Status CheckWholeBlocks(const ModelSpec& spec, DType dtype) {
                      layer.attention.conv.channels +
                      (recurrence.is_here() ? recurrence.shape.values() : 0));
     widths.push_back(layer.mlp.inter);
+    widths.push_back(recurrence.step_rank);
   }
   for (int64_t width : widths) {
     if (width % info.block_elements == 0) continue;
@@ -475,6 +511,10 @@ int64_t WeightBytes(const ModelSpec& spec, DType dtype, const kernels::Device* d
     const int64_t out = q + channels + (recurs ? shape.values() : 0);
     bytes += (rows + up_rows) * row_bytes(spec.hidden) +
              spec.hidden * (row_bytes(out) + row_bytes(layer.mlp.inter));
+    if (recurs && shape.is_selective()) {
+      bytes += attention.recurrence.n_factors() * row_bytes(shape.values()) +
+               shape.values() * row_bytes(attention.recurrence.step_rank);
+    }
   }
   return bytes;
 }

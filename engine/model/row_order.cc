@@ -25,6 +25,7 @@ class RecurrenceOrder {
       : shape_(spec.shape), rows_(spec.rows), group_(shape_.n_heads / shape_.n_key_heads) {}
 
   bool has(Section section) const {
+    if (shape_.is_selective()) return section == Section::kValue || section == Section::kGate;
     return section != Section::kBeta || shape_.rule == kernels::RecurrenceRule::kGatedDelta;
   }
   // Those of one key head.
@@ -151,6 +152,7 @@ std::vector<Range> RecurrenceChannels(const RecurrenceSpec& recurrence, Range ke
   const RecurrenceOrder order(recurrence);
   std::vector<Range> channels;
   for (const Section section : {Section::kQuery, Section::kKey, Section::kValue}) {
+    if (!order.has(section)) continue;
     for (int64_t head = key_heads.first; head < key_heads.end(); ++head) {
       Append(order.ChannelsOf(section, head), &channels);
     }

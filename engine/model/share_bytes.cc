@@ -167,8 +167,10 @@ class ShareCounter {
     const int64_t values = heads * spec.shape.value_dim;
     Columns(names.o, hidden, values, spec.shape.values());
     if (heads == 0) return;
-    int64_t rows = 2 * key_heads.count * spec.shape.key_dim + 2 * values +
-                   heads * (spec.shape.rule == kernels::RecurrenceRule::kGatedDelta ? 2 : 1);
+    const kernels::RecurrenceShape& shape = spec.shape;
+    const int64_t of_heads = (shape.cols() - shape.beta_column()) / shape.n_heads;
+    const int64_t keys = shape.keys() / shape.n_key_heads * key_heads.count;
+    int64_t rows = 2 * keys + 2 * values + heads * of_heads;
     const auto matrix = [&](const std::string& name, int64_t count) {
       Matrix(name, count, hidden);
       if (!name.empty()) rows -= count;
@@ -179,13 +181,27 @@ class ShareCounter {
     matrix(names.recur_step, heads);
     Values(names.qkv_bias, rows);
     Matrix(names.qkv, rows, hidden);
-    const int64_t channels = 2 * key_heads.count * spec.shape.key_dim + values;
+    const int64_t channels = 2 * keys + values;
     Values(names.conv, spec.shape.taps * channels);
     Values(names.conv_bias, channels);
+    if (shape.is_selective()) return Selection(names, spec);
     Values(names.recur_decay, heads);
     Values(names.recur_step_bias, heads);
     Values(names.recur_skip, heads);
     Values(names.recur_norm, spec.norm_per_value ? values : spec.norm_width);
+  }
+
+  void Selection(const LayerNames& names, const RecurrenceSpec& spec) {
+    const kernels::RecurrenceShape& shape = spec.shape;
+    Matrix(names.recur_factors, spec.n_factors(), shape.values());
+    Matrix(names.recur_steps, shape.values(), spec.step_rank);
+    Values(names.recur_decay,
+           kernels::ChannelBlocks(shape.values()) * kernels::kChannelBlock * shape.key_dim);
+    Values(names.recur_step_bias, shape.values());
+    Values(names.recur_skip, shape.values());
+    Values(names.recur_steps_norm, spec.step_rank);
+    Values(names.recur_key_norm, shape.key_dim);
+    Values(names.recur_query_norm, shape.key_dim);
   }
 
   void Heads(const LayerNames& names, const AttentionSpec& attention, int64_t hidden,

@@ -10,7 +10,11 @@ int64_t AttentionElements(const AttentionSpec& attention, int64_t hidden) {
   const RecurrenceSpec& recurrence = attention.recurrence;
   const int64_t rows =
       recurrence.is_here() ? recurrence.shape.cols() + recurrence.shape.values() : 0;
-  return hidden * (heads * attention.head_dim + factors + gates + rows);
+  const int64_t selection =
+      recurrence.is_here() && recurrence.shape.is_selective()
+          ? recurrence.shape.values() * (recurrence.n_factors() + recurrence.step_rank)
+          : 0;
+  return hidden * (heads * attention.head_dim + factors + gates + rows) + selection;
 }
 
 // Elements of an MLP, including the router's.

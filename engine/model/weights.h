@@ -67,12 +67,18 @@ struct MlaWeights {
   std::unique_ptr<kernels::PackedStack> v_up;  // per head [v, kv_rank]
 };
 
-// Weights of a recurrence beside its two products and its convolution, [n_heads] each.
+// Weights of a recurrence beside its two products and its convolution, [n_heads] each; those of
+// RecurrenceRule::kSelective are as kernels::RecurrenceArgs says.
 struct RecurrenceWeights {
   DeviceVector decay;
   DeviceVector step_bias;
   DeviceVector skip;
-  DeviceVector norm;  // [norm_width], or [values]
+  DeviceVector norm;        // [norm_width], or [values]
+  LinearWeights factors;    // [RecurrenceSpec::n_factors(), values]
+  LinearWeights steps;      // [values, step_rank]
+  DeviceVector step_norm;   // [step_rank]
+  DeviceVector key_norm;    // [key_dim]
+  DeviceVector query_norm;  // [key_dim]
 };
 
 // Weights of alternating updates in a layer; see AltUpSpec.

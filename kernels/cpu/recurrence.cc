@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "kernels/cpu/selective_scan.h"
 #include "kernels/recurrence_slices.h"
 
 namespace heddle::kernels::cpu {
@@ -90,15 +91,6 @@ class RecurrenceRun {
     return static_cast<int32_t>(batch_.kv_slot[static_cast<size_t>(t)] % args_.page_tokens);
   }
 
-  // The convolution's input `back` positions before row t; nullptr before the first position.
-  const float* Input(const RecurrenceSlice& slice, int64_t t, int32_t back) const {
-    if (t - back >= slice.first_row) return args_.in.row<float>(t - back);
-    const auto offset = static_cast<int32_t>(slice.offset + (t - slice.first_row) - back);
-    if (offset >= 0) return pages_.input(slice.page, offset);
-    if (slice.page_before < 0) return nullptr;
-    return pages_.input(slice.page_before, offset + args_.page_tokens);
-  }
-
   // Computes one head's q, k or v of row t. Heads of v have the row's g and gain, too.
   void Mix(int64_t t, int64_t piece) {
     const RecurrenceSlice& slice = SliceOfRow(t);
@@ -110,7 +102,7 @@ class RecurrenceRun {
                                  : n_keys * shape_.key_dim + (piece - n_keys) * shape_.value_dim;
     const float* inputs[kScanRows];
     for (int32_t tap = 0; tap < shape_.taps; ++tap) {
-      const float* row = Input(slice, t, shape_.taps - 1 - tap);
+      const float* row = ConvolutionInput(args_, pages_, slice, t, shape_.taps - 1 - tap);
       inputs[tap] = row == nullptr ? nullptr : row + begin;
     }
     kernels_.mix({.inputs = inputs,
@@ -310,6 +302,7 @@ class RecurrenceRun {
 void Recurrence(const HostBatch& batch, const RecurrenceArgs& args,
                 const RecurrenceKernels& kernels, ThreadPool& pool, Scratch& scratch) {
   if (batch.n_tokens() == 0) return;
+  if (args.shape.is_selective()) return SelectiveScan(batch, args, kernels, pool, scratch);
   RecurrenceRun(batch, args, kernels, pool, scratch).Run();
 }
 

@@ -230,7 +230,57 @@ inline void GateElements(const float* gate, int64_t n, float* x) {
   }
 }
 
-constexpr RecurrenceKernels kRecurrenceKernels = {MixRow, Scan, Fold, GateRow, GateElements};
+// log(1 + e^x) = max(x, 0) + log(1 + t) with t = e^-|x|, and log(1 + t) is twice the inverse
+// hyperbolic tangent of t / (2 + t), up to a third: the series is cut behind the 15th power, where
+// 2e-9 of it are left.
+inline Vec Softplus(Vec x) {
+  const Vec t = Exp(-Abs(x));
+  const Vec s = t / (t + Set(2.0f));
+  const Vec square = s * s;
+  Vec series = Set(1.0f / 15);
+  for (int power = 13; power > 0; power -= 2) {
+    series = Fma(series, square, Set(1.0f / static_cast<float>(power)));
+  }
+  return Max(x, Zero()) + Set(2.0f) * s * series;
+}
+
+// Lanes [c, c + kLanes) of the block, of which `lanes` are channels.
+inline void SelectLanes(const SelectRowsArgs& args, int64_t c, int lanes) {
+  const Vec skip = args.skip ? LoadUpTo(args.skip + c, lanes) : Zero();
+  for (int32_t t = 0; t < args.rows; ++t) {
+    const Vec given = LoadUpTo(args.steps + t * args.step_stride + c, lanes);
+    const Vec step = args.kept ? given : Softplus(given);
+    const Vec value = LoadUpTo(args.values + t * args.value_stride + c, lanes);
+    if (args.kept_steps) {
+      StoreUpTo(args.kept_steps + t * args.kept_stride + c, step, lanes);
+      StoreUpTo(args.kept_values + t * args.kept_stride + c, value, lanes);
+    }
+    const Vec update = step * value;
+    const float* key = args.keys + t * args.key_stride;
+    const float* query = args.kept ? key : args.queries + t * args.key_stride;
+    Vec sum = Zero();
+    for (int32_t d = 0; d < args.state_dim; ++d) {
+      const int64_t at = d * int64_t{kBlockChannels} + c;
+      const Vec decayed = ExpOfNegative(step * Load(args.decay + at)) * Load(args.state + at);
+      const Vec state = Fma(Set(key[d]), update, decayed);
+      Store(args.state + at, state);
+      sum = Fma(Set(query[d]), state, sum);
+    }
+    if (args.kept) continue;
+    Vec out = Fma(skip, value, sum);
+    if (args.gates) out = out * Silu(LoadUpTo(args.gates + t * args.step_stride + c, lanes));
+    StoreUpTo(args.out + t * args.value_stride + c, out, lanes);
+  }
+}
+
+inline void SelectRows(const SelectRowsArgs& args) {
+  for (int32_t c = 0; c < args.channels; c += kLanes) {
+    SelectLanes(args, c, LanesAt(c, args.channels));
+  }
+}
+
+constexpr RecurrenceKernels kRecurrenceKernels = {MixRow,  Scan,         Fold,
+                                                  GateRow, GateElements, SelectRows};
 
 }  // namespace
 }  // namespace heddle::kernels::cpu

@@ -69,6 +69,32 @@ struct GateRowArgs {
   float* row;  // [dim], in place
 };
 
+constexpr int32_t kBlockChannels = 16;  // kernels::kChannelBlock
+
+// Rows of a selective scan over a block of channels: dt, v, z and what is written of them, `stride`
+// elements apart each.
+struct SelectRowsArgs {
+  const float* steps;  // what dt is the softplus of; `kept`: dt itself
+  const float* values;
+  const float* gates;    // nullptr: out is not gated
+  const float* keys;     // k [state_dim]
+  const float* queries;  // q [state_dim]
+  int64_t step_stride;   // of gates, too
+  int64_t value_stride;  // of out, too
+  int64_t key_stride;    // of queries, too
+  const float* decay;    // [state_dim, kBlockChannels]
+  const float* skip;     // [channels] or nullptr
+  int32_t rows;
+  int32_t state_dim;
+  int32_t channels;    // up to kBlockChannels
+  bool kept;           // rows that only move the state on; there are no gates, queries and out
+  float* state;        // [state_dim, kBlockChannels], in place
+  float* out;          // may be `values`
+  float* kept_steps;   // the rows' dt and v, kept_stride apart, or nullptr
+  float* kept_values;  // likewise
+  int64_t kept_stride;
+};
+
 struct RecurrenceKernels {
   void (*mix)(const MixRowArgs& args);
   void (*scan)(const ScanArgs& args);
@@ -76,6 +102,7 @@ struct RecurrenceKernels {
   void (*gate)(const GateRowArgs& args);
   // x[i] *= sigmoid(gate[i])
   void (*gate_elements)(const float* gate, int64_t n, float* x);
+  void (*select)(const SelectRowsArgs& args);
 };
 
 extern const RecurrenceKernels kRecurrencePortable;

@@ -39,21 +39,14 @@ class SequenceRun {
   int32_t Offset(int32_t i) const { return static_cast<int32_t>(Slot(i) % args_.page_tokens); }
   const float* In(int32_t i) const { return args_.in.row<float>(slice_.first_row + i); }
 
-  const float* InputAt(int32_t i) const {
-    if (i >= 0) return In(i);
-    const int32_t offset = slice_.offset + i;
-    if (offset >= 0) return pages_.input(slice_.page, offset);
-    return slice_.page_before < 0 ? nullptr
-                                  : pages_.input(slice_.page_before, offset + args_.page_tokens);
-  }
-
   // q, k and v of row i.
   Row Mix(int32_t i) const {
     Row row(static_cast<size_t>(shape_.channels()));
     for (int64_t c = 0; c < shape_.channels(); ++c) {
       double sum = args_.conv_bias == nullptr ? 0.0 : args_.conv_bias[c];
       for (int32_t tap = 0; tap < shape_.taps; ++tap) {
-        const float* input = InputAt(i - shape_.taps + 1 + tap);
+        const float* input =
+            ConvolutionInput(args_, pages_, slice_, slice_.first_row + i, shape_.taps - 1 - tap);
         if (input != nullptr) sum += double{args_.conv[tap * shape_.channels() + c]} * input[c];
       }
       row[static_cast<size_t>(c)] = Silu(sum);
@@ -235,6 +228,7 @@ class SequenceRun {
 }  // namespace
 
 void Recurrence(const HostBatch& batch, const RecurrenceArgs& args) {
+  if (args.shape.is_selective()) return SelectiveScan(batch, args);
   const RecurrencePages pages(args);
   for (int32_t seq = 0; seq < batch.n_seqs(); ++seq) {
     const RecurrenceSlice slice = SliceOf(batch, args.page_tokens, seq);

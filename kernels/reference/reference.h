@@ -52,6 +52,8 @@ void RopeKvWrite(const HostBatch& batch, const RopeKvWriteArgs& args);
 void Attention(const HostBatch& batch, const AttentionArgs& args);
 void ShortConv(const HostBatch& batch, const ShortConvArgs& args);
 void Recurrence(const HostBatch& batch, const RecurrenceArgs& args);
+void SelectiveScan(const HostBatch& batch,
+                   const RecurrenceArgs& args);  // RecurrenceRule::kSelective
 void GateElements(Tensor gate, Tensor x);
 void Multiply(Tensor factor, Tensor x);
 void Sharpen(const HostBatch& batch, const SharpenArgs& args);

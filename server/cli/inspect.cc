@@ -71,7 +71,7 @@ std::string PooledText(const engine::PooledOutput& pooled) {
   return absl::StrCat(from, pooled.normalize ? ", of length 1" : "", "; no text");
 }
 
-// Text like "gated delta net of 32 heads of 128 x 128 in 36 layers"; empty without any.
+// Text like "gated delta nets of 32 heads of 128 x 128 in 36 layers"; empty without any.
 std::string RecurrenceText(const ModelSpec& whole) {
   ModelSpec spec = whole;  // the layers that recur
   std::erase_if(spec.layers,
@@ -79,6 +79,10 @@ std::string RecurrenceText(const ModelSpec& whole) {
   if (spec.layers.empty()) return "";
   const kernels::RecurrenceShape& shape = spec.layers.front().attention.recurrence.shape;
   const bool is_delta = shape.rule == kernels::RecurrenceRule::kGatedDelta;
+  if (shape.is_selective()) {
+    return absl::StrCat("Mamba of ", shape.values(), " channels of ", shape.key_dim, " in ",
+                        spec.layers.size(), spec.layers.size() == 1 ? " layer" : " layers");
+  }
   return absl::StrCat(is_delta ? "gated delta nets" : "Mamba-2", " of ", shape.n_heads,
                       " heads of ", shape.key_dim, " x ", shape.value_dim, " in ",
                       spec.layers.size(), spec.layers.size() == 1 ? " layer" : " layers");

@@ -52,6 +52,20 @@ def mamba2_keys(config):
         (KEYS.Attention.HEAD_COUNT, 0)]
 
 
+def selective_keys(config, channels, taps, state, rank):
+    """Of layers of the first Mamba."""
+    keys = [(KEYS.SSM.CONV_KERNEL, taps), (KEYS.SSM.INNER_SIZE, channels),
+            (KEYS.SSM.STATE_SIZE, state), (KEYS.SSM.TIME_STEP_RANK, rank)]
+    if config["model_type"] == "jamba":
+        attends = [i % config["attn_layer_period"] == config["attn_layer_offset"]
+                   for i in range(config["num_hidden_layers"])]
+        return keys + [(KEYS.Attention.HEAD_COUNT_KV, [int(each) for each in attends])]
+    return keys + [
+        (KEYS.Attention.LAYERNORM_RMS_EPS, 1e-5), (KEYS.LLM.CONTEXT_LENGTH, 1 << 20),
+        (KEYS.LLM.FEED_FORWARD_LENGTH, 0), (KEYS.Attention.HEAD_COUNT, 0),
+        (KEYS.SSM.DT_B_C_RMS, config["model_type"] == "falcon_mamba")]
+
+
 def nemotron_keys(config):
     pattern = config["hybrid_override_pattern"]
     is_moe = "n_routed_experts" in config
@@ -295,6 +309,14 @@ CASES = {
     "mamba2_biases": ({k: v for k, v in models.CASES["mamba2_biases"]["config"].items()
                        if k != "time_step_limit"}, ARCH.MAMBA2,
                       mamba2_keys(models.CASES["mamba2_biases"]["config"])),
+    "mamba": (models.MAMBA, ARCH.MAMBA, selective_keys(models.MAMBA, 86, 4, 8, 3)),
+    "mamba_biases": (models.CASES["mamba_biases"]["config"], ARCH.MAMBA,
+                     selective_keys(models.MAMBA, 74, 3, 32, 5)),
+    "falcon_mamba": (models.FALCON_MAMBA, ARCH.MAMBA,
+                     selective_keys(models.FALCON_MAMBA, 80, 4, 16, 3)),
+    "jamba": (models.JAMBA, ARCH.JAMBA, selective_keys(models.JAMBA, 120, 4, 12, 7)),
+    "jamba_dense": (models.CASES["jamba_dense"]["config"], ARCH.JAMBA,
+                    selective_keys(models.CASES["jamba_dense"]["config"], 120, 4, 12, 7)),
     "nemotron_h": (models.NEMOTRON_H, ARCH.NEMOTRON_H, nemotron_keys(models.NEMOTRON_H)),
     "nemotron_h_moe": (models.NEMOTRON_H_MOE, ARCH.NEMOTRON_H_MOE,
                        nemotron_keys(models.NEMOTRON_H_MOE)),
@@ -490,6 +512,13 @@ def mamba_parts(name, groups=0):
     return [(name, ["squeeze"] if name.endswith("conv1d.weight") else [])]
 
 
+def selective_parts(name):
+    """The same of the first Mamba."""
+    if name.endswith("A_log"):
+        return [(name, ["minus_exp"])]
+    return [(name, ["squeeze"] if name.endswith("conv1d.weight") else [])]
+
+
 def transform(config, name, sections=False):
     """What the converter does to a tensor: an operation of tests/support/gguf_model.cc."""
     kind = config["model_type"]
@@ -580,6 +609,8 @@ def make_case(name):
             made = [(source.replace("shared_mlp.output_linear", "mlp.down_proj"), [])]
         elif arch == ARCH.FALCON_H1 and falcon_h1_factors(config, source):
             made = [(source, ["scale", falcon_h1_factors(config, source)])]
+        elif arch in (ARCH.MAMBA, ARCH.JAMBA) and (".mamba." in source or ".mixer." in source):
+            made = selective_parts(source)
         elif ".mamba." in source and config["model_type"] != "falcon_h1":
             made = mamba_parts(source)
         elif ".mamba." in source:
@@ -596,7 +627,8 @@ def make_case(name):
         elif source.endswith("input_linear.weight"):
             made = granite_parts(config, source)
         elif ".feed_forward.experts." in source:
-            own = dict(w1="gate_proj", w2="down_proj", w3="up_proj")[source.split(".")[-2]]
+            leaf = source.split(".")[-2]
+            own = dict(w1="gate_proj", w2="down_proj", w3="up_proj").get(leaf, leaf)
             made = [(f"{source.split('feed_forward')[0]}mlp.experts.{own}.weight", [])]
         elif source.endswith(".expert_bias"):
             made = [(source + ".bias", [])]

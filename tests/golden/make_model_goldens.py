@@ -367,6 +367,24 @@ MAMBA2 = dict(
     num_hidden_layers=3, num_heads=6, head_dim=16, expand=2, n_groups=3, state_size=12,
     conv_kernel=4, chunk_size=32, layer_norm_epsilon=1e-5, use_bias=False, use_conv_bias=True,
     hidden_act="silu", tie_word_embeddings=False, bos_token_id=1, eos_token_id=2)
+# Channels are no whole blocks of 16 or 8.
+MAMBA = dict(
+    architectures=["MambaForCausalLM"], model_type="mamba", vocab_size=289, hidden_size=43,
+    num_hidden_layers=3, state_size=8, expand=2, conv_kernel=4, layer_norm_epsilon=1e-5,
+    use_bias=False, use_conv_bias=True, hidden_act="silu", tie_word_embeddings=False,
+    time_step_rank=3, bos_token_id=1, eos_token_id=2)
+FALCON_MAMBA = dict(
+    MAMBA, architectures=["FalconMambaForCausalLM"], model_type="falcon_mamba", hidden_size=40,
+    num_hidden_layers=2, state_size=16, expand=16, intermediate_size=80, time_step_rank="auto",
+    mixer_rms_eps=1e-6)
+JAMBA = dict(
+    architectures=["JambaForCausalLM"], model_type="jamba", vocab_size=289, hidden_size=60,
+    intermediate_size=88, num_hidden_layers=4, num_attention_heads=5, num_key_value_heads=1,
+    max_position_embeddings=1024, rms_norm_eps=1e-6, num_experts=5, num_experts_per_tok=2,
+    expert_layer_period=2, expert_layer_offset=1, attn_layer_period=3, attn_layer_offset=1,
+    mamba_d_state=12, mamba_d_conv=4, mamba_expand=2, mamba_dt_rank=7, mamba_conv_bias=True,
+    mamba_proj_bias=False, hidden_act="silu", tie_word_embeddings=False, bos_token_id=1,
+    eos_token_id=2)
 BAMBA = dict(
     architectures=["BambaForCausalLM"], model_type="bamba", vocab_size=289, hidden_size=60,
     intermediate_size=88, num_hidden_layers=4, num_attention_heads=5, num_key_value_heads=1,
@@ -547,6 +565,9 @@ MIXTRAL_EXPERTS = [["block_sparse_moe.experts.{e}.w1.weight",
                    ["block_sparse_moe.experts.{e}.w2.weight"]]
 NEMOTRON_RENAME = {"model.": "backbone."}
 NEMOTRON_EXPERTS = [["mixer.experts.{e}.up_proj.weight"], ["mixer.experts.{e}.down_proj.weight"]]
+JAMBA_EXPERTS = [["feed_forward.experts.{e}.gate_proj.weight",
+                  "feed_forward.experts.{e}.up_proj.weight"],
+                 ["feed_forward.experts.{e}.down_proj.weight"]]
 LFM2_EXPERTS = [["feed_forward.experts.{e}.w1.weight", "feed_forward.experts.{e}.w3.weight"],
                 ["feed_forward.experts.{e}.w2.weight"]]
 # Activations in 8 bits could choose other experts; here both are always chosen.
@@ -692,6 +713,17 @@ CASES = {
     "mamba2_biases": dict(config=dict(
         MAMBA2, num_hidden_layers=2, n_groups=1, use_bias=True, use_conv_bias=False,
         conv_kernel=3, tie_word_embeddings=True, time_step_limit=[0.1, 0.9])),
+    "mamba": dict(config=MAMBA),
+    "mamba_biases": dict(config=dict(
+        MAMBA, num_hidden_layers=2, hidden_size=37, state_size=32, time_step_rank=5, use_bias=True,
+        use_conv_bias=False, conv_kernel=3, tie_word_embeddings=True)),
+    "falcon_mamba": dict(config=FALCON_MAMBA),
+    "jamba": dict(config=JAMBA, experts=JAMBA_EXPERTS, experts_at="feed_forward.experts."),
+    "jamba_stacked": dict(config=dict(
+        JAMBA, num_hidden_layers=3, expert_layer_offset=0, mamba_proj_bias=True,
+        mamba_conv_bias=False, mamba_d_conv=3, tie_word_embeddings=True)),
+    "jamba_dense": dict(config=dict(JAMBA, num_hidden_layers=2, num_experts=1,
+                                    num_experts_per_tok=1)),
     "bamba": dict(config=BAMBA),
     "nemotron_h": dict(config=NEMOTRON_H, rename=NEMOTRON_RENAME),
     "nemotron_h_moe": dict(config=NEMOTRON_H_MOE, rename=NEMOTRON_RENAME,

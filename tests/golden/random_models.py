@@ -3,17 +3,25 @@
 
     tests/golden/random_models.py --heddle build/heddle [--seed 1] [--rounds 1] [FAMILY...]
 
+Without --seed it is the day's number, so that every night has models of its own; the status is 77 where torch or transformers are missing.
+
 Each model is a case of make_model_goldens.py with other numbers of heads, sizes, windows and ties, drawn from the seed, and random
 weights, saved as transformers saves it. The server answers prompts of 1, 17, 100 and 700 tokens with 40 greedy tokens; transformers
-reads each answer once, in float32. Printed are models whose log-probabilities differ by more than 2e-4 or whose token is not the
-best one by more than that, and those that the server refuses; the status is 1 if there are any. For every night, with a new seed;
-the versions are those of requirements.txt.
+reads each answer once in float32 and once in float64, which shows how far rounding moves it. Printed are models whose log-probabilities
+differ by more than 2e-4 and twice that, or whose token is not the best one by more, and those that the server refuses; the status is 1 if
+there are any. The versions are those of requirements.txt.
+
+    tests/golden/random_models.py --write
+
+writes the smallest of these models of seed 1 to random_models.json, with the weights of synthetic_weights.py and short texts, for
+tests/model/prompt_lengths_test.cc, which runs everywhere.
 """
 
 import argparse
 import copy
 import http.client
 import json
+import math
 import pathlib
 import random
 import shutil
@@ -22,12 +30,17 @@ import sys
 import tempfile
 import time
 
-import torch
-import transformers
-
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "conformance"))
 
-import make_model_goldens as models  # noqa: E402
+try:
+    import torch
+    import transformers
+
+    import make_length_goldens as lengths
+    import make_model_goldens as models
+except ImportError as missing:
+    print(f"skipped: {missing}")
+    sys.exit(77)
 from ports import reserve_port  # noqa: E402
 
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
@@ -36,18 +49,40 @@ LENGTHS = (1, 17, 100, 700)
 TOKENS = 40
 BOUND = 2e-4
 VOCAB = 512
+WRITTEN = 24  # models of random_models.json
 # Cases that are stored in another format, or run under another class than their folder's.
 SKIPPED = ("run_config", "gguf", "dtype")
+# Cases whose keys say one thing twice, or lists of one number per dimension: their sizes stay.
+KEPT = ("lfm2_first", "phi3_longrope")
 
 
-def draw_sizes(draw, config):
+def draw_state(draw, config):
+    """Sizes of selective scans."""
+    prefix = "mamba_d_" if config["model_type"] == "jamba" else ""
+    config[f"{prefix}state" if prefix else "state_size"] = draw.choice((5, 8, 16, 32))
+    config["mamba_dt_rank" if prefix else "time_step_rank"] = draw.choice(("auto", 1, 7))
+    config["mamba_proj_bias" if prefix else "use_bias"] = draw.random() < 0.5
+    if not prefix:
+        config["hidden_size"] = draw.choice((23, 40, 77))
+        config["tie_word_embeddings"] = draw.random() < 0.5
+    if "intermediate_size" in config and not prefix:
+        config["intermediate_size"] = draw.choice((31, 96))
+
+
+def draw_sizes(draw, config, keeps=False):
     """Other sizes than the case's, as far as its keys have them."""
     config = copy.deepcopy(config)
     config["vocab_size"] = VOCAB
+    if "vocab_size_per_layer_input" in config:
+        config["vocab_size_per_layer_input"] = VOCAB
     config["eos_token_id"] = 2
     for key in ("max_position_embeddings", "n_positions"):
         if key in config:
             config[key] = 1024
+    if keeps:
+        return config
+    if config["model_type"] in ("mamba", "falcon_mamba", "jamba"):
+        draw_state(draw, config)
     if "num_attention_heads" not in config or "block_configs" in config:
         return config
     kv = draw.choice((1, 2, 3))
@@ -61,10 +96,12 @@ def draw_sizes(draw, config):
         config["num_key_value_heads"] = kv
     if own_dim:
         config["head_dim"] = dim
-    if not own_dim and "kv_lora_rank" not in config:
+    if "rotary_dim" in config:
+        config["rotary_dim"] = dim // 2
+    if "kv_lora_rank" not in config:  # classes ask for a multiple of heads, whatever head_dim says
+        config["hidden_size"] = heads * (draw.choice((8, 16, 24)) if own_dim else dim)
+    if config["model_type"] == "helium":
         config["hidden_size"] = heads * dim
-    elif own_dim:
-        config["hidden_size"] = draw.choice((40, 72, 88, 120))
     if config.get("intermediate_size"):
         config["intermediate_size"] = draw.choice((56, 104, 136))
     if config.get("sliding_window"):
@@ -131,27 +168,34 @@ class Server:
         self.log.close()
 
 
-def compare(model, server, config):
-    """The largest difference of a log-probability, and of a token's to the best one's."""
+def scored(model, prompt, tokens):
+    """Log-probabilities at each of the tokens."""
+    with torch.no_grad():
+        logits = model(torch.tensor([prompt + tokens[:-1]]), use_cache=False).logits[0]
+    return logits[len(prompt) - 1:].log_softmax(-1)
+
+
+def compare(model, server):
+    """The largest difference of a log-probability, and of a token's to the best one's, beyond what rounding explains."""
     worst = short = 0.0
+    exact = copy.deepcopy(model).double()
     for length in LENGTHS:
         prompt = [(17 * i * i + 29 * i + 11 * length) % VOCAB for i in range(length)]
         tokens, logprobs = server.greedy(prompt)
-        with torch.no_grad():
-            logits = model(torch.tensor([prompt + tokens[:-1]]), use_cache=False).logits[0]
-        rows = logits[length - 1:].log_softmax(-1)
-        for row, token, logprob in zip(rows, tokens, logprobs):
-            worst = max(worst, abs(float(row[token]) - logprob))
-            short = max(short, float(row.max() - row[token]))
+        rows, exact_rows = (scored(each, prompt, tokens) for each in (model, exact))
+        for row, exact_row, token, logprob in zip(rows, exact_rows, tokens, logprobs):
+            spread = 2 * float((row - exact_row).abs().max())
+            worst = max(worst, abs(float(row[token]) - logprob) - spread)
+            short = max(short, float(row.max() - row[token]) - spread)
     return worst, short
 
 
 def check(options, name, case, draw, seed):
-    config = draw_sizes(draw, case["config"])
+    config = draw_sizes(draw, case["config"], name in KEPT)
     try:
         model = build(config, seed)
     except Exception as why:  # a class that has no such model
-        print(f"{name}: not built: {type(why).__name__} {str(why)[:120]}")
+        print(f"{name}: not built: {type(why).__name__} {str(why)[:120]}", flush=True)
         return True
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
@@ -160,9 +204,9 @@ def check(options, name, case, draw, seed):
         server = Server(options.heddle, folder)
         try:
             if not server.wait():
-                print(f"{name}: refused: {server.why()}")
+                print(f"{name}: refused: {server.why()}", flush=True)
                 return False
-            worst, short = compare(model, server, config)
+            worst, short = compare(model, server)
         finally:
             server.stop()
     good = worst <= BOUND and short <= BOUND
@@ -173,20 +217,57 @@ def check(options, name, case, draw, seed):
     return good
 
 
+def stored_as_made(case):
+    """Whether the case's folder has what the class saves, and texts of the class alone."""
+    config = case["config"]
+    return not (any(key in case for key in SKIPPED) or "text_config" in config or "quantization_config" in config)
+
+
+def write():
+    """One model of each kind, as small as there are, for the test that runs in CI."""
+    made = []
+    lengths.GREEDY_TOKENS = 8
+    for name, case in models.CASES.items():
+        if not stored_as_made(case) or name in KEPT or "block_configs" in case["config"]:
+            continue
+        config = draw_sizes(random.Random(f"{name} 1"), case["config"])
+        try:
+            model, tensors, bits = models.build_model({**case, "config": config})
+        except Exception:  # a class that has no such model
+            continue
+        size = sum(math.prod(shape) for _, shape, *_ in tensors)
+        made.append((size, dict(name=name, config=config, bits=bits, tensors=tensors), model))
+    kinds = {}
+    for size, entry, model in sorted(made, key=lambda each: each[0]):
+        kinds.setdefault(entry["config"]["model_type"], (entry, model))
+    lines = []
+    for entry, model in list(kinds.values())[:WRITTEN]:
+        entry["texts"] = [[n, *lengths.greedy(model, lengths.prompt_of(n, VOCAB))] for n in (1, 17)]
+        lengths.add_spreads(model.double(), VOCAB, entry["texts"])
+        lines.append(json.dumps(entry, separators=(",", ":")))
+    path = models.HERE / "random_models.json"
+    path.write_text(f'{{"transformers": "{transformers.__version__}", "cases": [\n' + ",\n".join(lines) + "\n]}\n")
+    print(f"{path.name}: {path.stat().st_size} bytes, {len(lines)} models")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--heddle", required=True)
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--heddle")
+    parser.add_argument("--write", action="store_true")
+    parser.add_argument("--seed", type=int, default=int(time.time() // 86400))
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--verbose", action="store_true")
     parser.add_argument("families", nargs="*")
     options = parser.parse_args()
     transformers.logging.set_verbosity_error()
+    if options.write:
+        return write()
+    if options.heddle is None:
+        parser.error("--heddle or --write is needed")
     wrong = count = 0
     for name in options.families or models.CASES:
         case = models.CASES[name]
-        config = case["config"]
-        if any(key in case for key in SKIPPED) or "text_config" in config or "quantization_config" in config:
+        if not stored_as_made(case):
             continue
         for i in range(options.rounds):
             seed = options.seed * 1000 + i

@@ -20,6 +20,7 @@ struct RecurrenceCase {
   bool skip = false;
   int64_t norm_width = 0;  // 0: no norm
   bool gates_first = false;
+  bool gates = true;
 };
 
 const RecurrenceCase kCases[] = {
@@ -30,26 +31,39 @@ const RecurrenceCase kCases[] = {
     {{RecurrenceRule::kMamba2, 4, 1, 16, 8, 4}, true, 32, true},
     {{RecurrenceRule::kMamba2, 6, 3, 33, 19, 2}, true, 0},
     {{RecurrenceRule::kMamba2, 2, 1, 128, 64, 4}, true, 64, false},
+    {{RecurrenceRule::kSelective, 1, 1, 16, 96, 4}, true},
+    {{RecurrenceRule::kSelective, 1, 1, 8, 35, 3}, true},
+    {{RecurrenceRule::kSelective, 1, 1, 5, 3, 1}, false, 0, false, false},
+    {{RecurrenceRule::kSelective, 1, 1, 32, 529, 4}, true},
 };
 
 // Weights and the inputs of a text.
 struct RecurrentLayer {
   RecurrentLayer(const RecurrenceCase& c, int64_t rows, uint32_t seed)
-      : in(MakeInputs(c, rows, seed)) {
+      : in(MakeInputs(c, rows, seed)), steps(MakeSteps(c, rows, seed)) {
     Random random(seed + 1);
     const RecurrenceShape& shape = c.shape;
+    const bool selects = shape.is_selective();
     conv = random.Normals(shape.taps * shape.channels());
     conv_bias = random.Normals(shape.channels());
     step_bias = random.Normals(shape.n_heads);
-    skip = random.Normals(shape.n_heads);
+    skip = random.Normals(selects ? shape.values() : shape.n_heads);
     norm = random.Normals(std::max<int64_t>(1, shape.values()));
-    for (int32_t h = 0; h < shape.n_heads; ++h) decay.push_back(-random.Uniform(0.02f, 2.0f));
+    const int64_t decays =
+        selects ? ChannelBlocks(shape.values()) * kChannelBlock * shape.key_dim : shape.n_heads;
+    for (int64_t i = 0; i < decays; ++i) decay.push_back(-random.Uniform(0.02f, 2.0f));
+  }
+  // What is made of the rows between the two calls of a selective scan: dt, and then k and q.
+  static Matrix MakeSteps(const RecurrenceCase& c, int64_t rows, uint32_t seed) {
+    Random random(seed + 2);
+    return Matrix::RandomOf(random, rows, c.shape.values() + 2 * int64_t{c.shape.key_dim});
   }
   static Matrix MakeInputs(const RecurrenceCase& c, int64_t rows, uint32_t seed) {
     Random random(seed);
     return Matrix::RandomOf(random, rows, c.shape.cols(), /*pad=*/3, /*shift=*/1);
   }
   Matrix in;
+  Matrix steps;
   std::vector<float> conv, conv_bias, step_bias, skip, norm, decay;
 };
 
@@ -122,25 +136,36 @@ Matrix RunStep(Device& device, const RecurrenceCase& c, const std::vector<Piece>
   }
   Matrix out(n, c.shape.values(), /*pad=*/2);
   const RecurrentLayer& layer = *pieces.front().layer;
+  RecurrenceArgs args{.shape = c.shape,
+                      .in = in.tensor(),
+                      .conv = layer.conv.data(),
+                      .conv_bias = layer.conv_bias.data(),
+                      .decay = layer.decay.data(),
+                      .step_bias = layer.step_bias.data(),
+                      .skip = c.skip ? layer.skip.data() : nullptr,
+                      .norm = c.norm_width > 0 ? layer.norm.data() : nullptr,
+                      .norm_width = c.norm_width,
+                      .gates_first = c.gates_first,
+                      .gates = c.gates,
+                      .max_step = 1.5f,
+                      .cache = pages.view(),
+                      .page_tokens = kPage,
+                      .out = out.tensor()};
   REQUIRE(device.Plan(batch).ok());
-  REQUIRE(device
-              .Run([&](Ops& ops) {
-                ops.Recurrence({.shape = c.shape,
-                                .in = in.tensor(),
-                                .conv = layer.conv.data(),
-                                .conv_bias = layer.conv_bias.data(),
-                                .decay = layer.decay.data(),
-                                .step_bias = layer.step_bias.data(),
-                                .skip = c.skip ? layer.skip.data() : nullptr,
-                                .norm = c.norm_width > 0 ? layer.norm.data() : nullptr,
-                                .norm_width = c.norm_width,
-                                .gates_first = c.gates_first,
-                                .max_step = 1.5f,
-                                .cache = pages.view(),
-                                .page_tokens = kPage,
-                                .out = out.tensor()});
-              })
-              .ok());
+  REQUIRE(device.Run([&](Ops& ops) { ops.Recurrence(args); }).ok());
+  if (c.shape.is_selective()) {
+    Matrix factors(n, 2 * int64_t{c.shape.key_dim}, /*pad=*/3);
+    int64_t row = 0;
+    for (const Piece& piece : pieces) {
+      for (int32_t i = 0; i < piece.n; ++i, ++row) {
+        const float* made = piece.layer->steps.at(piece.begin + i, 0);
+        std::copy_n(made, c.shape.values(), in.at(row, 0));
+        std::copy_n(made + c.shape.values(), factors.num_cols(), factors.at(row, 0));
+      }
+    }
+    args.factors = factors.tensor();
+    REQUIRE(device.Run([&](Ops& ops) { ops.Recurrence(args); }).ok());
+  }
   CHECK(out.GapsIntact());
   return out;
 }

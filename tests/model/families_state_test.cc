@@ -178,6 +178,93 @@ TEST_CASE("Mamba-2: every layer recurs, and nothing counts heads of attention", 
   refused("time_step_limit", {-1, 2}, StatusCode::kInvalidArgument, "two numbers");
 }
 
+TEST_CASE("Mamba: every layer is a selective scan of channels", "[model][unit]") {
+  const json config = *test::LoadGolden("mamba").config;
+  auto description = DescribeJson(config);
+  REQUIRE(description.ok());
+  const ModelSpec& spec = description->spec;
+  const RecurrenceSpec& recurrence = spec.layers[2].attention.recurrence;
+  CHECK(recurrence.shape == kernels::RecurrenceShape{.rule = kernels::RecurrenceRule::kSelective,
+                                                     .n_heads = 1,
+                                                     .n_key_heads = 1,
+                                                     .key_dim = 8,
+                                                     .value_dim = 86,
+                                                     .taps = 4});
+  CHECK(recurrence.shape.cols() == 172);
+  CHECK(recurrence.step_rank == 3);
+  CHECK(recurrence.n_factors() == 19);
+  CHECK_FALSE(recurrence.norms_factors);
+  CHECK(spec.layers[0].mlp.inter == 0);
+  CHECK(spec.max_context == 1 << 20);
+  const LayerNames names = description->names.Layer(1, spec.layers[1]);
+  CHECK(names.recur_factors == "backbone.layers.1.mixer.x_proj.weight");
+  CHECK(names.recur_step_bias == "backbone.layers.1.mixer.dt_proj.bias");
+  CHECK(names.recur_norm.empty());
+  // What state-spaces' converter wrote besides, which the class does not look at.
+  json published = config;
+  for (const auto& [key, value] :
+       std::initializer_list<std::pair<const char*, json>>{{"d_inner", 86},
+                                                           {"d_model", 43},
+                                                           {"fused_add_norm", true},
+                                                           {"n_layer", 3},
+                                                           {"rms_norm", true},
+                                                           {"ssm_cfg", json::object()},
+                                                           {"time_step_scale", 1.0}}) {
+    published[key] = value;
+  }
+  published.erase("time_step_rank");
+  const auto described = DescribeJson(published);
+  INFO(described.status().ToString());
+  REQUIRE(described.ok());
+  CHECK(described->spec.layers[0].attention.recurrence.step_rank == 3);  // 43 / 16, upwards
+  const auto refused = [&](const char* key, const json& value, StatusCode code, const char* text) {
+    CheckError(DescribeJson(With(config, key, value)).status(), code, {key, text});
+  };
+  refused("conv_kernel", 17, StatusCode::kUnimplemented, "16");
+  refused("state_size", 0, StatusCode::kInvalidArgument, "");
+  refused("time_step_rank", "half", StatusCode::kInvalidArgument, "half");
+  refused("time_step_rank", -1, StatusCode::kInvalidArgument, "-1");
+  refused("expand", 5000, StatusCode::kInvalidArgument, "4096");
+  refused("hidden_act", "relu", StatusCode::kUnimplemented, "silu");
+  refused("time_step_limit", {0, 1}, StatusCode::kUnimplemented, "nothing reads it");
+}
+
+TEST_CASE("Falcon-Mamba's channels are as many as its file says", "[model][unit]") {
+  const json config = *test::LoadGolden("falcon_mamba").config;  // expand 16, as published
+  auto description = DescribeJson(config);
+  REQUIRE(description.ok());
+  const RecurrenceSpec& recurrence = description->spec.layers[0].attention.recurrence;
+  CHECK(recurrence.shape.values() == 80);
+  CHECK(recurrence.norms_factors);
+  CHECK(recurrence.factor_norm_eps == 1e-6f);
+  CHECK(description->names.Layer(0, description->spec.layers[0]).recur_key_norm.empty());
+}
+
+TEST_CASE("Jamba: layers attend, and have experts, in turns", "[model][unit]") {
+  const json config = *test::LoadGolden("jamba").config;
+  auto description = DescribeJson(config);
+  REQUIRE(description.ok());
+  const ModelSpec& spec = description->spec;
+  CHECK(spec.layers[0].attention.recurrence.shape.values() == 120);
+  CHECK(spec.layers[0].mlp.inter == 88);
+  CHECK(spec.layers[1].attention.n_heads == 5);
+  CHECK(spec.layers[1].attention.rope.rotary_dim == 0);
+  CHECK(spec.layers[1].moe.n_experts == 5);
+  CHECK_FALSE(spec.layers[1].moe.rule.renormalise);
+  CHECK(spec.layers[3].attention.recurrence.is_here());
+  CHECK(spec.layers[3].moe.inter == 88);
+  CHECK(description->names.Layer(3, spec.layers[3]).recur_query_norm ==
+        "model.layers.3.mamba.c_layernorm.weight");
+  const auto refused = [&](const char* key, const json& value, StatusCode code, const char* text) {
+    CheckError(DescribeJson(With(config, key, value)).status(), code, {key, text});
+  };
+  refused("attn_layer_offset", 3, StatusCode::kInvalidArgument, "attn_layer_period");
+  refused("expert_layer_offset", -1, StatusCode::kInvalidArgument, "expert_layer_period");
+  refused("expert_layer_period", 0, StatusCode::kInvalidArgument, "");
+  refused("num_experts_per_tok", 6, StatusCode::kInvalidArgument, "number of experts (5)");
+  refused("mamba_inner_layernorms", false, StatusCode::kUnimplemented, "true");
+}
+
 TEST_CASE("Nemotron-H: each block is one thing, by letters or by words", "[model][unit]") {
   json config = *test::LoadGolden("nemotron_h_moe").config;
   auto description = DescribeJson(config);

@@ -1,5 +1,7 @@
 // Every family with state in its layers over short and long prompts: the 40 tokens that
 // transformers appends greedily, and their log-probabilities (tests/golden/make_length_goldens.py).
+// And the smallest of the models with unusual settings that run every night, over short prompts
+// (tests/golden/random_models.py).
 #include <algorithm>
 #include <cmath>
 #include <string>
@@ -27,8 +29,8 @@ struct LengthCase {
   json texts;  // [prompt's length, tokens, log-probabilities their spreads] each
 };
 
-LengthCase LoadCase(size_t index) {
-  const json entry = test::LoadGoldenJson("prompt_lengths.json").at("cases").at(index);
+LengthCase LoadCase(const std::string& file, size_t index) {
+  const json entry = test::LoadGoldenJson(file).at("cases").at(index);
   LengthCase found;
   found.model.name = entry.at("name");
   found.model.config = std::make_shared<const json>(entry.at("config"));
@@ -73,10 +75,11 @@ std::pair<TokenId, float> Best(const float* row, int32_t vocab) {
 }
 
 TEST_CASE("Greedy texts behind prompts of 1 to 700 tokens are transformers'", "[golden]") {
-  const size_t count = test::LoadGoldenJson("prompt_lengths.json").at("cases").size();
+  const std::string file = GENERATE("prompt_lengths.json", "random_models.json");
+  const size_t count = test::LoadGoldenJson(file).at("cases").size();
   const auto index = GENERATE_COPY(range(size_t{0}, count));
   const std::string isa = GENERATE("portable", "auto");
-  const LengthCase golden = LoadCase(index);
+  const LengthCase golden = LoadCase(file, index);
   test::TempDir dir;
   auto executor = Load(golden, dir.path(), isa);
   const int32_t vocab = executor->limits().vocab;
@@ -101,7 +104,9 @@ TEST_CASE("Greedy texts behind prompts of 1 to 700 tokens are transformers'", "[
     CHECK(error < kTolerance);
     // Tokens that are read one by one give the same as those of a prompt.
     if (length > 100) continue;
-    const auto run = test::RunGreedy(*executor, PromptOf(length, vocab), {.max_tokens = 40});
+    const auto count_of_text = static_cast<int32_t>(tokens.size());
+    const auto run =
+        test::RunGreedy(*executor, PromptOf(length, vocab), {.max_tokens = count_of_text});
     CHECK(run.ids == tokens);
   }
 }

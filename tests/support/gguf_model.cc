@@ -236,6 +236,10 @@ Matrix Apply(Matrix matrix, const json& operation) {
     matrix.shape[0] -= rows;
     return matrix;
   }
+  if (name == "minus_exp") {
+    for (float& value : matrix.values) value = -std::exp(value);
+    return matrix;
+  }
   HEDDLE_CHECK(name == "add_one", "unknown operation " + name);
   for (float& value : matrix.values) value += 1.0f;
   return matrix;

@@ -1,0 +1,256 @@
+#include "kernels/cpu/selective_scan.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/check.h"
+#include "kernels/recurrence_slices.h"
+
+namespace heddle::kernels::cpu {
+namespace {
+
+static_assert(kBlockChannels == kChannelBlock);
+
+// Approximate nanoseconds, to decide how many threads to wake.
+constexpr double kNsPerConvolvedElement = 0.8;
+constexpr double kNsPerStateRow = 6.0;  // an element of k and q, of a block
+
+// Channels of a row that one thread convolves at a time.
+constexpr int64_t kMixedChannels = 256;
+
+// One call of the op.
+class SelectiveRun {
+ public:
+  SelectiveRun(const HostBatch& batch, const RecurrenceArgs& args, const RecurrenceKernels& kernels,
+               ThreadPool& pool, Scratch& scratch)
+      : batch_(batch),
+        args_(args),
+        shape_(args.shape),
+        kernels_(kernels),
+        pool_(pool),
+        pages_(args),
+        channels_(args.shape.values()),
+        n_tokens_(batch.n_tokens()) {
+    constexpr int64_t kAlignment = 64;
+    const int64_t slices = batch.n_seqs() * int64_t{sizeof(RecurrenceSlice)};
+    const int64_t of_slices = (slices + kAlignment - 1) / kAlignment * kAlignment;
+    auto* memory = static_cast<char*>(
+        scratch.Get(of_slices + pool.num_threads() * BlockFloats() * int64_t{sizeof(float)}));
+    slices_ = reinterpret_cast<RecurrenceSlice*>(memory);
+    of_threads_ = reinterpret_cast<float*>(memory + of_slices);
+    for (int32_t seq = 0; seq < batch.n_seqs(); ++seq) {
+      slices_[seq] = SliceOf(batch, args.page_tokens, seq);
+    }
+  }
+
+  void Convolve() {
+    const int64_t pieces = (channels_ + kMixedChannels - 1) / kMixedChannels;
+    const double cost = kNsPerConvolvedElement * static_cast<double>(channels_ / pieces);
+    pool_.ForRange(n_tokens_ * pieces, cost, [&](int64_t begin, int64_t end, int32_t) {
+      for (int64_t i = begin; i < end; ++i) Mix(i / pieces, i % pieces * kMixedChannels);
+    });
+    pool_.ForRange(n_tokens_, 0.2 * static_cast<double>(channels_),
+                   [&](int64_t begin, int64_t end, int32_t) {
+                     for (int64_t t = begin; t < end; ++t) KeepInput(t);
+                   });
+  }
+
+  void Scan() {
+    const int64_t blocks = ChannelBlocks(channels_);
+    const double rows = static_cast<double>(n_tokens_) / batch_.n_seqs();
+    const double cost = kNsPerStateRow * shape_.key_dim * (rows + 1);
+    pool_.ForRange(batch_.n_seqs() * blocks, cost, [&](int64_t begin, int64_t end, int32_t thread) {
+      for (int64_t i = begin; i < end; ++i) ScanBlock(slices_[i / blocks], i % blocks, thread);
+    });
+    for (int32_t seq = 0; seq < batch_.n_seqs(); ++seq) KeepRows(slices_[seq]);
+  }
+
+ private:
+  int64_t BlockFloats() const { return int64_t{shape_.key_dim} * kChannelBlock; }
+
+  const RecurrenceSlice& SliceOfRow(int64_t t) const {
+    const auto next = std::upper_bound(batch_.q_begin.begin(), batch_.q_begin.end(), t);
+    return slices_[next - batch_.q_begin.begin() - 1];
+  }
+  int64_t Page(int64_t t) const {
+    return batch_.kv_slot[static_cast<size_t>(t)] / args_.page_tokens;
+  }
+  int32_t Offset(int64_t t) const {
+    return static_cast<int32_t>(batch_.kv_slot[static_cast<size_t>(t)] % args_.page_tokens);
+  }
+  // Rows from t on, before `end`, that are in its page.
+  int32_t RowsInPage(int64_t t, int64_t end) const {
+    return static_cast<int32_t>(std::min<int64_t>(args_.page_tokens - Offset(t), end - t));
+  }
+
+  void Mix(int64_t t, int64_t first) const {
+    const RecurrenceSlice& slice = SliceOfRow(t);
+    const float* inputs[kScanRows];
+    for (int32_t tap = 0; tap < shape_.taps; ++tap) {
+      const float* row = ConvolutionInput(args_, pages_, slice, t, shape_.taps - 1 - tap);
+      inputs[tap] = row == nullptr ? nullptr : row + first;
+    }
+    kernels_.mix({.inputs = inputs,
+                  .weight = args_.conv + first,
+                  .weight_stride = channels_,
+                  .bias = args_.conv_bias == nullptr ? nullptr : args_.conv_bias + first,
+                  .taps = shape_.taps,
+                  .dim = std::min(kMixedChannels, channels_ - first),
+                  .eps = 0.0f,
+                  .scale = 1.0f,
+                  .out = args_.out.row<float>(t) + first});
+  }
+
+  // Keeps the convolution's input, if no later row of this step takes its place.
+  void KeepInput(int64_t t) const {
+    const RecurrenceSlice& slice = SliceOfRow(t);
+    const int64_t behind = RowsInPage(t, slice.first_row + slice.n) - 1;
+    if (behind >= pages_.layout().input_rows) return;
+    std::memcpy(pages_.input(Page(t), Offset(t)), args_.in.row<float>(t),
+                static_cast<size_t>(channels_) * sizeof(float));
+  }
+
+  // The first channel of a block and how many there are.
+  struct Block {
+    int64_t index;
+    int64_t first;
+    int32_t channels;
+  };
+
+  // Moves S on over positions [from, to) that the page keeps.
+  void Replay(int64_t page, int32_t from, int32_t to, const Block& block, float* state) const {
+    HEDDLE_CHECK(from <= to && to - from <= kScanRows, "a snapshot of another position");
+    for (int32_t offset = from; offset < to; ++offset) {
+      SelectRowsArgs row{};
+      row.steps = pages_.kept_steps(page, offset) + block.first;
+      row.values = pages_.kept_values(page, offset) + block.first;
+      row.keys = pages_.kept_keys(page, offset);
+      row.kept = true;
+      row.rows = 1;
+      Select(row, block, state);
+    }
+  }
+
+  void Select(SelectRowsArgs rows, const Block& block, float* state) const {
+    rows.decay = args_.decay + block.index * BlockFloats();
+    rows.skip = args_.skip == nullptr ? nullptr : args_.skip + block.first;
+    rows.state_dim = shape_.key_dim;
+    rows.channels = block.channels;
+    rows.state = state;
+    kernels_.select(rows);
+  }
+
+  // S before the slice's first row, where its page keeps it.
+  float* Begin(const RecurrenceSlice& slice, const Block& block) const {
+    float* own = pages_.block_state(slice.page, block.index);
+    const size_t bytes = static_cast<size_t>(BlockFloats()) * sizeof(float);
+    if (slice.offset > 0) {
+      Replay(slice.page, pages_.border(slice.page), slice.offset, block, own);
+    } else if (slice.page_before < 0) {
+      std::memset(own, 0, bytes);
+    } else {
+      const int64_t before = slice.page_before;
+      std::memcpy(own, pages_.block_state(before, block.index), bytes);
+      Replay(before, pages_.border(before), args_.page_tokens, block, own);
+    }
+    return own;
+  }
+
+  // Rows [t, t + n), which are in one page.
+  void ScanRows(int64_t t, int32_t n, const Block& block, bool keeps, float* state) const {
+    SelectRowsArgs rows{};
+    rows.steps = args_.in.row<float>(t) + block.first;
+    rows.gates = args_.gates ? rows.steps + shape_.gate_column() : nullptr;
+    rows.step_stride = args_.in.stride;
+    rows.values = rows.out = args_.out.row<float>(t) + block.first;
+    rows.value_stride = args_.out.stride;
+    rows.keys = args_.factors.row<float>(t);
+    rows.queries = rows.keys + shape_.key_dim;
+    rows.key_stride = args_.factors.stride;
+    rows.rows = n;
+    if (!keeps) return Select(rows, block, state);
+    // The places of kept rows go around once.
+    const int32_t offset = Offset(t);
+    const int32_t before_end = std::min(n, kScanRows - offset % kScanRows);
+    rows.rows = before_end;
+    rows.kept_stride = channels_;
+    rows.kept_steps = pages_.kept_steps(Page(t), offset) + block.first;
+    rows.kept_values = pages_.kept_values(Page(t), offset) + block.first;
+    Select(rows, block, state);
+    if (before_end == n) return;
+    rows.rows = n - before_end;
+    rows.steps += before_end * rows.step_stride;
+    if (args_.gates) rows.gates += before_end * rows.step_stride;
+    rows.out += before_end * rows.value_stride;
+    rows.values = rows.out;
+    rows.keys += before_end * rows.key_stride;
+    rows.queries += before_end * rows.key_stride;
+    rows.kept_steps = pages_.kept_steps(Page(t), offset + before_end) + block.first;
+    rows.kept_values = pages_.kept_values(Page(t), offset + before_end) + block.first;
+    Select(rows, block, state);
+  }
+
+  void ScanBlock(const RecurrenceSlice& slice, int64_t index, int32_t thread) const {
+    if (slice.n == 0) return;
+    const int64_t first = index * kChannelBlock;
+    const Block block = {index, first,
+                         static_cast<int32_t>(std::min<int64_t>(kChannelBlock, channels_ - first))};
+    const size_t bytes = static_cast<size_t>(BlockFloats()) * sizeof(float);
+    float* state = Begin(slice, block);
+    if (!slice.ends_behind()) {
+      float* spare = of_threads_ + thread * BlockFloats();
+      std::memcpy(spare, state, bytes);
+      state = spare;
+    }
+    const int64_t end = slice.first_row + slice.n;
+    for (int64_t t = slice.first_row; t < end;) {
+      if (t > slice.first_row) {  // a page begins
+        float* next = pages_.block_state(Page(t), index);
+        std::memcpy(next, state, bytes);
+        if (slice.ends_behind()) state = next;
+      }
+      const int32_t n = RowsInPage(t, end);
+      ScanRows(t, n, block, !slice.ends_behind(), state);
+      t += n;
+    }
+  }
+
+  // Keeps k of the rows that may be taken back, and the positions that S is before.
+  void KeepRows(const RecurrenceSlice& slice) const {
+    const int64_t end = slice.first_row + slice.n;
+    for (int64_t t = slice.first_row; t < end;) {
+      const int32_t n = RowsInPage(t, end);
+      pages_.set_border(Page(t), slice.ends_behind() ? Offset(t) + n : Offset(t));
+      for (int32_t i = 0; i < n && !slice.ends_behind(); ++i) {
+        std::memcpy(pages_.kept_keys(Page(t), Offset(t) + i), args_.factors.row<float>(t + i),
+                    static_cast<size_t>(shape_.key_dim) * sizeof(float));
+      }
+      t += n;
+    }
+  }
+
+  const HostBatch& batch_;
+  const RecurrenceArgs& args_;
+  const RecurrenceShape& shape_;
+  const RecurrenceKernels& kernels_;
+  ThreadPool& pool_;
+  const RecurrencePages pages_;
+  const int64_t channels_;
+  const int64_t n_tokens_;
+  RecurrenceSlice* slices_;  // [n_seqs]
+  float* of_threads_;        // [num_threads, BlockFloats()]
+};
+
+}  // namespace
+
+void SelectiveScan(const HostBatch& batch, const RecurrenceArgs& args,
+                   const RecurrenceKernels& kernels, ThreadPool& pool, Scratch& scratch) {
+  SelectiveRun run(batch, args, kernels, pool, scratch);
+  if (args.factors.data == nullptr) {
+    run.Convolve();
+  } else {
+    run.Scan();
+  }
+}
+
+}  // namespace heddle::kernels::cpu
