@@ -18,6 +18,13 @@ constexpr double kNsPerStateRow = 6.0;  // an element of k and q, of a block
 // Channels of a row that one thread convolves at a time.
 constexpr int64_t kMixedChannels = 256;
 
+// Blocks of channels that a thread scans together, and rows that it scans of each before the next:
+// lines of a row that lie side by side are read one after the other, and with rows, states and
+// decays of 16 numbers a channel it all takes some 40 KiB.
+constexpr int64_t kBlocksTogether = 8;
+constexpr int32_t kRowsTogether = 16;
+static_assert(kRowsTogether == kScanRows);
+
 // One call of the op.
 class SelectiveRun {
  public:
@@ -35,7 +42,7 @@ class SelectiveRun {
     const int64_t slices = batch.n_seqs() * int64_t{sizeof(RecurrenceSlice)};
     const int64_t of_slices = (slices + kAlignment - 1) / kAlignment * kAlignment;
     auto* memory = static_cast<char*>(
-        scratch.Get(of_slices + pool.num_threads() * BlockFloats() * int64_t{sizeof(float)}));
+        scratch.Get(of_slices + pool.num_threads() * ThreadFloats() * int64_t{sizeof(float)}));
     slices_ = reinterpret_cast<RecurrenceSlice*>(memory);
     of_threads_ = reinterpret_cast<float*>(memory + of_slices);
     for (int32_t seq = 0; seq < batch.n_seqs(); ++seq) {
@@ -57,16 +64,20 @@ class SelectiveRun {
 
   void Scan() {
     const int64_t blocks = ChannelBlocks(channels_);
+    const int64_t groups = (blocks + kBlocksTogether - 1) / kBlocksTogether;
     const double rows = static_cast<double>(n_tokens_) / batch_.n_seqs();
-    const double cost = kNsPerStateRow * shape_.key_dim * (rows + 1);
-    pool_.ForRange(batch_.n_seqs() * blocks, cost, [&](int64_t begin, int64_t end, int32_t thread) {
-      for (int64_t i = begin; i < end; ++i) ScanBlock(slices_[i / blocks], i % blocks, thread);
+    const double cost =
+        kNsPerStateRow * shape_.key_dim * (rows + 1) * static_cast<double>(kBlocksTogether);
+    pool_.ForEach(batch_.n_seqs() * groups, cost, [&](int64_t i, int32_t thread) {
+      const int64_t first = i % groups * kBlocksTogether;
+      ScanBlocks(slices_[i / groups], first, std::min(kBlocksTogether, blocks - first), thread);
     });
     for (int32_t seq = 0; seq < batch_.n_seqs(); ++seq) KeepRows(slices_[seq]);
   }
 
  private:
   int64_t BlockFloats() const { return int64_t{shape_.key_dim} * kChannelBlock; }
+  int64_t ThreadFloats() const { return kBlocksTogether * BlockFloats(); }
 
   const RecurrenceSlice& SliceOfRow(int64_t t) const {
     const auto next = std::upper_bound(batch_.q_begin.begin(), batch_.q_begin.end(), t);
@@ -140,8 +151,14 @@ class SelectiveRun {
     kernels_.select(rows);
   }
 
-  // S before the slice's first row, where its page keeps it.
-  float* Begin(const RecurrenceSlice& slice, const Block& block) const {
+  Block BlockAt(int64_t index) const {
+    const int64_t first = index * kChannelBlock;
+    return {index, first,
+            static_cast<int32_t>(std::min<int64_t>(kChannelBlock, channels_ - first))};
+  }
+
+  // Brings S of a block to the slice's first row, in that row's page.
+  void Begin(const RecurrenceSlice& slice, const Block& block) const {
     float* own = pages_.block_state(slice.page, block.index);
     const size_t bytes = static_cast<size_t>(BlockFloats()) * sizeof(float);
     if (slice.offset > 0) {
@@ -153,7 +170,6 @@ class SelectiveRun {
       std::memcpy(own, pages_.block_state(before, block.index), bytes);
       Replay(before, pages_.border(before), args_.page_tokens, block, own);
     }
-    return own;
   }
 
   // Rows [t, t + n), which are in one page.
@@ -190,27 +206,37 @@ class SelectiveRun {
     Select(rows, block, state);
   }
 
-  void ScanBlock(const RecurrenceSlice& slice, int64_t index, int32_t thread) const {
+  // Rows [t, t + n) of one page and `count` blocks from `first` on, whose states are side by side.
+  void ScanRowsOf(int64_t t, int32_t n, int64_t first, int64_t count, bool keeps,
+                  float* states) const {
+    for (int32_t row = 0; row < n; row += kRowsTogether) {
+      const int32_t rows = std::min(kRowsTogether, n - row);
+      for (int64_t i = 0; i < count; ++i) {
+        ScanRows(t + row, rows, BlockAt(first + i), keeps, states + i * BlockFloats());
+      }
+    }
+  }
+
+  void ScanBlocks(const RecurrenceSlice& slice, int64_t first, int64_t count,
+                  int32_t thread) const {
     if (slice.n == 0) return;
-    const int64_t first = index * kChannelBlock;
-    const Block block = {index, first,
-                         static_cast<int32_t>(std::min<int64_t>(kChannelBlock, channels_ - first))};
-    const size_t bytes = static_cast<size_t>(BlockFloats()) * sizeof(float);
-    float* state = Begin(slice, block);
+    const size_t bytes = static_cast<size_t>(count * BlockFloats()) * sizeof(float);
+    for (int64_t i = 0; i < count; ++i) Begin(slice, BlockAt(first + i));
+    float* states = pages_.block_state(slice.page, first);
     if (!slice.ends_behind()) {
-      float* spare = of_threads_ + thread * BlockFloats();
-      std::memcpy(spare, state, bytes);
-      state = spare;
+      float* spare = of_threads_ + thread * ThreadFloats();
+      std::memcpy(spare, states, bytes);
+      states = spare;
     }
     const int64_t end = slice.first_row + slice.n;
     for (int64_t t = slice.first_row; t < end;) {
       if (t > slice.first_row) {  // a page begins
-        float* next = pages_.block_state(Page(t), index);
-        std::memcpy(next, state, bytes);
-        if (slice.ends_behind()) state = next;
+        float* next = pages_.block_state(Page(t), first);
+        std::memcpy(next, states, bytes);
+        if (slice.ends_behind()) states = next;
       }
       const int32_t n = RowsInPage(t, end);
-      ScanRows(t, n, block, !slice.ends_behind(), state);
+      ScanRowsOf(t, n, first, count, !slice.ends_behind(), states);
       t += n;
     }
   }
@@ -238,7 +264,7 @@ class SelectiveRun {
   const int64_t channels_;
   const int64_t n_tokens_;
   RecurrenceSlice* slices_;  // [n_seqs]
-  float* of_threads_;        // [num_threads, BlockFloats()]
+  float* of_threads_;        // [num_threads, ThreadFloats()]
 };
 
 }  // namespace

@@ -83,7 +83,9 @@ inline void LoadSpeculated(const std::string& name, SpeculatedModel* model,
   const bool has_adapter = name == "llama";
   if (has_adapter) options.capacity.adapter_max_rank = 4;
   const Golden golden = LoadGolden(name);
-  if (golden.config->contains("linear_num_key_heads")) options.capacity.page_tokens = 16;
+  for (const char* key : {"linear_num_key_heads", "mamba_d_state", "state_size"}) {
+    if (golden.config->contains(key)) options.capacity.page_tokens = 16;
+  }
   const std::filesystem::path path =
       golden.gguf
           ? WriteSyntheticGguf(golden, kernels::DType::kQ4_0, model->folder.path() / "model.gguf")
