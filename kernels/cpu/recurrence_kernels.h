@@ -234,7 +234,7 @@ inline void GateElements(const float* gate, int64_t n, float* x) {
 // hyperbolic tangent of t / (2 + t), up to a third: the series is cut behind the 15th power, where
 // 2e-9 of it are left.
 inline Vec Softplus(Vec x) {
-  const Vec t = Exp(-Abs(x));
+  const Vec t = ExpOfNegative(-Abs(x));
   const Vec s = t / (t + Set(2.0f));
   const Vec square = s * s;
   Vec series = Set(1.0f / 15);
@@ -244,9 +244,19 @@ inline Vec Softplus(Vec x) {
   return Max(x, Zero()) + Set(2.0f) * s * series;
 }
 
-// Lanes [c, c + kLanes) of the block, of which `lanes` are channels.
+// States that a selective scan holds in registers where they have as many lanes as a block: those
+// of all published models.
+constexpr int kHeldStates = 16;
+
+// Lanes [c, c + kLanes) of the block, of which `lanes` are channels. `States` elements of the state
+// are held in registers over all rows; 0: it has another number of them, in memory.
+template <int States>
 inline void SelectLanes(const SelectRowsArgs& args, int64_t c, int lanes) {
   const Vec skip = args.skip ? LoadUpTo(args.skip + c, lanes) : Zero();
+  const float* decay = args.decay + c;
+  float* state = args.state + c;
+  Vec held[States > 0 ? States : 1];
+  for (int d = 0; d < States; ++d) held[d] = Load(state + d * kBlockChannels);
   for (int32_t t = 0; t < args.rows; ++t) {
     const Vec given = LoadUpTo(args.steps + t * args.step_stride + c, lanes);
     const Vec step = args.kept ? given : Softplus(given);
@@ -259,23 +269,36 @@ inline void SelectLanes(const SelectRowsArgs& args, int64_t c, int lanes) {
     const float* key = args.keys + t * args.key_stride;
     const float* query = args.kept ? key : args.queries + t * args.key_stride;
     Vec sum = Zero();
-    for (int32_t d = 0; d < args.state_dim; ++d) {
-      const int64_t at = d * int64_t{kBlockChannels} + c;
-      const Vec decayed = ExpOfNegative(step * Load(args.decay + at)) * Load(args.state + at);
-      const Vec state = Fma(Set(key[d]), update, decayed);
-      Store(args.state + at, state);
-      sum = Fma(Set(query[d]), state, sum);
+    const auto advance = [&](int32_t d, Vec before) {
+      const Vec factor = ExpOfNegative(step * Load(decay + d * kBlockChannels));
+      const Vec after = Fma(Set(key[d]), update, factor * before);
+      sum = Fma(Set(query[d]), after, sum);
+      return after;
+    };
+    if constexpr (States > 0) {
+#pragma GCC unroll 16
+      for (int d = 0; d < States; ++d) held[d] = advance(d, held[d]);
+    } else {
+      for (int32_t d = 0; d < args.state_dim; ++d) {
+        Store(state + d * kBlockChannels, advance(d, Load(state + d * kBlockChannels)));
+      }
     }
     if (args.kept) continue;
     Vec out = Fma(skip, value, sum);
     if (args.gates) out = out * Silu(LoadUpTo(args.gates + t * args.step_stride + c, lanes));
     StoreUpTo(args.out + t * args.value_stride + c, out, lanes);
   }
+  for (int d = 0; d < States; ++d) Store(state + d * kBlockChannels, held[d]);
 }
 
 inline void SelectRows(const SelectRowsArgs& args) {
   for (int32_t c = 0; c < args.channels; c += kLanes) {
-    SelectLanes(args, c, LanesAt(c, args.channels));
+    const int lanes = LanesAt(c, args.channels);
+    if (kLanes == kBlockChannels && args.state_dim == kHeldStates) {
+      SelectLanes<kLanes == kBlockChannels ? kHeldStates : 0>(args, c, lanes);
+    } else {
+      SelectLanes<0>(args, c, lanes);
+    }
   }
 }
 

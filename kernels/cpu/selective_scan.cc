@@ -52,7 +52,8 @@ class SelectiveRun {
 
   void Convolve() {
     const int64_t pieces = (channels_ + kMixedChannels - 1) / kMixedChannels;
-    const double cost = kNsPerConvolvedElement * static_cast<double>(channels_ / pieces);
+    const double cost =
+        kNsPerConvolvedElement * static_cast<double>(std::min(channels_, kMixedChannels));
     pool_.ForRange(n_tokens_ * pieces, cost, [&](int64_t begin, int64_t end, int32_t) {
       for (int64_t i = begin; i < end; ++i) Mix(i / pieces, i % pieces * kMixedChannels);
     });
