@@ -90,6 +90,7 @@ std::vector<GenerationRequest> Requests(std::mt19937_64* random, int32_t vocab, 
     return std::uniform_int_distribution<int32_t>(low, high)(*random);
   };
   std::vector<TokenId> common;
+  common.reserve(static_cast<size_t>(30 * scale));
   for (int i = 0; i < 30 * scale; ++i) common.push_back(between(3, vocab - 1));
   std::vector<GenerationRequest> requests;
   for (uint64_t i = 1; i <= 10; ++i) {
