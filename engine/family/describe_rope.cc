@@ -220,6 +220,10 @@ absl::StatusOr<RopeSpec> ReadRope(const JsonSource& config, const Family& family
   HEDDLE_ASSIGN_OR_RETURN(
       double part, NumberOr(config, inner, {"partial_rotary_factor", family.keys.rotary_part}, 1.0,
                             family.rotary_part));
+  // transformers 5 saves the part once more beside the parameters.
+  if (inner != nullptr && inner->Has("partial_rotary_factor")) {
+    static_cast<void>(config.Has("partial_rotary_factor"));
+  }
   if (theta <= 1.0) {
     return config.Error(family.keys.rope_theta, base::StrCat(theta), "a number above 1");
   }

@@ -186,6 +186,20 @@ TEST_CASE("Gemma's layers without a window come every second or sixth, or from l
   CHECK(description->spec.layers[2].attention.rope.scaling == RopeScaling::kLinear);
 }
 
+TEST_CASE("The rotated part of heads may stand in RoPE's parameters and beside them",
+          "[model][unit]") {
+  json config = *test::LoadGolden("phi3_longrope").config;
+  json parameters = config["rope_scaling"];
+  parameters["partial_rotary_factor"] = config["partial_rotary_factor"];
+  parameters["rope_theta"] = config["rope_theta"];
+  config.erase("rope_scaling");
+  config["rope_parameters"] = parameters;  // as transformers 5 saves it
+  auto description = DescribeJson(config);
+  INFO(description.status().ToString());
+  REQUIRE(description.ok());
+  CHECK(description->spec.layers[0].attention.rope.rotary_dim == 12);
+}
+
 TEST_CASE("LongRoPE serves the context within which no angle changes, or all of the longer one",
           "[model][unit]") {
   json config = *test::LoadGolden("phi3_longrope").config;
