@@ -43,6 +43,13 @@ void Ops::AddSegments(const SegmentArgs&) {
 
 void Ops::SumRows(const SumRowsArgs&) { HEDDLE_CHECK(false, "this device has no sums of rows"); }
 
+void Ops::SelectPositions(const SelectArgs&) {
+  HEDDLE_CHECK(false, "this device chooses no positions");
+}
+bool Ops::SeesMoreThan(int32_t, int32_t) const {
+  HEDDLE_CHECK(false, "this device chooses no positions");
+}
+
 void Ops::ShortConv(const ShortConvArgs&) {
   HEDDLE_CHECK(false, "this device has no short convolutions");
 }

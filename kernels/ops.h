@@ -21,6 +21,7 @@
 #include "kernels/kv_cache.h"
 #include "kernels/recurrence.h"
 #include "kernels/sample.h"
+#include "kernels/selection.h"
 #include "kernels/tensor.h"
 
 namespace heddle::kernels {
@@ -169,6 +170,9 @@ struct AttentionArgs {
                                  // a context merge exactly (the sink belongs to one of the parts)
   // For batches with pieces that have a turn; nullptr: the layer rotates nothing.
   const QueryRotation* rotation = nullptr;
+  // Rows with a list read its positions in place of all that they see; without window, pieces and
+  // both_ways, and only on devices with Device::has_selection().
+  ChosenPlaces chosen = {};
 };
 
 // A gated short convolution, over positions and for each channel alone:
@@ -304,6 +308,11 @@ class Ops {
   virtual void RopeAngles(const RopeAnglesArgs& args) = 0;
   virtual void RopeKvWrite(const RopeKvWriteArgs& args) = 0;
   virtual void Attention(const AttentionArgs& args) = 0;
+  // Only on devices with Device::has_selection().
+  virtual void SelectPositions(const SelectArgs& args);
+  // Whether a sequence of the batch has more than `positions` in a group's list of spans, so that
+  // SelectPositions may choose something; known when the step is planned.
+  virtual bool SeesMoreThan(int32_t group, int32_t positions) const;
   // Only on devices with Device::has_short_conv().
   virtual void ShortConv(const ShortConvArgs& args);
   // Only on devices with Device::has_recurrence(), as the next two: x[t] *= sigmoid(gate[t]), and

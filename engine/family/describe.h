@@ -97,6 +97,13 @@ void ApplyGptOss(ModelSpec* spec);
 
 // Turns all layers' attention into latent attention; scores are also scaled by `sharpness`.
 void ApplyLatentAttention(const MlaSpec& mla, double sharpness, ModelSpec* spec);
+// Refuses indexers that do not fit the latent attention; the keys are those of the two sizes.
+absl::Status CheckIndexer(const ConfigSource& source, std::string_view dim_key,
+                          std::string_view rank_key, const IndexerSpec& indexer,
+                          const MlaSpec& mla);
+// Gives layers an indexer of their own where `own` [layers] says so, or the choice of the last one
+// before them.
+void ApplyIndexers(const IndexerSpec& indexer, const std::vector<bool>& own, ModelSpec* spec);
 // Refuses impossible groups of experts; the keys appear in messages.
 absl::Status CheckGroups(const ConfigSource& source, std::string_view groups_key,
                          std::string_view top_groups_key, const MoeSpec& moe);

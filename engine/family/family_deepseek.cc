@@ -1,5 +1,9 @@
-// Reads config.json of DeepSeek-V2 and V3; see family_refine.h.
+// Reads config.json of DeepSeek-V2, V3 and V3.2, and of GLM with their attention; see
+// family_refine.h.
+#include <algorithm>
 #include <cmath>
+#include <string>
+#include <vector>
 
 #include "base/message.h"
 #include "base/status.h"
@@ -93,6 +97,70 @@ absl::Status ReadGroups(const JsonSource& config, int32_t absent, int32_t absent
   return CheckGroups(config, "n_group", "topk_group", *moe);
 }
 
+// What a configuration that leaves keys out means.
+struct AbsentKeys {
+  MlaSpec mla;
+  int32_t n_groups = 1;
+  int32_t top_groups = 1;
+  RopeLayout index_layout = RopeLayout::kHalf;
+  int32_t index_heads = 64;
+};
+
+// Which layers have an indexer of their own: those that a list or a pattern names, or the first
+// few and every n-th behind them.
+absl::StatusOr<std::vector<bool>> ReadIndexerTypes(const JsonSource& config, int32_t n_layers) {
+  constexpr std::string_view kTypes = "indexer_types";
+  constexpr std::string_view kPattern = "index_topk_pattern";
+  HEDDLE_ASSIGN_OR_RETURN(const int32_t frequency, config.DimOr("index_topk_freq", kMaxLayers, 1));
+  HEDDLE_ASSIGN_OR_RETURN(const int64_t offset,
+                          CountOr(config, "index_skip_topk_offset", kMaxLayers, 2));
+  std::vector<bool> own;
+  const nlohmann::json* types = config.Find(kTypes);
+  const nlohmann::json* pattern = config.Find(kPattern);
+  const std::string_view key = types != nullptr ? kTypes : kPattern;
+  const nlohmann::json* list = types != nullptr ? types : pattern;
+  if (list == nullptr) {
+    for (int64_t i = 0; i < n_layers; ++i) {
+      own.push_back(std::max<int64_t>(i - offset + 1, 0) % frequency == 0);
+    }
+    return own;
+  }
+  if (list->is_string()) {
+    for (const char c : list->get_ref<const std::string&>()) own.push_back(c == 'F');
+  } else if (list->is_array()) {
+    for (const nlohmann::json& type : *list) own.push_back(type == "full");
+  }
+  if (own.size() != static_cast<size_t>(n_layers) || !own.front()) {
+    return config.Error(key, JsonSource::Show(*list),
+                        base::StrCat("one type for each of ", n_layers,
+                                     " layers, the first with an indexer of its own"));
+  }
+  return own;
+}
+
+absl::StatusOr<IndexerSpec> ReadIndexer(const JsonSource& config, const AbsentKeys& absent,
+                                        const MlaSpec& mla) {
+  IndexerSpec indexer;
+  HEDDLE_ASSIGN_OR_RETURN(indexer.n_heads,
+                          config.DimOr("index_n_heads", kMaxHeads, absent.index_heads));
+  HEDDLE_ASSIGN_OR_RETURN(indexer.head_dim, config.DimOr("index_head_dim", kMaxHeadDim, 128));
+  HEDDLE_ASSIGN_OR_RETURN(indexer.top_k, config.DimOr("index_topk", kMaxContext, 2048));
+  HEDDLE_ASSIGN_OR_RETURN(
+      const bool interleaved,
+      config.BoolOr("indexer_rope_interleave", absent.index_layout == RopeLayout::kInterleaved));
+  indexer.layout = interleaved ? RopeLayout::kInterleaved : RopeLayout::kHalf;
+  HEDDLE_RETURN_IF_ERROR(CheckIndexer(config, "index_head_dim", "q_lora_rank", indexer, mla));
+  return indexer;
+}
+
+absl::Status ReadIndexers(const JsonSource& config, const AbsentKeys& absent, ModelSpec* spec) {
+  const MlaSpec& mla = spec->layers.front().attention.mla;
+  HEDDLE_ASSIGN_OR_RETURN(const IndexerSpec indexer, ReadIndexer(config, absent, mla));
+  HEDDLE_ASSIGN_OR_RETURN(const std::vector<bool> own, ReadIndexerTypes(config, spec->n_layers()));
+  ApplyIndexers(indexer, own, spec);
+  return absl::OkStatus();
+}
+
 // Gives all layers but the first few their experts, and an MLP that all rows share.
 absl::Status AddExperts(const JsonSource& config, const MoeSpec& moe, int64_t first_absent,
                         int32_t shared_absent, ModelSpec* spec) {
@@ -115,6 +183,54 @@ absl::Status AddExperts(const JsonSource& config, const MoeSpec& moe, int64_t fi
     layer.mlp.inter = shared * moe.inter;
   }
   return absl::OkStatus();
+}
+
+// Layers have experts where a list says so; it must say what the number of dense layers does.
+absl::Status CheckMlpTypes(const JsonSource& config, const ModelSpec& spec) {
+  constexpr std::string_view kTypes = "mlp_layer_types";
+  const nlohmann::json* types = config.Find(kTypes);
+  if (types == nullptr) return absl::OkStatus();
+  if (!types->is_array() || types->size() != spec.layers.size()) {
+    return config.Error(kTypes, JsonSource::Show(*types),
+                        base::StrCat("a list of ", spec.n_layers(), " strings, one per layer"));
+  }
+  for (size_t i = 0; i < spec.layers.size(); ++i) {
+    const bool has_experts = (*types)[i] == "sparse";
+    if (has_experts != (spec.layers[i].moe.n_experts > 0)) {
+      return config.Unsupported(kTypes, JsonSource::Show(*types),
+                                "expected dense layers before all others");
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadV3(const JsonSource& config, const AbsentKeys& absent, ModelSpec* spec) {
+  HEDDLE_RETURN_IF_ERROR(ReadLatentAttention(config, absent.mla, spec));
+  HEDDLE_ASSIGN_OR_RETURN(MoeSpec moe, ReadMoe(config, /*v3=*/true));
+  moe.rule.score = RouteScore::kSigmoid;
+  moe.rule.group_best = 2;
+  moe.choice_bias = true;
+  HEDDLE_RETURN_IF_ERROR(ReadGroups(config, absent.n_groups, absent.top_groups, &moe));
+  return AddExperts(config, moe, /*first_absent=*/3, /*shared_absent=*/1, spec);
+}
+
+// All layers have sparse attention, under the name that transformers gives it or gave it.
+absl::Status CheckIndexedLayers(const JsonSource& config) {
+  constexpr std::string_view kTypes = "layer_types";
+  const nlohmann::json* types = config.Find(kTypes);
+  if (types == nullptr) return absl::OkStatus();
+  for (const nlohmann::json& type : *types) {
+    if (type == "indexed_attention" || type == "deepseek_sparse_attention") continue;
+    return config.Unsupported(kTypes, JsonSource::Show(type), "expected \"indexed_attention\"");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadSparse(const JsonSource& config, const AbsentKeys& absent, ModelSpec* spec) {
+  HEDDLE_RETURN_IF_ERROR(ReadV3(config, absent, spec));
+  HEDDLE_RETURN_IF_ERROR(CheckMlpTypes(config, *spec));
+  HEDDLE_RETURN_IF_ERROR(CheckIndexedLayers(config));
+  return ReadIndexers(config, absent, spec);
 }
 
 }  // namespace
@@ -147,6 +263,28 @@ absl::Status CheckGroups(const ConfigSource& source, std::string_view groups_key
   return absl::OkStatus();
 }
 
+absl::Status CheckIndexer(const ConfigSource& source, std::string_view dim_key,
+                          std::string_view rank_key, const IndexerSpec& indexer,
+                          const MlaSpec& mla) {
+  if (mla.q_rank == 0) {
+    return source.Error(rank_key, "missing", "the rank from which the indexer has its queries");
+  }
+  if (indexer.head_dim < mla.rope_dim || indexer.head_dim * int64_t{indexer.n_heads} > kMaxInter) {
+    return source.Error(
+        dim_key, base::StrCat(indexer.head_dim),
+        base::StrCat("at least the rotated part of a head (", mla.rope_dim, ") and at most ",
+                     kMaxInter / indexer.n_heads, " for ", indexer.n_heads, " heads"));
+  }
+  return absl::OkStatus();
+}
+
+void ApplyIndexers(const IndexerSpec& indexer, const std::vector<bool>& own, ModelSpec* spec) {
+  for (size_t i = 0; i < spec->layers.size(); ++i) {
+    IndexerSpec& layer = spec->layers[i].attention.mla.indexer;
+    layer = own[i] ? indexer : IndexerSpec{.top_k = indexer.top_k};
+  }
+}
+
 absl::Status RefineDeepseekV2(const JsonSource& config, ModelSpec* spec, NameMap*) {
   HEDDLE_RETURN_IF_ERROR(ReadLatentAttention(config, kAbsentMla, spec));
   HEDDLE_ASSIGN_OR_RETURN(MoeSpec moe, ReadMoe(config, /*v3=*/false));
@@ -162,13 +300,20 @@ absl::Status RefineDeepseekV2(const JsonSource& config, ModelSpec* spec, NameMap
 }
 
 absl::Status RefineDeepseekV3(const JsonSource& config, ModelSpec* spec, NameMap*) {
-  HEDDLE_RETURN_IF_ERROR(ReadLatentAttention(config, kAbsentMla, spec));
-  HEDDLE_ASSIGN_OR_RETURN(MoeSpec moe, ReadMoe(config, /*v3=*/true));
-  moe.rule.score = RouteScore::kSigmoid;
-  moe.rule.group_best = 2;
-  moe.choice_bias = true;
-  HEDDLE_RETURN_IF_ERROR(ReadGroups(config, 8, 4, &moe));
-  return AddExperts(config, moe, /*first_absent=*/3, /*shared_absent=*/1, spec);
+  return ReadV3(config, {.mla = kAbsentMla, .n_groups = 8, .top_groups = 4}, spec);
+}
+
+absl::Status RefineDeepseekV32(const JsonSource& config, ModelSpec* spec, NameMap*) {
+  return ReadSparse(config, {.mla = kAbsentMla, .n_groups = 8, .top_groups = 4}, spec);
+}
+
+absl::Status RefineGlmMoeDsa(const JsonSource& config, ModelSpec* spec, NameMap*) {
+  return ReadSparse(
+      config,
+      {.mla = {.kv_rank = 512, .q_rank = 2048, .nope_dim = 192, .rope_dim = 64, .v_dim = 256},
+       .index_layout = RopeLayout::kInterleaved,
+       .index_heads = 32},
+      spec);
 }
 
 absl::Status RefineYoutu(const JsonSource& config, ModelSpec* spec, NameMap*) {
@@ -178,7 +323,6 @@ absl::Status RefineYoutu(const JsonSource& config, ModelSpec* spec, NameMap*) {
 
 // Layers have experts where a list says so, and without it all but the first.
 absl::Status RefineGlm4MoeLite(const JsonSource& config, ModelSpec* spec, NameMap*) {
-  constexpr std::string_view kTypes = "mlp_layer_types";
   const MlaSpec absent{
       .kv_rank = 512, .q_rank = 768, .nope_dim = 192, .rope_dim = 64, .v_dim = 256};
   HEDDLE_RETURN_IF_ERROR(ReadLatentAttention(config, absent, spec));
@@ -189,20 +333,7 @@ absl::Status RefineGlm4MoeLite(const JsonSource& config, ModelSpec* spec, NameMa
                           config.PositiveOr("routed_scaling_factor", kMaxFactor, 1.8));
   moe.rule.scale = static_cast<float>(scale);
   HEDDLE_RETURN_IF_ERROR(AddExperts(config, moe, /*first_absent=*/1, /*shared_absent=*/1, spec));
-  const nlohmann::json* types = config.Find(kTypes);
-  if (types == nullptr) return absl::OkStatus();
-  if (!types->is_array() || types->size() != spec->layers.size()) {
-    return config.Error(kTypes, JsonSource::Show(*types),
-                        base::StrCat("a list of ", spec->n_layers(), " strings, one per layer"));
-  }
-  for (size_t i = 0; i < spec->layers.size(); ++i) {
-    const bool has_experts = (*types)[i] == "sparse";
-    if (has_experts != (spec->layers[i].moe.n_experts > 0)) {
-      return config.Unsupported(kTypes, JsonSource::Show(*types),
-                                "expected dense layers before all others");
-    }
-  }
-  return absl::OkStatus();
+  return CheckMlpTypes(config, *spec);
 }
 
 }  // namespace heddle::engine

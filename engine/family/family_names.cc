@@ -151,6 +151,11 @@ const NameMap& DeepseekNames() {
     layer.kv_a = "layers.{}.self_attn.kv_a_proj_with_mqa.weight";
     layer.kv_a_norm = "layers.{}.self_attn.kv_a_layernorm.weight";
     layer.kv_b = "layers.{}.self_attn.kv_b_proj.weight";
+    layer.index_q = "layers.{}.self_attn.indexer.wq_b.weight";
+    layer.index_k = "layers.{}.self_attn.indexer.wk.weight";
+    layer.index_k_norm = "layers.{}.self_attn.indexer.k_norm.weight";
+    layer.index_k_norm_bias = "layers.{}.self_attn.indexer.k_norm.bias";
+    layer.index_weights = "layers.{}.self_attn.indexer.weights_proj.weight";
     return deepseek;
   }();
   return names;
@@ -458,6 +463,11 @@ const NameMap& GgufNames() {
                                     .kv_b = "blk.{}.attn_kv_b.weight",
                                     .k_b = "blk.{}.attn_k_b.weight",
                                     .v_b = "blk.{}.attn_v_b.weight",
+                                    .index_q = "blk.{}.indexer.attn_q_b.weight",
+                                    .index_k = "blk.{}.indexer.attn_k.weight",
+                                    .index_k_norm = "blk.{}.indexer.k_norm.weight",
+                                    .index_k_norm_bias = "blk.{}.indexer.k_norm.bias",
+                                    .index_weights = "blk.{}.indexer.proj.weight",
                                     .o = "blk.{}.attn_output.weight",
                                     .o_bias = "blk.{}.attn_output.bias",
                                     .attn_linear = "blk.{}.attn_output.weight",

@@ -24,6 +24,8 @@ absl::Status RefineQwen3NextMoe(const JsonSource& config, ModelSpec* spec, NameM
 absl::Status RefineQwen35Experts(const JsonSource& config, ModelSpec* spec, NameMap* names);
 absl::Status RefineDeepseekV2(const JsonSource& config, ModelSpec* spec, NameMap* names);
 absl::Status RefineDeepseekV3(const JsonSource& config, ModelSpec* spec, NameMap* names);
+absl::Status RefineDeepseekV32(const JsonSource& config, ModelSpec* spec, NameMap* names);
+absl::Status RefineGlmMoeDsa(const JsonSource& config, ModelSpec* spec, NameMap* names);
 absl::Status RefineGlm4MoeLite(const JsonSource& config, ModelSpec* spec, NameMap* names);
 // DeepSeek's latent attention with a dense MLP in all layers.
 absl::Status RefineYoutu(const JsonSource& config, ModelSpec* spec, NameMap* names);

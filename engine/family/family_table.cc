@@ -18,6 +18,7 @@
 #include "engine/family/recurrent_rows.h"
 #include "engine/family/rotary_encoder_rows.h"
 #include "engine/family/selective_rows.h"
+#include "engine/family/sparse_rows.h"
 #include "engine/family/vision_rows.h"
 
 namespace heddle::engine {
@@ -485,6 +486,7 @@ std::span<const Family> FamilyTable() {
     add(Gemma4Rows(Gemma3()));
     add(Llama4Rows(Llama()));
     add(NewerRows(rows));
+    add(SparseRows(rows));
     const std::vector<Family> encoders = EncoderRows(Gemma3(), Llama());
     add(encoders);
     add(RotaryEncoderRows(encoders.front()));

@@ -172,6 +172,55 @@ absl::Status RefineGgufDeepseek(const GgufSource& source, const TensorFinder&, M
   return ReadTemperature(source, spec);
 }
 
+// Files of GLM-5.2, the first for texts of a million tokens, may lack the list of layers with an
+// indexer of their own: the first two have one, and then every fourth.
+absl::StatusOr<std::vector<bool>> ReadIndexerTypes(const GgufSource& source,
+                                                   const ModelSpec& spec) {
+  constexpr std::string_view kTypes = "attention.indexer.types";
+  constexpr int32_t kLongContext = 1048576;
+  const auto n_layers = static_cast<size_t>(spec.n_layers());
+  std::vector<bool> own(n_layers, true);
+  if (!source.Has(kTypes)) {
+    for (size_t i = 2; spec.max_context >= kLongContext && i < n_layers; ++i) {
+      own[i] = (i - 2) % 4 == 0;
+    }
+    return own;
+  }
+  HEDDLE_ASSIGN_OR_RETURN(const std::vector<int64_t> types, source.Ints(kTypes));
+  if (types.size() < n_layers || types.front() == 0) {
+    return source.Error(
+        kTypes, base::StrCat("an array of ", types.size()),
+        base::StrCat("one flag for each of ", n_layers, " layers, of which the first is true"));
+  }
+  for (size_t i = 0; i < n_layers; ++i) own[i] = types[i] != 0;
+  return own;
+}
+
+absl::Status ReadIndexers(const GgufSource& source, RopeLayout layout, ModelSpec* spec) {
+  constexpr std::string_view kDim = "attention.indexer.key_length";
+  IndexerSpec indexer{.layout = layout};
+  HEDDLE_ASSIGN_OR_RETURN(indexer.n_heads, source.Dim("attention.indexer.head_count", kMaxHeads));
+  HEDDLE_ASSIGN_OR_RETURN(indexer.head_dim, source.Dim(kDim, kMaxHeadDim));
+  HEDDLE_ASSIGN_OR_RETURN(indexer.top_k, source.Dim("attention.indexer.top_k", kMaxContext));
+  HEDDLE_RETURN_IF_ERROR(CheckIndexer(source, kDim, "attention.q_lora_rank", indexer,
+                                      spec->layers.front().attention.mla));
+  HEDDLE_ASSIGN_OR_RETURN(const std::vector<bool> own, ReadIndexerTypes(source, *spec));
+  ApplyIndexers(indexer, own, spec);
+  return absl::OkStatus();
+}
+
+absl::Status RefineGgufDeepseek32(const GgufSource& source, const TensorFinder& find,
+                                  ModelSpec* spec, NameMap* names) {
+  HEDDLE_RETURN_IF_ERROR(RefineGgufDeepseek(source, find, spec, names));
+  return ReadIndexers(source, RopeLayout::kHalf, spec);
+}
+
+absl::Status RefineGgufGlmDsa(const GgufSource& source, const TensorFinder& find, ModelSpec* spec,
+                              NameMap* names) {
+  HEDDLE_RETURN_IF_ERROR(RefineGgufDeepseek(source, find, spec, names));
+  return ReadIndexers(source, RopeLayout::kInterleaved, spec);
+}
+
 // Layers without KV heads have one matrix in place of attention; without query heads they have
 // neither.
 absl::Status RefineGgufDeci(const GgufSource& source, const TensorFinder&, ModelSpec* spec,

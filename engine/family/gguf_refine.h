@@ -23,6 +23,11 @@ absl::Status RefineGgufGptOss(const GgufSource& source, const TensorFinder& find
                               NameMap* names);
 absl::Status RefineGgufDeepseek(const GgufSource& source, const TensorFinder& find, ModelSpec* spec,
                                 NameMap* names);
+// The same with indexers (IndexerSpec), whose keys are rotated by halves, or in pairs (GLM-5).
+absl::Status RefineGgufDeepseek32(const GgufSource& source, const TensorFinder& find,
+                                  ModelSpec* spec, NameMap* names);
+absl::Status RefineGgufGlmDsa(const GgufSource& source, const TensorFinder& find, ModelSpec* spec,
+                              NameMap* names);
 absl::Status RefineGgufDeci(const GgufSource& source, const TensorFinder& find, ModelSpec* spec,
                             NameMap* names);
 absl::Status RefineGgufMistral3(const GgufSource& source, const TensorFinder& find, ModelSpec* spec,

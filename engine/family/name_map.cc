@@ -79,6 +79,10 @@ void ClearLatentNames(const MlaSpec& mla, LayerNames* names) {
     if (mla.q_rank == 0) Clear({&names->q_a, &names->q_a_norm});
     Clear({&names->q_b});
   }
+  if (!mla.indexer.is_here()) {
+    Clear({&names->index_q, &names->index_k, &names->index_k_norm, &names->index_k_norm_bias,
+           &names->index_weights});
+  }
 }
 
 }  // namespace

@@ -39,6 +39,11 @@ struct LayerNames {
   std::string kv_b;  // either [n_heads * (nope + v), kv_rank], a head's keys and then its values,
   std::string k_b;   // or k_b [n_heads, kv_rank, nope] and v_b [n_heads, v, kv_rank]
   std::string v_b;
+  std::string index_q;       // IndexerSpec: [heads * head_dim, q_rank]
+  std::string index_k;       // [head_dim, hidden]
+  std::string index_k_norm;  // [head_dim]
+  std::string index_k_norm_bias;
+  std::string index_weights;  // [heads, hidden]
   std::string o;
   std::string o_bias;
   std::string attn_linear;  // [hidden, hidden] in place of attention (once resolved: `o`)
@@ -212,13 +217,16 @@ struct LayerNames {
     }
   }
 
-  // The same for the names of what is neither attention nor an MLP.
+  // The same for the names of what is neither attention nor an MLP, and of some attention.
   template <typename Visitor>
   void ForEachBesideBlocks(Visitor visit) {
     for (std::string* name :
-         {&xielu_positive, &xielu_negative, &xielu_beta, &xielu_eps, &stream_scale, &input_gate,
-          &input_out, &input_post_norm, &altup_router_norm, &altup_router, &altup_predict,
-          &altup_correct, &altup_scale, &laurel_in, &laurel_out, &laurel_norm}) {
+         {&xielu_positive,    &xielu_negative, &xielu_beta,    &xielu_eps,
+          &stream_scale,      &input_gate,     &input_out,     &input_post_norm,
+          &altup_router_norm, &altup_router,   &altup_predict, &altup_correct,
+          &altup_scale,       &laurel_in,      &laurel_out,    &laurel_norm,
+          &index_q,           &index_k,        &index_k_norm,  &index_k_norm_bias,
+          &index_weights}) {
       visit(name);
     }
   }

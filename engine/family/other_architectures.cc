@@ -105,8 +105,7 @@ constexpr OtherArchitecture kOthers[] = {
      "keys and values of different lengths, with sinks in some layers"},
     {"step35 Step3p5ForCausalLM step3p7", "glm4_moe",
      "gates on heads, and layers with different numbers of heads"},
-    {"glm-dsa glm_moe_dsa deepseek32 deepseek_v32 DeepseekV32ForCausalLM GlmMoeDsaForCausalLM "
-     "axk2 AXK2ForCausalLM mistral_large4 MistralLarge4ForConditionalGeneration dots3note "
+    {"axk2 AXK2ForCausalLM mistral_large4 MistralLarge4ForConditionalGeneration dots3note "
      "dots3_note Dots3NoteForCausalLM",
      "deepseek_v3", "sparse attention, whose indexer chooses the positions that are read"},
     {"minimax-m3 minimax_m3_vl MiniMaxM3VLForCausalLM MiniMaxM3SparseForConditionalGeneration",

@@ -189,6 +189,13 @@ class Demands {
     Add(names.k_b, {heads, mla.kv_rank, mla.nope_dim}, "heads, kv_rank, nope");
     Add(names.v_b, {heads, mla.v_dim, mla.kv_rank}, "heads, v, kv_rank");
     Add(names.o, {hidden, heads * mla.v_dim}, "hidden, heads * v");
+    const IndexerSpec& indexer = mla.indexer;
+    Add(names.index_q, {int64_t{indexer.n_heads} * indexer.head_dim, mla.q_rank},
+        "indexer heads * head_dim, q_rank");
+    Add(names.index_k, {indexer.head_dim, hidden}, "indexer head_dim, hidden");
+    AddVector(names.index_k_norm, indexer.head_dim, "indexer head_dim");
+    AddVector(names.index_k_norm_bias, indexer.head_dim, "indexer head_dim");
+    Add(names.index_weights, {indexer.n_heads, hidden}, "indexer heads, hidden");
   }
 
   // Modules in folders of their own are checked when they are read.

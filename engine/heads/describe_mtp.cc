@@ -120,6 +120,8 @@ absl::StatusOr<FeatureDraft> DescribeMtp(const Checkpoint& target, const ModelDe
   draft.keeps_normed = names->keeps_normed;
   draft.model.spec = model.spec;
   draft.model.spec.layers = {model.spec.layers.back()};
+  // A draft reads everything: what it proposes is verified in any case.
+  draft.model.spec.layers.front().attention.mla.indexer = {};
   draft.model.spec.learned_positions = false;
   draft.model.names = model.names;
   draft.model.names.positions.clear();

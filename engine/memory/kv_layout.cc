@@ -185,8 +185,9 @@ KvLayout Build(std::span<const KvLayer> layers, const Census& census,
 }  // namespace
 
 int64_t KvLayerShape::RowBytes(kernels::DType dtype) const {
-  return int64_t{n_arrays()} * n_kv_heads *
-         kernels::KvRowBytes(is_state ? kernels::DType::kF32 : dtype, head_dim);
+  const int64_t index = index_dim > 0 ? kernels::KvRowBytes(dtype, index_dim) : 0;
+  return index + int64_t{n_arrays()} * n_kv_heads *
+                     kernels::KvRowBytes(is_state ? kernels::DType::kF32 : dtype, head_dim);
 }
 
 int64_t KvBytesPerToken(std::span<const KvLayer> layers, kernels::DType dtype) {

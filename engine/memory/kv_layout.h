@@ -27,6 +27,9 @@ struct KvLayerShape {
   // A drafter's: the head keeps all of it and the other ranks nothing, so that it shares no place
   // with a layer that ranks cut.
   bool is_of_head = false;
+  // Elements of a vector of keys of another kind per position, those of an indexer, which has a
+  // block of its own behind the others; 0: there is none.
+  int32_t index_dim = 0;
   // State: the inputs of a short convolution, of which rows see a few positions. They are F32
   // whatever the cache's type, one head of keys alone.
   bool is_state = false;

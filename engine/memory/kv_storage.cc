@@ -21,6 +21,7 @@ absl::StatusOr<KvStorage> KvStorage::Create(kernels::Device& device, const KvLay
   // A page has keys or state, which both begin where it begins.
   std::byte* key_block = storage.base_;
   std::byte* state_block = storage.base_;
+  std::vector<kernels::KvCacheView> indexers;  // [places], or empty
   for (const KvLayerShape& shape : layout.places) {
     std::byte*& block = shape.is_state ? state_block : key_block;
     kernels::KvCacheView view{.dtype = shape.is_state ? kernels::DType::kF32 : dtype,
@@ -36,12 +37,27 @@ absl::StatusOr<KvStorage> KvStorage::Create(kernels::Device& device, const KvLay
     }
     if (shape.keys_alone) view.values = view.keys;
     storage.places_.push_back(view);
+    if (shape.index_dim == 0) continue;
+    view.n_kv_heads = 1;
+    view.head_dim = shape.index_dim;
+    view.keys = view.values = block;
+    block += view.block_bytes();
+    indexers.resize(layout.places.size());
+    indexers[storage.places_.size() - 1] = view;
   }
   for (const KvLayout::Place& layer : layout.layers) {
     kernels::KvCacheView view;
-    if (layer.place != KvLayout::kNowhere) view = storage.places_[layer.place];
-    view.group = layer.group;
+    kernels::KvCacheView indexer;
+    if (layer.place != KvLayout::kNowhere) {
+      view = storage.places_[layer.place];
+      if (!indexers.empty()) indexer = indexers[static_cast<size_t>(layer.place)];
+    }
+    view.group = indexer.group = layer.group;
     storage.views_.push_back(view);
+    if (!indexers.empty()) storage.index_views_.push_back(indexer);
+  }
+  for (const kernels::KvCacheView& indexer : indexers) {
+    if (indexer.head_dim > 0) storage.places_.push_back(indexer);
   }
   return storage;
 }

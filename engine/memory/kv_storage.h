@@ -31,6 +31,8 @@ class KvStorage {
                                           int32_t page_tokens, int64_t least_page_bytes = 0);
 
   const kernels::KvCacheView& layer(int32_t index) const { return views_[index]; }
+  // The keys of a layer's indexer. REQUIRES: its shape has an index_dim.
+  const kernels::KvCacheView& indexer(int32_t index) const { return index_views_[index]; }
   int32_t n_layers() const { return static_cast<int32_t>(views_.size()); }
 
   // Copies positions between pages in every place. Pages are valid ids and differ.
@@ -54,8 +56,9 @@ class KvStorage {
   std::byte* base_ = nullptr;
   int64_t page_bytes_ = 0;
   int32_t page_tokens_ = 0;
-  std::vector<kernels::KvCacheView> places_;  // places of a page
-  std::vector<kernels::KvCacheView> views_;   // [n_layers]
+  std::vector<kernels::KvCacheView> places_;       // places of a page
+  std::vector<kernels::KvCacheView> views_;        // [n_layers]
+  std::vector<kernels::KvCacheView> index_views_;  // the same for indexers; empty: there is none
 };
 
 }  // namespace heddle::engine

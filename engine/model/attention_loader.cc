@@ -107,6 +107,18 @@ absl::Status Recurrence(TensorLoader& loader, const LayerNames& names, const Rec
   return absl::OkStatus();
 }
 
+absl::StatusOr<IndexerWeights> Indexer(TensorLoader& loader, const LayerNames& names,
+                                       const IndexerSpec& spec) {
+  IndexerWeights indexer;
+  if (!spec.is_here()) return indexer;
+  HEDDLE_ASSIGN_OR_RETURN(indexer.q, loader.Linear({&names.index_q}, {}));
+  HEDDLE_ASSIGN_OR_RETURN(indexer.k, loader.Linear({&names.index_k}, {}));
+  HEDDLE_ASSIGN_OR_RETURN(indexer.k_norm, loader.Norm(names.index_k_norm, names.index_k_norm_bias));
+  HEDDLE_ASSIGN_OR_RETURN(indexer.weights,
+                          loader.Linear({&names.index_weights}, {}, {}, WeightRole::kExact));
+  return indexer;
+}
+
 absl::StatusOr<MlaWeights> Mla(TensorLoader& loader, const LayerNames& names,
                                const AttentionSpec& attention, Range heads_here) {
   MlaWeights mla;
@@ -116,6 +128,7 @@ absl::StatusOr<MlaWeights> Mla(TensorLoader& loader, const LayerNames& names,
   }
   const Cut queries = CutRows({Times(heads_here, attention.mla.q_dim())});
   HEDDLE_ASSIGN_OR_RETURN(mla.q, loader.Linear({&names.q}, {}, queries));
+  HEDDLE_ASSIGN_OR_RETURN(mla.indexer, Indexer(loader, names, attention.mla.indexer));
   const int64_t kv_rank = attention.mla.kv_rank;
   const Cut rope_then_latent = CutRows({{kv_rank, attention.mla.rope_dim}, {0, kv_rank}});
   HEDDLE_ASSIGN_OR_RETURN(mla.kv_a, loader.Linear({&names.kv_a}, {}, rope_then_latent));

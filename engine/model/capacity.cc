@@ -240,6 +240,8 @@ void PlanKv(const ModelSpec& spec, const PageRule& rule, int32_t context,
 CapacityOptions OptionsFor(const ModelSpec& spec, const CapacityOptions& given) {
   CapacityOptions options = given;
   options.page_tokens = PageTokensFor(spec, given);
+  // An indexer's queries would have to be rotated further, too.
+  options.reads_pieces = given.reads_pieces && spec.indexer_top_k() == 0;
   if (spec.reads_whole_texts()) {
     const int32_t longest = given.max_context > 0 ? given.max_context : spec.max_context;
     options.max_batch_tokens = std::max(given.max_batch_tokens, longest);
@@ -282,8 +284,10 @@ std::vector<KvLayer> KvLayers(const ModelSpec& spec) {
       continue;
     }
     // A text that is read whole leaves nothing behind: no window passes any of it.
-    layers.push_back({.shape = {attention.n_heads == 0 ? 0 : attention.n_kv_heads,
-                                attention.head_dim, attention.mla.kv_rank > 0},
+    layers.push_back({.shape = {.n_kv_heads = attention.n_heads == 0 ? 0 : attention.n_kv_heads,
+                                .head_dim = attention.head_dim,
+                                .keys_alone = attention.mla.kv_rank > 0,
+                                .index_dim = attention.mla.indexer.head_dim},
                       .window = attention.both_ways ? 0 : attention.window});
   }
   return layers;

@@ -179,7 +179,11 @@ class Decoder {
   // Writes to qkv_ the rotated queries, with the keys' projection absorbed, and the row for the
   // cache.
   void LatentQuery(kernels::Ops& ops, int32_t layer, kernels::Tensor in, kernels::Tensor q,
-                   kernels::Tensor row);
+                   kernels::Tensor row, const KvStorage& cache);
+  // Writes the keys of the layer's indexer, if it has one, and sets choice_. `latent`: the query's
+  // latent vector.
+  void ChoosePositions(kernels::Ops& ops, int32_t layer, kernels::Tensor in, kernels::Tensor latent,
+                       const KvStorage& cache);
   // The two halves of the MLP: from the stream to its inner activations, and back. With parallel
   // residuals attention runs in between.
   void MlpIn(kernels::Ops& ops, int32_t layer, int32_t n_tokens);
@@ -273,6 +277,11 @@ class Decoder {
   std::unique_ptr<kernels::Buffer> streams_;       // [max_batch_tokens, altup.count * hidden]
   std::unique_ptr<kernels::Buffer> aside_;         // [max_batch_tokens, hidden], of experts apart,
                                                    // streams and laurel blocks
+  // The following belong to indexers.
+  std::unique_ptr<kernels::Buffer> index_keys_;     // [max_batch_tokens, widest head_dim]
+  std::unique_ptr<kernels::Buffer> index_weights_;  // [max_batch_tokens, most heads] F32
+  std::unique_ptr<kernels::Buffer> index_places_;   // [max_batch_tokens, 1 + largest top_k] int32
+  kernels::ChosenPlaces choice_;                    // of the last layer with an indexer
   // The following belong to mixtures of experts; they have one row per token and choice.
   std::unique_ptr<kernels::Buffer> route_logits_;   // [max_batch_tokens, most experts] F32
   std::unique_ptr<kernels::Buffer> row_gates_;      // [max_batch_tokens, 1] F32

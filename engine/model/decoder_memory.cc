@@ -24,13 +24,16 @@ struct Widths {
   int64_t aside = 0;
   int64_t parts = 0;
   int64_t all_heads = 0;
+  int64_t index_keys = 0;
+  int64_t index_weights = 0;
+  int64_t index_places = 0;
 
   // Elements of activations per token; those of 4-byte values are counted apart.
   int64_t activations(int64_t hidden) const {
     return 2 * hidden + qkv + attended + q_latent + heads + inner + expert_inner + expert_rows +
-           2 * parts + all_heads + layer_inputs + streams + aside;
+           2 * parts + all_heads + layer_inputs + streams + aside + index_keys;
   }
-  int64_t words() const { return experts + 2 * choices + row_gates; }
+  int64_t words() const { return experts + 2 * choices + row_gates + index_weights + index_places; }
 };
 
 Widths WidestLayer(const ModelSpec& spec) {
@@ -65,6 +68,12 @@ Widths WidestLayer(const ModelSpec& spec) {
     }
     widths.heads =
         std::max(widths.heads, int64_t{attention.n_heads} * std::max(mla.q_dim(), mla.v_dim));
+    if (const IndexerSpec& indexer = mla.indexer; indexer.is_here()) {
+      widths.heads = std::max(widths.heads, int64_t{indexer.n_heads} * indexer.head_dim);
+      widths.index_keys = std::max<int64_t>(widths.index_keys, indexer.head_dim);
+      widths.index_weights = std::max<int64_t>(widths.index_weights, indexer.n_heads);
+      widths.index_places = std::max<int64_t>(widths.index_places, 1 + int64_t{indexer.top_k});
+    }
     const MoeSpec& moe = layer.moe;
     if (moe.apart) widths.aside = spec.hidden;
     const int64_t top_k = moe.rule.top_k;
@@ -103,6 +112,9 @@ absl::Status Decoder::AllocateBuffers(kernels::Device& device, int32_t max_batch
       {&q_latent_, widths.q_latent, dtype_},
       {&heads_, widths.heads, dtype_},
       {&inner_, widths.inner, dtype_},
+      {&index_keys_, widths.index_keys, dtype_},
+      {&index_weights_, widths.index_weights, f32},
+      {&index_places_, widths.index_places, f32},
       {&route_logits_, widths.experts, f32},
       {&row_gates_, widths.row_gates, f32},
       {&chosen_, widths.choices, f32},

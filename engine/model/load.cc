@@ -190,6 +190,7 @@ absl::StatusOr<ModelInfo> DescribeAll(const Checkpoint& checkpoint, const kernel
   for (const std::string_view name : UnusedTensors(checkpoint, loaded.model)) {
     loaded.unused_tensors.emplace_back(name);
   }
+  loaded.idle_indexers = ServeShortTexts(options.capacity.max_context, &loaded.model.spec);
   HEDDLE_RETURN_IF_ERROR(CheckOpsFor(loaded.model.spec, device));
   HEDDLE_RETURN_IF_ERROR(CheckLayoutOf(loaded.model.spec, options.layout));
   loaded.shares =

@@ -70,9 +70,12 @@ struct ModelInfo {
   // The head of a model that writes no text; null: it does, or it was not loaded.
   std::shared_ptr<const PooledHead> head;
   std::vector<std::string> unused_tensors;  // of the checkpoint, see UnusedTensors
-  std::string device;                       // in words
-  std::string formats;                      // of the weights, in words
-  std::string main_format;                  // the format of most weight bytes, as "bf16" or "q4_0"
+  // Positions that indexers choose where texts are not longer, so that they are left out and rows
+  // read everything (ServeShortTexts); 0: there are none, or they are used.
+  int32_t idle_indexers = 0;
+  std::string device;       // in words
+  std::string formats;      // of the weights, in words
+  std::string main_format;  // the format of most weight bytes, as "bf16" or "q4_0"
   kernels::DType kv_dtype = kernels::DType::kF16;
   double random_seconds = 0;               // part of loading spent on random numbers
   double warm_up_seconds = 0;              // part of loading; 0: the device needs no warm-up

@@ -113,6 +113,13 @@ absl::Status CheckOpsFor(const ModelSpec& spec, const kernels::Device* device) {
   if (norms_last && !device->has_norms_behind_rotation()) lacks = "norms behind the rotation";
   if (whole_texts && !device->has_attention_both_ways()) lacks = "attention in both directions";
   if (segments && !device->has_segments()) lacks = "segment embeddings";
+  if (const int32_t top_k = spec.indexer_top_k(); top_k > 0 && !device->has_selection()) {
+    return absl::UnimplementedError(
+        absl::StrCat("family ", spec.family, " has sparse attention over ", top_k,
+                     " positions of longer texts, which ", device->description(),
+                     " does not run; --max-context ", top_k,
+                     " or less reads all of them, with the same result, ", "or use --device cpu"));
+  }
   if (lacks == nullptr) return CheckDimensions(spec, *device);
   return absl::UnimplementedError(absl::StrCat("family ", spec.family, " has ", lacks, ", which ",
                                                device->description(),

@@ -234,6 +234,17 @@ absl::Status CheckLayerInputs(const ModelSpec& spec, const Layout& layout) {
   if (spec.shares_kv()) has = "layers that share keys and values";
   if (spec.altup.count > 0) has = "alternating updates";
   if (spec.layer_input_dim > 0) has = "layers with embeddings of their own";
+  const bool share_choices =
+      std::any_of(spec.layers.begin(), spec.layers.end(), [](const LayerSpec& layer) {
+        const IndexerSpec& indexer = layer.attention.mla.indexer;
+        return indexer.top_k > 0 && !indexer.is_here();
+      });
+  if (layout.pp > 1 && share_choices) {
+    return absl::UnimplementedError(absl::StrCat(
+        "--pp is ", layout.pp, ": layers of this model read the positions that an earlier layer ",
+        "has chosen, which stages cannot share; use --tp, or a --max-context of ",
+        spec.indexer_top_k()));
+  }
   if (has == nullptr || layout.world() == 1) return absl::OkStatus();
   return absl::UnimplementedError(absl::StrCat(
       layout.tp > 1 ? "--tp" : "--pp", " is ", layout.tp > 1 ? layout.tp : layout.pp,

@@ -52,6 +52,21 @@ enum class QkNorm : uint8_t {
   kFullWidth  // all heads as one vector (OLMo 2)
 };
 
+// An indexer beside latent attention, which chooses the positions that rows read
+// (kernels/selection.h). Its queries are projections of the query's latent vector; its keys are one
+// vector per position, layer-normed and rotated like the layer's own, which lie behind the layer's
+// rows in each page.
+struct IndexerSpec {
+  int32_t n_heads = 0;  // 0: the layer has no indexer of its own
+  int32_t head_dim = 0;
+  // Rows that see more positions read so many of them; 0: rows read all. Without an indexer of its
+  // own a layer reads those that the last one before it has chosen.
+  int32_t top_k = 0;
+  RopeLayout layout = RopeLayout::kHalf;
+
+  bool is_here() const { return n_heads > 0; }
+};
+
 // Multi-head latent attention (DeepSeek-AI 2024): keys and values of all heads are projections of
 // one latent vector per position. The projections are absorbed into the query and the output, so
 // that the cache holds one row of [rope_dim + kv_rank] per position and layer. That row is the key
@@ -63,6 +78,7 @@ struct MlaSpec {
   int32_t rope_dim = 0;  // rotated part
   int32_t v_dim = 0;     // width of a head's value
   float norm_eps = 1e-6f;
+  IndexerSpec indexer;
 
   int32_t q_dim() const { return nope_dim + rope_dim; }
 };
@@ -342,6 +358,13 @@ struct ModelSpec {
     }
     return false;
   }
+  // Positions from which on indexers choose what rows read; 0: there are none.
+  int32_t indexer_top_k() const {
+    for (const LayerSpec& layer : layers) {
+      if (layer.attention.mla.indexer.top_k > 0) return layer.attention.mla.indexer.top_k;
+    }
+    return 0;
+  }
   // Width of all layers' inputs side by side.
   int64_t layer_inputs() const { return int64_t{layer_input_dim} * n_layers(); }
   bool is_part() const { return !vocab_borders.empty(); }
@@ -367,6 +390,11 @@ struct ModelSpec {
 // Gives all positions the angles for longer texts if the model has such, and texts of up to
 // `max_context` tokens need them; 0: none do. REQUIRES: a whole model's spec.
 void ServeLongTexts(int32_t max_context, ModelSpec* spec);
+
+// Takes the indexers out of layers that choose among more positions than texts have, so that rows
+// read all of them. Returns how many they would choose; 0: nothing has changed. `max_context`: of
+// texts; 0: the model's own. REQUIRES: a whole model's spec.
+int32_t ServeShortTexts(int32_t max_context, ModelSpec* spec);
 
 // Inverse frequencies after scaling, [rotary_dim / 2], as transformers computes them.
 std::vector<float> InverseFrequencies(const RopeSpec& rope);

@@ -70,6 +70,14 @@ void ServeLongTexts(int32_t max_context, ModelSpec* spec) {
   }
 }
 
+int32_t ServeShortTexts(int32_t max_context, ModelSpec* spec) {
+  const int32_t longest = max_context > 0 ? max_context : spec->max_context;
+  const int32_t top_k = spec->indexer_top_k();
+  if (longest > top_k) return 0;
+  for (LayerSpec& layer : spec->layers) layer.attention.mla.indexer = {};
+  return top_k;
+}
+
 std::vector<float> InverseFrequencies(const RopeSpec& rope) {
   HEDDLE_CHECK(rope.rotary_dim % 2 == 0, "rotary_dim must be even");
   std::vector<float> powers = Powers(rope);

@@ -223,6 +223,11 @@ class ShareCounter {
     Vectors({&names.q_a_norm, &names.kv_a_norm});
     Matrix(names.q, heads * mla.q_dim(), mla.q_rank > 0 ? mla.q_rank : hidden);
     Matrix(names.kv_a, mla.rope_dim + mla.kv_rank, hidden);
+    const IndexerSpec& indexer = mla.indexer;
+    Matrix(names.index_q, int64_t{indexer.n_heads} * indexer.head_dim, mla.q_rank);
+    Matrix(names.index_k, indexer.head_dim, hidden);
+    Vectors({&names.index_k_norm, &names.index_k_norm_bias});
+    Matrix(names.index_weights, indexer.n_heads, hidden, WeightRole::kExact);
     // HeadProjections transposes the keys' half of kv_b; stacks are kept as they are.
     if (const CheckpointTensor* both = Find(names.kv_b)) {
       const bool is_wide = *both->dtype == DType::kF32 || *both->dtype == DType::kBF16;

@@ -56,6 +56,14 @@ struct MoeWeights {
   DeviceVector down_bias;                      // [n_experts, hidden]
 };
 
+// Weights of an indexer; see IndexerSpec. All ranks have them.
+struct IndexerWeights {
+  LinearWeights q;        // [n_heads * head_dim, q_rank]
+  LinearWeights k;        // [head_dim, hidden]
+  NormWeights k_norm;     // [head_dim]
+  LinearWeights weights;  // [n_heads, hidden]
+};
+
 // Weights of latent attention; see MlaSpec.
 struct MlaWeights {
   LinearWeights q_a;                           // [q_rank, hidden]
@@ -65,6 +73,7 @@ struct MlaWeights {
   DeviceVector kv_a_norm;                      // [kv_rank]
   std::unique_ptr<kernels::PackedStack> k_up;  // per head [kv_rank, nope]
   std::unique_ptr<kernels::PackedStack> v_up;  // per head [v, kv_rank]
+  IndexerWeights indexer;
 };
 
 // Weights of a recurrence beside its two products and its convolution, [n_heads] each; those of

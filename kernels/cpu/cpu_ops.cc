@@ -106,6 +106,17 @@ void CpuOps::Attention(const AttentionArgs& args) {
   cpu::Attention(batch().OfGroup(args.cache.group), args, *table_.attention, pool_, attention_);
 }
 
+void CpuOps::SelectPositions(const SelectArgs& args) {
+  cpu::SelectPositions(batch().OfGroup(args.cache.group), args, *table_.selection, pool_,
+                       selection_);
+}
+
+bool CpuOps::SeesMoreThan(int32_t group, int32_t positions) const {
+  const HostBatch own = batch().OfGroup(group);
+  return std::any_of(own.context_len.begin(), own.context_len.end(),
+                     [positions](int32_t length) { return length > positions; });
+}
+
 void CpuOps::ShortConv(const ShortConvArgs& args) {
   cpu::ShortConv(batch().OfGroup(args.cache.group), args, *table_.rows, pool_, conv_inputs_);
 }

@@ -21,6 +21,7 @@
 #include "kernels/cpu/rank_ops.h"
 #include "kernels/cpu/sampler.h"
 #include "kernels/cpu/scratch.h"
+#include "kernels/cpu/selection.h"
 #include "kernels/cpu/thread_pool.h"
 #include "kernels/ops.h"
 #include "kernels/owned_batch.h"
@@ -47,6 +48,8 @@ class CpuOps final : public Ops {
   void RopeAngles(const RopeAnglesArgs& args) override;
   void RopeKvWrite(const RopeKvWriteArgs& args) override;
   void Attention(const AttentionArgs& args) override;
+  void SelectPositions(const SelectArgs& args) override;
+  bool SeesMoreThan(int32_t group, int32_t positions) const override;
   void ShortConv(const ShortConvArgs& args) override;
   void Recurrence(const RecurrenceArgs& args) override;
   void GateElements(Tensor gate, Tensor x) override;
@@ -121,6 +124,7 @@ class CpuOps final : public Ops {
   Scratch norm_vectors_;
   Scratch conv_inputs_;
   AttentionScratch attention_;
+  SelectionScratch selection_;
   ExpertScratch experts_;
   std::vector<SamplerScratch> samplers_;
   std::optional<RankOps> ranks_;  // of a device in a group

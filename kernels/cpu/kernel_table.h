@@ -8,6 +8,7 @@
 #include "kernels/cpu/linear_table.h"
 #include "kernels/cpu/recurrence_table.h"
 #include "kernels/cpu/row_table.h"
+#include "kernels/cpu/selection_table.h"
 
 namespace heddle::kernels::cpu {
 
@@ -31,6 +32,7 @@ struct KernelTable {
   const RowKernels* rows;
   const AttentionKernels* attention;
   const RecurrenceKernels* recurrence;
+  const SelectionKernels* selection;
 };
 
 extern const LinearKernels kLinearPortable;

@@ -162,9 +162,16 @@ void Attention(const HostBatch& batch, const AttentionArgs& args) {
     const std::vector<Key> keys = ContextKeys(batch, s, args.cache.page_tokens);
     int32_t rows = batch.q_begin[s + 1] - batch.q_begin[s];
     for (int32_t i = 0; i < rows; ++i) {
-      const std::vector<Key> visible = VisibleKeys(batch, args, s, i, keys);
+      const int32_t row = batch.q_begin[s] + i;
+      std::vector<Key> visible = VisibleKeys(batch, args, s, i, keys);
+      if (args.chosen.rows != nullptr && args.chosen.count(row) > 0) {
+        const std::span places(args.chosen.places(row),
+                               static_cast<size_t>(args.chosen.count(row)));
+        visible.clear();
+        for (const int32_t place : places) visible.push_back(keys[static_cast<size_t>(place)]);
+      }
       for (int32_t h = 0; h < args.n_heads; ++h) {
-        AttendHead(args, visible, batch.q_begin[s] + i, batch.context_len[s] - rows + i, h);
+        AttendHead(args, visible, row, batch.context_len[s] - rows + i, h);
       }
     }
   }

@@ -48,6 +48,10 @@ class ReferenceOps final : public Ops {
   void Attention(const AttentionArgs& args) override {
     reference::Attention(batch_.OfGroup(args.cache.group), args);
   }
+  void SelectPositions(const SelectArgs& args) override {
+    reference::SelectPositions(batch_.OfGroup(args.cache.group), args);
+  }
+  bool SeesMoreThan(int32_t, int32_t) const override { return true; }
   void ShortConv(const ShortConvArgs& args) override {
     reference::ShortConv(batch_.OfGroup(args.cache.group), args);
   }
@@ -119,6 +123,7 @@ class ReferenceDevice final : public Device {
   bool has_norms_behind_rotation() const override { return true; }
   bool has_attention_both_ways() const override { return true; }
   bool has_segments() const override { return true; }
+  bool has_selection() const override { return true; }
   bool has_pieces() const override { return true; }
 
   absl::StatusOr<std::unique_ptr<Buffer>> Allocate(int64_t bytes) override {

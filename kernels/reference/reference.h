@@ -50,6 +50,7 @@ void Linear(const HostBatch& batch, const LinearArgs& args);
 void RopeAngles(const HostBatch& batch, const RopeAnglesArgs& args);
 void RopeKvWrite(const HostBatch& batch, const RopeKvWriteArgs& args);
 void Attention(const HostBatch& batch, const AttentionArgs& args);
+void SelectPositions(const HostBatch& batch, const SelectArgs& args);
 void ShortConv(const HostBatch& batch, const ShortConvArgs& args);
 void Recurrence(const HostBatch& batch, const RecurrenceArgs& args);
 void SelectiveScan(const HostBatch& batch,

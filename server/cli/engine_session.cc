@@ -90,6 +90,10 @@ absl::StatusOr<EngineSession> StartEngine(const config::Config& config, const Lo
     log.Warning("the model's files hold tensors that its description does not use",
                 {{"tensors", UnusedText(session.model.unused_tensors)}});
   }
+  if (const int32_t top_k = session.model.idle_indexers; top_k > 0) {
+    log.Info("no text here is longer than what the indexers choose: attention reads all of it",
+             {{"chosen_positions", std::to_string(top_k)}});
+  }
   for (const std::string& advice : session.model.advice) log.Warning(advice);
   if (!session.model.drafter_left_out.empty()) left_out = session.model.drafter_left_out;
   session.speculation = DescribeSpeculation(loop_options.speculation, executor->limits(),

@@ -108,6 +108,17 @@ std::string AttentionText(const ModelSpec& whole) {
   return text;
 }
 
+// Text like "2048 positions chosen by 64 heads of 128 in 61 layers"; empty without indexers.
+std::string IndexerText(const ModelSpec& whole) {
+  ModelSpec spec = whole;  // the layers with an indexer
+  std::erase_if(spec.layers, [](const LayerSpec& l) { return !l.attention.mla.indexer.is_here(); });
+  if (spec.layers.empty()) return "";
+  const engine::IndexerSpec& indexer = spec.layers.front().attention.mla.indexer;
+  return absl::StrCat(indexer.top_k, " positions chosen by ", indexer.n_heads, " heads of ",
+                      indexer.head_dim, " in ", spec.layers.size(),
+                      spec.layers.size() == 1 ? " layer" : " layers", "; shorter texts read all");
+}
+
 std::string LayersText(const ModelSpec& spec) {
   const std::string inter = Range(spec, [](const LayerSpec& l) { return l.mlp.inter; });
   return absl::StrCat(spec.n_counted_layers(), " of width ", spec.hidden,
@@ -182,6 +193,9 @@ std::string InspectText(const std::string& path, const engine::ModelInfo& model,
     Line(&out, "experts", experts);
   }
   Line(&out, "attention", AttentionText(spec));
+  if (const std::string indexer = IndexerText(spec); !indexer.empty()) {
+    Line(&out, "sparse", indexer);
+  }
   if (const std::string recurrences = RecurrenceText(spec); !recurrences.empty()) {
     Line(&out, "recurrence", recurrences);
   }

@@ -80,6 +80,12 @@ def nemotron_keys(config):
                    (KEYS.LLM.EXPERT_SHARED_FEED_FORWARD_LENGTH, 64)]
 
 
+def indexer_keys(config):
+    return [(KEYS.Attention.Indexer.HEAD_COUNT, config["index_n_heads"]),
+            (KEYS.Attention.Indexer.KEY_LENGTH, config["index_head_dim"]),
+            (KEYS.Attention.Indexer.TOP_K, config["index_topk"])]
+
+
 def falcon_h1_keys(config):
     return mamba_keys(4, 20, config["mamba_n_groups"], 6, 12) + [(KEYS.Rope.FREQ_BASE, 100000.0)]
 
@@ -273,6 +279,20 @@ CASES = {
         (KEYS.Attention.VALUE_LENGTH_MLA, 20), (KEYS.Rope.FREQ_BASE, 1000000.0),
         (KEYS.LLM.LEADING_DENSE_BLOCK_COUNT, 1), (KEYS.LLM.EXPERT_GATING_FUNC, 2),
         (KEYS.LLM.EXPERT_WEIGHTS_NORM, True), (KEYS.LLM.EXPERT_WEIGHTS_SCALE, 1.8)]),
+    "deepseek_v32": (models.DEEPSEEK_V32, (ARCH.GLM_DSA, "deepseek32"), [
+        (KEYS.Attention.HEAD_COUNT_KV, 1), (KEYS.Attention.KEY_LENGTH, 56),
+        (KEYS.Attention.VALUE_LENGTH, 40), (KEYS.Attention.KEY_LENGTH_MLA, 40),
+        (KEYS.Attention.VALUE_LENGTH_MLA, 20), (KEYS.LLM.EXPERT_GATING_FUNC, 2),
+        (KEYS.LLM.EXPERT_WEIGHTS_NORM, True), (KEYS.LLM.EXPERT_WEIGHTS_SCALE, 2.5),
+        *indexer_keys(models.DEEPSEEK_V32)]),
+    "glm_moe_dsa_shared": (models.GLM_MOE_DSA_SHARED, ARCH.GLM_DSA, [
+        (KEYS.Attention.HEAD_COUNT_KV, 1), (KEYS.Attention.KEY_LENGTH, 56),
+        (KEYS.Attention.VALUE_LENGTH, 40), (KEYS.Attention.KEY_LENGTH_MLA, 40),
+        (KEYS.Attention.VALUE_LENGTH_MLA, 20), (KEYS.Rope.FREQ_BASE, 1000000.0),
+        (KEYS.LLM.LEADING_DENSE_BLOCK_COUNT, 1), (KEYS.LLM.EXPERT_GATING_FUNC, 2),
+        (KEYS.LLM.EXPERT_WEIGHTS_NORM, True), (KEYS.LLM.EXPERT_WEIGHTS_SCALE, 2.5),
+        ("{arch}.attention.indexer.types", [True, False, True, False]),
+        *indexer_keys(models.GLM_MOE_DSA)]),
     "qwen2_5_vl": (models.QWEN2_5_VL, ARCH.QWEN2VL, [
         (KEYS.Rope.FREQ_BASE, 1000000.0), (KEYS.Rope.DIMENSION_SECTIONS, [2, 3, 3, 0])]),
     "qwen3_vl": (models.QWEN3_VL, ARCH.QWEN3VL, [
@@ -601,7 +621,7 @@ def make_case(name):
             continue
         if arch == ARCH.GPT_OSS:
             made = gpt_oss_parts(source)
-        elif name in ("deepseek_v3", "glm4_moe_lite"):
+        elif name in ("deepseek_v3", "deepseek_v32", "glm4_moe_lite", "glm_moe_dsa_shared"):
             made = deepseek_parts(config, source)
         elif ".linear_attn." in source and "linear_num_key_heads" in config:
             made = delta_parts(config, source)

@@ -293,6 +293,21 @@ GLM4_MOE_LITE = {
     "num_attention_heads": 3, "num_key_value_heads": 3, "rms_norm_eps": 1e-5, "n_group": 1,
     "topk_group": 1, "n_shared_experts": 1, "norm_topk_prob": True, "routed_scaling_factor": 1.8,
     "rope_parameters": dict(rope_type="default", rope_theta=1000000.0)}
+# Prompts are longer than what indexers choose. With fewer heads many scores would be zero, and whoever chooses the first of equal
+# ones would be right: classes of transformers and of ours do not choose the same then.
+DEEPSEEK_V32 = dict(DEEPSEEK_V3, architectures=["DeepseekV32ForCausalLM"],
+                    model_type="deepseek_v32", index_topk=11, index_n_heads=19, index_head_dim=24)
+GLM_MOE_DSA = {
+    **{k: v for k, v in DEEPSEEK.items() if k not in ("rope_theta", "first_k_dense_replace")},
+    "architectures": ["GlmMoeDsaForCausalLM"], "model_type": "glm_moe_dsa",
+    "num_attention_heads": 5, "num_key_value_heads": 5, "rms_norm_eps": 1e-5, "n_group": 1,
+    "topk_group": 1, "n_shared_experts": 1, "norm_topk_prob": True, "routed_scaling_factor": 2.5,
+    "mlp_layer_types": ["dense", "sparse", "sparse"], "first_k_dense_replace": 1,
+    "index_topk": 13, "index_n_heads": 21, "index_head_dim": 40,
+    "rope_parameters": dict(rope_type="default", rope_theta=1000000.0)}
+GLM_MOE_DSA_SHARED = dict(
+    GLM_MOE_DSA, num_hidden_layers=4, mlp_layer_types=["dense"] + ["sparse"] * 3,
+    indexer_types=["full", "shared", "full", "shared"])
 DOTS1 = dict(
     SMALL, architectures=["Dots1ForCausalLM"], model_type="dots1", head_dim=32,
     moe_intermediate_size=64, n_routed_experts=8, num_experts_per_tok=3, n_shared_experts=2,
@@ -690,6 +705,9 @@ CASES = {
     "olmoe": dict(config=OLMOE, experts=SEPARATE_EXPERTS),
     "glm4_moe": dict(config=GLM4_MOE, experts=SEPARATE_EXPERTS),
     "glm4_moe_lite": dict(config=GLM4_MOE_LITE, experts=SEPARATE_EXPERTS),
+    "deepseek_v32": dict(config=DEEPSEEK_V32, experts=SEPARATE_EXPERTS),
+    "glm_moe_dsa": dict(config=GLM_MOE_DSA, experts=SEPARATE_EXPERTS),
+    "glm_moe_dsa_shared": dict(config=GLM_MOE_DSA_SHARED, experts=SEPARATE_EXPERTS),
     "qwen2_5_vl": dict(config=QWEN2_5_VL),
     "qwen3_vl": dict(config=QWEN3_VL),
     "qwen3_vl_moe": dict(config=QWEN3_VL_MOE, transposed=True),

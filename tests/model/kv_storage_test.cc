@@ -48,6 +48,28 @@ TEST_CASE("The first and the last page keep what was put there, for layers of an
   }
 }
 
+TEST_CASE("Keys of an indexer lie behind a layer's own, and are copied with them", "[unit]") {
+  KvLayout layout;
+  layout.places = {{.n_kv_heads = 1, .head_dim = 40, .keys_alone = true, .index_dim = 24},
+                   {.n_kv_heads = 1, .head_dim = 40, .keys_alone = true}};
+  layout.layers = {{.group = 0, .place = 1}, {.group = 0, .place = 0}};
+  auto device = kernels::CreateReferenceDevice();
+  auto storage = KvStorage::Create(*device, layout, kernels::DType::kF16, kPages, 8);
+  REQUIRE(storage.ok());
+  REQUIRE(storage->page_bytes() == 8 * 2 * (40 + 24 + 40));
+  const kernels::KvCacheView& keys = storage->indexer(1);
+  CHECK(keys.head_dim == 24);
+  CHECK(keys.n_kv_heads == 1);
+  CHECK(keys.keys == static_cast<std::byte*>(storage->layer(1).keys) + 8 * 2 * 40);
+  CHECK(storage->layer(0).keys == static_cast<std::byte*>(keys.keys) + 8 * 2 * 24);
+  std::vector<std::byte> written(static_cast<size_t>(storage->page_bytes()), std::byte{9});
+  REQUIRE(storage->Upload(*device, PageId{3}, written.data()).ok());
+  storage->Copy(*device, {.from = PageId{3}, .to = PageId{5}, .num_tokens = 8});
+  std::vector<std::byte> copied(written.size());
+  REQUIRE(storage->Download(*device, PageId{5}, copied.data()).ok());
+  CHECK(copied == written);
+}
+
 TEST_CASE("A model whose layers have no attention has no storage", "[unit]") {
   KvLayout layout;
   layout.layers = {{.group = 0, .place = KvLayout::kNowhere}};

@@ -123,6 +123,8 @@ TEST_CASE("Output does not depend on scheduling, bit for bit", "[golden]") {
                                                      {"llama4", 1, 1},
                                                      {"llama4", 2, 2},
                                                      {"gpt_oss", 1, 1},
+                                                     {"deepseek_v32", 1, 1},
+                                                     {"glm_moe_dsa_shared", 2, 1},
                                                      {"lfm2", 1, 1},
                                                      {"lfm2", 2, 2},
                                                      {"qwen3_next", 1, 1},

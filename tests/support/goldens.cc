@@ -57,6 +57,9 @@ std::vector<std::string> GoldenNames() {
           "gemma",
           "gemma3_softcap",
           "olmo3",
+          "deepseek_v32",
+          "glm_moe_dsa",
+          "glm_moe_dsa_shared",
           "seed_oss",
           "ernie4_5",
           "arcee",
@@ -185,7 +188,8 @@ std::vector<std::string> GoldenNames() {
 std::vector<std::string> RankGoldenNames() {
   std::vector<std::string> names = GoldenNames();
   std::erase_if(names, [](const std::string& name) {
-    return name.starts_with("gemma3n") || name == "gemma4" || name == "gemma4_moe";
+    return name.starts_with("gemma3n") || name == "gemma4" || name == "gemma4_moe" ||
+           name == "glm_moe_dsa_shared";
   });
   return names;
 }

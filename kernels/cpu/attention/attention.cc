@@ -259,9 +259,47 @@ class AttentionCall {
     return bias.table + HeadOf(tile, q) * bias.stride() + bias.reach - own + run.begin;
   }
 
+  // The keys at `count` places from `offset` on of span `i`.
+  KeyRun RunAt(int32_t i, int32_t offset, int32_t count, int32_t kv_head) const {
+    const KvCacheView& cache = args_.cache;
+    const int64_t slot = int64_t{batch_.span_page[i]} * cache.page_tokens + offset;
+    const int64_t row = RowOffset(cache, slot, kv_head);
+    const int64_t scales = ScaleOffset(cache, slot, kv_head);
+    const auto* keys = static_cast<const char*>(cache.keys);
+    const auto* values = static_cast<const char*>(cache.values);
+    return {keys + row, values + row, keys + scales, values + scales, count};
+  }
+
+  // The same as FindRuns for places [begin, end) of a list.
+  void FindChosen(const Tile& tile, const int32_t* places, int32_t begin, int32_t end,
+                  KeyRun* runs) const {
+    const auto spans = scratch_.span_position.begin();
+    auto i = static_cast<int32_t>(std::upper_bound(spans + scratch_.chosen.SpanBegin(tile.seq),
+                                                   spans + scratch_.chosen.SpanEnd(tile.seq),
+                                                   places[begin]) -
+                                  spans - 1);
+    while (begin < end) {
+      while (places[begin] >=
+             scratch_.span_position[static_cast<size_t>(i)] + batch_.span_tokens[i]) {
+        ++i;
+      }
+      const int32_t offset = places[begin] - scratch_.span_position[static_cast<size_t>(i)];
+      int32_t count = 1;
+      while (begin + count < end && places[begin + count] == places[begin] + count &&
+             offset + count < batch_.span_tokens[i]) {
+        ++count;
+      }
+      *runs++ = RunAt(i, offset, count, tile.kv_head);
+      begin += count;
+    }
+  }
+
   // Finds the runs of keys at places [begin, end) of a sequence; there is at most one per place.
   void FindRuns(const Tile& tile, int32_t begin, int32_t end, KeyRun* runs) const {
-    const KvCacheView& cache = args_.cache;
+    if (args_.chosen.rows != nullptr) {
+      const int32_t* const places = scratch_.chosen.PlacesOf(tile.seq);
+      if (places != nullptr && begin < end) return FindChosen(tile, places, begin, end, runs);
+    }
     const auto spans = scratch_.span_position.begin();
     auto i = static_cast<int32_t>(std::upper_bound(spans + batch_.span_begin[tile.seq],
                                                    spans + batch_.span_begin[tile.seq + 1], begin) -
@@ -269,12 +307,7 @@ class AttentionCall {
     for (; begin < end; ++i) {
       const int32_t offset = begin - scratch_.span_position[static_cast<size_t>(i)];
       const int32_t count = std::min(end - begin, batch_.span_tokens[i] - offset);
-      const int64_t slot = int64_t{batch_.span_page[i]} * cache.page_tokens + offset;
-      const int64_t row = RowOffset(cache, slot, tile.kv_head);
-      const int64_t scales = ScaleOffset(cache, slot, tile.kv_head);
-      const auto* keys = static_cast<const char*>(cache.keys);
-      const auto* values = static_cast<const char*>(cache.values);
-      *runs++ = {keys + row, values + row, keys + scales, values + scales, count};
+      *runs++ = RunAt(i, offset, count, tile.kv_head);
       begin += count;
     }
   }
@@ -457,7 +490,10 @@ KvType KvTypeOf(DType dtype) {
 void Attention(const HostBatch& batch, const AttentionArgs& args, const AttentionKernels& kernels,
                ThreadPool& pool, AttentionScratch& scratch) {
   if (batch.n_tokens() == 0) return;
-  AttentionCall(batch, args, kernels, scratch).Run(pool);
+  if (args.chosen.rows == nullptr) return AttentionCall(batch, args, kernels, scratch).Run(pool);
+  HEDDLE_CHECK(args.window == 0 && !args.both_ways, "attention: chosen positions and a window");
+  scratch.chosen.Divide(batch, args.chosen);
+  AttentionCall(scratch.chosen.view(), args, kernels, scratch).Run(pool);
 }
 
 }  // namespace heddle::kernels::cpu

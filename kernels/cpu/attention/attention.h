@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kernels/batch.h"
+#include "kernels/cpu/attention/chosen_rows.h"
 #include "kernels/cpu/attention/context_runs.h"
 #include "kernels/cpu/kernel_table.h"
 #include "kernels/cpu/scratch.h"
@@ -24,6 +25,7 @@ struct AttentionScratch {
   std::vector<int64_t> tile_begin;     // [n_seqs + 1]
   std::vector<int32_t> span_position;  // [n_spans] first place of each, in its sequence
   ContextRuns runs;
+  ChosenRows chosen;
 };
 
 void Attention(const HostBatch& batch, const AttentionArgs& args, const AttentionKernels& kernels,

@@ -1,0 +1,233 @@
+#include "kernels/cpu/selection.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <functional>
+#include <limits>
+
+#include "base/check.h"
+#include "kernels/cpu/attention/attention.h"
+#include "kernels/kv_element.h"
+
+namespace heddle::kernels::cpu {
+namespace {
+
+// Places of a context that a task scores: so many that the rows of a tile read the keys from the
+// second-level cache.
+constexpr int32_t kScoredChunk = 512;
+constexpr int32_t kTileRows = 16;
+// Scores that are kept at a time, 16 MiB: rows of long contexts are handled in several passes.
+constexpr int64_t kMostScores = int64_t{1} << 22;
+// Approximate nanoseconds of a multiply-add, and of finding the best of one score, to decide how
+// many threads to wake.
+constexpr double kNsPerMac = 0.05;
+constexpr double kNsPerChoice = 5;
+
+int64_t RoundUp(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
+
+class SelectCall {
+ public:
+  SelectCall(const HostBatch& batch, const SelectArgs& args, const SelectionKernels& kernels,
+             SelectionScratch& scratch)
+      : batch_(batch), args_(args), kernels_(kernels), scratch_(scratch) {
+    HEDDLE_CHECK(batch.piece_begin.empty(), "choosing positions of contexts with pieces");
+    HEDDLE_CHECK(args.cache.n_kv_heads == 1, "an indexer has one key per position");
+    FindRows();
+    PlaceSpans();
+  }
+
+  void Run(ThreadPool& pool) {
+    if (scratch_.rows.empty()) return;
+    const auto n_rows = static_cast<int64_t>(scratch_.rows.size());
+    const int64_t at_a_time = std::clamp<int64_t>(kMostScores / stride_, 1, n_rows);
+    scores_ =
+        static_cast<float*>(scratch_.scores.Get(at_a_time * stride_ * int64_t{sizeof(float)}));
+    const int64_t keys = RoundUp(args_.cache.head_dim, kMaxLanes) * kScoredKeys;
+    thread_floats_ = std::max(keys, stride_);
+    scratch_.threads.Get(pool.num_threads() * thread_floats_ * int64_t{sizeof(float)});
+    for (int64_t first = 0; first < n_rows; first += at_a_time) {
+      first_ = static_cast<int32_t>(first);
+      RunPass(static_cast<int32_t>(std::min(n_rows, first + at_a_time)), pool);
+    }
+  }
+
+ private:
+  int32_t RowsOf(int32_t seq) const { return batch_.q_begin[seq + 1] - batch_.q_begin[seq]; }
+  int32_t BeforeRows(int32_t seq) const { return batch_.context_len[seq] - RowsOf(seq); }
+  uint64_t TreeOf(int32_t seq, int32_t i) const {
+    return batch_.tree_mask[static_cast<size_t>(int64_t{batch_.q_begin[seq]} + i)];
+  }
+
+  // Notes the rows that need a list, and writes that the others have none.
+  void FindRows() {
+    const ChosenPlaces chosen{args_.out, args_.top_k};
+    scratch_.rows.clear();
+    for (int32_t s = 0; s < batch_.n_seqs(); ++s) {
+      const int32_t n = RowsOf(s);
+      const int32_t before = BeforeRows(s);
+      const bool tree = batch_.IsTree(s);
+      bool any = false;
+      for (int32_t i = 0; tree && i < n; ++i) {
+        any = any || before + std::popcount(TreeOf(s, i)) > args_.top_k;
+      }
+      for (int32_t i = 0; i < n; ++i) {
+        args_.out[(batch_.q_begin[s] + i) * chosen.stride()] = 0;
+        const int32_t sees = tree ? before + n : before + i + 1;
+        if (tree ? !any : sees <= args_.top_k) continue;
+        scratch_.rows.push_back({s, i, sees});
+        stride_ = std::max(stride_, RoundUp(sees, kScoredKeys));
+      }
+    }
+  }
+
+  void PlaceSpans() {
+    scratch_.span_position.clear();
+    for (int32_t s = 0; s < batch_.n_seqs(); ++s) {
+      int32_t position = 0;
+      for (int32_t i = batch_.span_begin[s]; i < batch_.span_begin[s + 1]; ++i) {
+        scratch_.span_position.push_back(position);
+        position += batch_.span_tokens[i];
+      }
+    }
+  }
+
+  // Scores and chooses for rows [first_, end).
+  void RunPass(int32_t end, ThreadPool& pool) {
+    scratch_.tasks.clear();
+    for (int32_t row = first_; row < end;) {
+      int32_t next = row + 1;
+      const int32_t seq = RowAt(row).seq;
+      while (next < end && next < row + kTileRows && RowAt(next).seq == seq) ++next;
+      for (int32_t begin = 0; begin < RowAt(next - 1).sees; begin += kScoredChunk) {
+        scratch_.tasks.push_back({row, next - row, begin});
+      }
+      row = next;
+    }
+    const double macs = static_cast<double>(args_.n_heads) * args_.cache.head_dim;
+    pool.ForEach(static_cast<int64_t>(scratch_.tasks.size()), kNsPerMac * macs * kScoredChunk,
+                 [&](int64_t i, int32_t thread) {
+                   Score(scratch_.tasks[static_cast<size_t>(i)], ThreadFloats(thread));
+                 });
+    pool.ForEach(end - first_, kNsPerChoice * static_cast<double>(stride_),
+                 [&](int64_t i, int32_t thread) {
+                   Choose(first_ + static_cast<int32_t>(i), ThreadFloats(thread));
+                 });
+  }
+
+  const SelectionScratch::Row& RowAt(int32_t row) const {
+    return scratch_.rows[static_cast<size_t>(row)];
+  }
+  int64_t TokenOf(const SelectionScratch::Row& row) const {
+    return batch_.q_begin[row.seq] + row.index;
+  }
+  float* ScoresOf(int32_t row) const { return scores_ + (row - first_) * stride_; }
+  float* ThreadFloats(int32_t thread) const {
+    return static_cast<float*>(scratch_.threads.Get(0)) + thread * thread_floats_;
+  }
+
+  void Score(const SelectionScratch::Task& task, float* transposed) const {
+    const int32_t seq = RowAt(task.first_row).seq;
+    const int32_t last = RowAt(task.first_row + task.n_rows - 1).sees;
+    const int32_t end = std::min(task.begin + kScoredChunk, last);
+    auto span = static_cast<int32_t>(
+        std::upper_bound(scratch_.span_position.begin() + batch_.span_begin[seq],
+                         scratch_.span_position.begin() + batch_.span_begin[seq + 1], task.begin) -
+        scratch_.span_position.begin() - 1);
+    for (int32_t begin = task.begin; begin < end; begin += kScoredKeys) {
+      Transpose(begin, std::min(begin + kScoredKeys, end), &span, transposed);
+      for (int32_t i = 0; i < task.n_rows; ++i) {
+        const SelectionScratch::Row& row = RowAt(task.first_row + i);
+        if (row.sees <= begin) continue;
+        const int64_t t = TokenOf(row);
+        kernels_.score_keys({.keys = transposed,
+                             .queries = args_.q.row<float>(t),
+                             .weights = args_.weights.row<float>(t),
+                             .n_heads = args_.n_heads,
+                             .dim = args_.cache.head_dim,
+                             .out = ScoresOf(task.first_row + i) + begin});
+      }
+    }
+  }
+
+  // `span`: the one that holds place `begin`; then that of `end`, if there is one.
+  void Transpose(int32_t begin, int32_t end, int32_t* span, float* out) const {
+    const KvCacheView& cache = args_.cache;
+    const void* keys[kScoredKeys];
+    const void* scales[kScoredKeys];
+    const auto* base = static_cast<const char*>(cache.keys);
+    for (int32_t place = begin; place < end; ++place) {
+      while (place - scratch_.span_position[static_cast<size_t>(*span)] >=
+             batch_.span_tokens[*span]) {
+        ++*span;
+      }
+      const int32_t offset = place - scratch_.span_position[static_cast<size_t>(*span)];
+      const int64_t slot = int64_t{batch_.span_page[*span]} * cache.page_tokens + offset;
+      keys[place - begin] = base + RowOffset(cache, slot, 0);
+      scales[place - begin] = base + ScaleOffset(cache, slot, 0);
+    }
+    std::fill(keys + (end - begin), keys + kScoredKeys, keys[end - begin - 1]);
+    std::fill(scales + (end - begin), scales + kScoredKeys, scales[end - begin - 1]);
+    kernels_.transpose_keys({KvTypeOf(cache.dtype), keys, scales, cache.head_dim, out});
+  }
+
+  // Hides the scores of what the row does not see of its tree, and those that are no numbers.
+  // Returns how many it sees.
+  int32_t HideUnseen(const SelectionScratch::Row& row, float* scores) const {
+    constexpr float kNothing = -std::numeric_limits<float>::infinity();
+    for (int32_t i = 0; i < row.sees; ++i) {
+      if (std::isnan(scores[i])) scores[i] = kNothing;
+    }
+    if (!batch_.IsTree(row.seq)) return row.sees;
+    const int32_t before = BeforeRows(row.seq);
+    const uint64_t mask = TreeOf(row.seq, row.index);
+    return before + std::popcount(mask);
+  }
+
+  bool Sees(const SelectionScratch::Row& row, int32_t place) const {
+    const int32_t drafted = place - BeforeRows(row.seq);
+    return drafted < 0 || !batch_.IsTree(row.seq) ||
+           (TreeOf(row.seq, row.index) >> drafted & 1) != 0;
+  }
+
+  // Writes the list of a row: all places whose score is above that of the last one to choose, and
+  // the first of those that are equal to it.
+  void Choose(int32_t index, float* sorted) const {
+    const SelectionScratch::Row& row = RowAt(index);
+    float* const scores = ScoresOf(index);
+    const int32_t sees = HideUnseen(row, scores);
+    const int32_t count = std::min(sees, args_.top_k);
+    int32_t* out = args_.out + TokenOf(row) * ChosenPlaces{nullptr, args_.top_k}.stride();
+    *out++ = count;
+    int32_t n = 0;
+    for (int32_t place = 0; place < row.sees; ++place) {
+      if (Sees(row, place)) sorted[n++] = scores[place];
+    }
+    std::nth_element(sorted, sorted + count - 1, sorted + n, std::greater<>());
+    const float least = sorted[count - 1];
+    auto equal = static_cast<int32_t>(
+        count - std::count_if(sorted, sorted + count, [&](float x) { return x > least; }));
+    for (int32_t place = 0; place < row.sees; ++place) {
+      if (scores[place] < least || !Sees(row, place)) continue;
+      if (scores[place] > least || equal-- > 0) *out++ = place;
+    }
+  }
+
+  const HostBatch& batch_;
+  const SelectArgs& args_;
+  const SelectionKernels& kernels_;
+  SelectionScratch& scratch_;
+  int64_t stride_ = 0;  // of the scores of a row
+  int64_t thread_floats_ = 0;
+  float* scores_ = nullptr;
+  int32_t first_ = 0;  // of the pass
+};
+
+}  // namespace
+
+void SelectPositions(const HostBatch& batch, const SelectArgs& args,
+                     const SelectionKernels& kernels, ThreadPool& pool, SelectionScratch& scratch) {
+  SelectCall(batch, args, kernels, scratch).Run(pool);
+}
+
+}  // namespace heddle::kernels::cpu

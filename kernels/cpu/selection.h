@@ -1,0 +1,40 @@
+// Ops::SelectPositions on the CPU. Scores are computed in tiles of rows and chunks of the context
+// by all threads, for as many rows at a time as fit into a fixed memory, and each row's best are
+// found by one thread. A row's scores have one order of summation, whatever the batch.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "kernels/batch.h"
+#include "kernels/cpu/scratch.h"
+#include "kernels/cpu/selection_table.h"
+#include "kernels/cpu/thread_pool.h"
+#include "kernels/ops.h"
+
+namespace heddle::kernels::cpu {
+
+// Working memory that is kept between calls.
+struct SelectionScratch {
+  struct Row {
+    int32_t seq;
+    int32_t index;  // among the sequence's rows
+    int32_t sees;   // places [0, sees), of a tree with holes
+  };
+  // Rows of one sequence, and the chunk of its context that begins at a place.
+  struct Task {
+    int32_t first_row;
+    int32_t n_rows;
+    int32_t begin;
+  };
+  std::vector<Row> rows;
+  std::vector<Task> tasks;
+  std::vector<int32_t> span_position;  // [n_spans] first place of each, in its sequence
+  Scratch scores;
+  Scratch threads;
+};
+
+void SelectPositions(const HostBatch& batch, const SelectArgs& args,
+                     const SelectionKernels& kernels, ThreadPool& pool, SelectionScratch& scratch);
+
+}  // namespace heddle::kernels::cpu

@@ -1,0 +1,280 @@
+// Attention over chosen positions: what indexers choose on every level, equal to the reference, and
+// attention over it, whose rows have the same bits alone, beside others and in any chunks.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "catch2/catch.hpp"
+#include "kernels/device.h"
+#include "kernels/kv_element.h"
+#include "tests/kernels/batch_edits.h"
+#include "tests/kernels/testing.h"
+
+namespace heddle::kernels::test {
+namespace {
+
+constexpr int32_t kTopK = 19;
+constexpr int32_t kUnwritten = -7;
+
+struct Case {
+  int32_t n_heads = 3;
+  int32_t head_dim = 40;
+  DType dtype = DType::kF32;
+};
+
+TestCache KeysAlone(DType dtype, const TestBatch& batch, int32_t page_tokens, int32_t dim) {
+  TestCache cache(dtype, batch.num_pages, page_tokens, 1, dim, 5);
+  cache.view.values = cache.view.keys;
+  return cache;
+}
+
+// Small integers, of which every level makes the very same sums, and many equal ones.
+void FillWithIntegers(Random& random, const TestBatch& batch, TestCache* cache) {
+  std::vector<float> row(static_cast<size_t>(cache->view.head_dim));
+  for (int64_t slot = 0; slot < int64_t{batch.num_pages} * cache->view.page_tokens; ++slot) {
+    for (float& x : row) x = static_cast<float>(random.Below(5) - 2);
+    StoreKvRow(cache->view, cache->view.keys, slot, 0, row.data());
+  }
+}
+
+Matrix Integers(Random& random, int64_t rows, int64_t cols, int64_t pad) {
+  Matrix matrix(rows, cols, pad, 1);
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t c = 0; c < cols; ++c) *matrix.at(r, c) = static_cast<float>(random.Below(5) - 2);
+  }
+  return matrix;
+}
+
+std::vector<int32_t> Select(Device& device, const Case& c, const TestBatch& batch,
+                            const TestCache& cache, Tensor q, Tensor weights) {
+  std::vector<int32_t> out(static_cast<size_t>(q.rows * (1 + kTopK)), kUnwritten);
+  REQUIRE(device.Plan(batch.view()).ok());
+  REQUIRE(device
+              .Run([&](Ops& ops) {
+                CHECK(ops.SeesMoreThan(0, kTopK));
+                ops.SelectPositions({.q = q,
+                                     .weights = weights,
+                                     .n_heads = c.n_heads,
+                                     .cache = cache.view,
+                                     .top_k = kTopK,
+                                     .out = out.data()});
+              })
+              .ok());
+  return out;
+}
+
+const BatchSpec kMixed{{{5, 5}, {1, 1}, {1, 33}, {1, 600, 21}, {40, 75}, {3, 1530}, {1, kTopK}},
+                       16};
+
+TEST_CASE("Indexers choose the best positions, of equal ones the earlier, at every level",
+          "[kernels][kernel]") {
+  std::unique_ptr<Device> reference = CreateReferenceDevice();
+  for (const bool has_trees : {false, true}) {
+    TestBatch batch(kMixed);
+    Random random(3);
+    if (has_trees) GrowTrees(random, {0, 4, 5}, &batch);
+    const auto rows = static_cast<int64_t>(batch.token_ids.size());
+    for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16, DType::kF8E4M3}) {
+      for (const Case c : {Case{1, 8, dtype}, {3, 40, dtype}, {7, 17, dtype}, {64, 128, dtype}}) {
+        TestCache cache = KeysAlone(dtype, batch, kMixed.page_tokens, c.head_dim);
+        FillWithIntegers(random, batch, &cache);
+        Matrix q = Integers(random, rows, int64_t{c.n_heads} * c.head_dim, 3);
+        Matrix weights = Integers(random, rows, c.n_heads, 2);
+        const std::vector<int32_t> expected =
+            Select(*reference, c, batch, cache, q.tensor(), weights.tensor());
+        for (const int32_t threads : {1, 3}) {
+          for (auto& [name, device] : CpuDevices(threads)) {
+            INFO(name << ", " << c.n_heads << " heads of " << c.head_dim << ", " << Info(dtype).name
+                      << ", trees " << has_trees);
+            CHECK(Select(*device, c, batch, cache, q.tensor(), weights.tensor()) == expected);
+          }
+        }
+      }
+    }
+  }
+}
+
+// The places of a row's list, or all that it sees.
+std::vector<int32_t> ListOf(const std::vector<int32_t>& chosen, int64_t t) {
+  const int32_t* row = chosen.data() + t * (1 + kTopK);
+  return {row + 1, row + 1 + std::max(0, *row)};
+}
+
+TEST_CASE("What indexers leave out scores less than what they choose, for caches with scales, too",
+          "[kernels][kernel]") {
+  const TestBatch batch(BatchSpec{{{1, 300}, {2, 90}}, 16});
+  const Case c{9, 24, DType::kInt8};
+  const TestCache cache = KeysAlone(c.dtype, batch, 16, c.head_dim);
+  Random random(8);
+  Matrix q = Matrix::RandomOf(random, 3, int64_t{c.n_heads} * c.head_dim);
+  Matrix weights = Matrix::RandomOf(random, 3, c.n_heads);
+  // The scores in double precision of the first sequence's row.
+  std::vector<double> scores;
+  std::vector<float> key(static_cast<size_t>(c.head_dim));
+  for (int32_t i = batch.span_begin[0]; i < batch.span_begin[1]; ++i) {
+    for (int32_t j = 0; j < batch.span_tokens[static_cast<size_t>(i)]; ++j) {
+      LoadKvRow(cache.view, cache.view.keys,
+                int64_t{batch.span_page[static_cast<size_t>(i)]} * 16 + j, 0, key.data());
+      double score = 0;
+      for (int32_t h = 0; h < c.n_heads; ++h) {
+        double dot = 0;
+        for (int32_t d = 0; d < c.head_dim; ++d) {
+          dot += double{q(0, h * c.head_dim + d)} * key[static_cast<size_t>(d)];
+        }
+        score += weights(0, h) * std::max(0.0, dot);
+      }
+      scores.push_back(score);
+    }
+  }
+  for (auto& [name, device] : CpuDevices(2)) {
+    INFO(name);
+    const auto chosen = Select(*device, c, batch, cache, q.tensor(), weights.tensor());
+    const std::vector<int32_t> list = ListOf(chosen, 0);
+    REQUIRE(list.size() == kTopK);
+    CHECK(std::is_sorted(list.begin(), list.end()));
+    double least = std::numeric_limits<double>::infinity(), best = -least;
+    for (size_t place = 0; place < scores.size(); ++place) {
+      const bool is_in = std::binary_search(list.begin(), list.end(), static_cast<int32_t>(place));
+      if (is_in) least = std::min(least, scores[place]);
+      if (!is_in) best = std::max(best, scores[place]);
+    }
+    // Sums of 9 * 24 products, each rounded twice.
+    CHECK(best <= least + 1.2e-7 * 400 * std::fabs(least));
+  }
+}
+
+TEST_CASE("A score that is no number is the last to be chosen", "[kernels][kernel]") {
+  const TestBatch batch(BatchSpec{{{1, 40}}, 16});
+  const Case c{2, 8, DType::kF32};
+  TestCache cache = KeysAlone(c.dtype, batch, 16, c.head_dim);
+  const std::vector<float> nan(8, std::numeric_limits<float>::quiet_NaN());
+  for (const int32_t place : {0, 17, 39}) {
+    const auto span = static_cast<size_t>(place / 16);
+    StoreKvRow(cache.view, cache.view.keys, int64_t{batch.span_page[span]} * 16 + place % 16, 0,
+               nan.data());
+  }
+  Random random(4);
+  Matrix q = Matrix::RandomOf(random, 1, 16);
+  Matrix weights = Matrix::RandomOf(random, 1, 2);
+  for (auto& [name, device] : CpuDevices(1)) {
+    INFO(name);
+    const auto list = ListOf(Select(*device, c, batch, cache, q.tensor(), weights.tensor()), 0);
+    REQUIRE(list.size() == kTopK);
+    for (const int32_t place : {0, 17, 39}) {
+      CHECK_FALSE(std::binary_search(list.begin(), list.end(), place));
+    }
+  }
+}
+
+constexpr int32_t kAttentionHeads = 5;
+constexpr int32_t kAttentionDim = 72;
+
+// Random lists: a row that sees more than kTopK has one.
+std::vector<int32_t> RandomLists(Random& random, const TestBatch& batch) {
+  std::vector<int32_t> lists(batch.token_ids.size() * (1 + kTopK), kUnwritten);
+  for (size_t s = 0; s < batch.context_len.size(); ++s) {
+    const int32_t n = batch.q_begin[s + 1] - batch.q_begin[s];
+    const bool is_tree =
+        !batch.tree_mask.empty() && batch.tree_mask[static_cast<size_t>(batch.q_begin[s])] != 0;
+    for (int32_t i = 0; i < n; ++i) {
+      const auto t = static_cast<size_t>(batch.q_begin[s] + i);
+      int32_t* row = lists.data() + t * (1 + kTopK);
+      const int32_t sees = batch.context_len[s] - n + i + 1;
+      *row = 0;
+      if (!is_tree && sees <= kTopK) continue;
+      std::vector<int32_t> places(static_cast<size_t>(sees));
+      for (int32_t p = 0; p < sees; ++p) places[static_cast<size_t>(p)] = p;
+      while (static_cast<int32_t>(places.size()) > kTopK) {
+        places.erase(places.begin() + random.Below(static_cast<int32_t>(places.size())));
+      }
+      *row = static_cast<int32_t>(places.size());
+      std::copy(places.begin(), places.end(), row + 1);
+    }
+  }
+  return lists;
+}
+
+Matrix Attend(Device& device, const TestBatch& batch, const TestCache& cache, Tensor q,
+              const int32_t* lists) {
+  Matrix out(q.rows, q.cols, 2);
+  REQUIRE(device.Plan(batch.view()).ok());
+  REQUIRE(device
+              .Run([&](Ops& ops) {
+                ops.Attention({.q = q,
+                               .n_heads = kAttentionHeads,
+                               .cache = cache.view,
+                               .scale = 0.1f,
+                               .out = out.tensor(),
+                               .chosen = {lists, kTopK}});
+              })
+              .ok());
+  CHECK(out.GapsIntact());
+  return out;
+}
+
+bool SameRow(const Matrix& a, int64_t row, const Matrix& b, int64_t other) {
+  for (int64_t i = 0; i < a.num_cols(); ++i) {
+    if (a(row, i) != b(other, i)) return false;
+  }
+  return true;
+}
+
+TEST_CASE("Attention over chosen positions agrees with the reference, and with itself alone",
+          "[kernels][kernel]") {
+  std::unique_ptr<Device> reference = CreateReferenceDevice();
+  for (const bool has_trees : {false, true}) {
+    TestBatch batch(kMixed);
+    Random random(6);
+    if (has_trees) GrowTrees(random, {4, 5}, &batch);
+    const auto rows = static_cast<int64_t>(batch.token_ids.size());
+    Matrix q = Matrix::RandomOf(random, rows, int64_t{kAttentionHeads} * kAttentionDim, 3, 1);
+    std::vector<int32_t> lists = RandomLists(random, batch);
+    for (const DType dtype : {DType::kF32, DType::kBF16, DType::kInt8}) {
+      const TestCache cache = KeysAlone(dtype, batch, kMixed.page_tokens, kAttentionDim);
+      const Matrix expected = Attend(*reference, batch, cache, q.tensor(), lists.data());
+      for (const int32_t threads : {1, 3}) {
+        for (auto& [name, device] : CpuDevices(threads)) {
+          INFO(name << " " << Info(dtype).name << " threads " << threads << " trees " << has_trees);
+          const Matrix found = Attend(*device, batch, cache, q.tensor(), lists.data());
+          const Matrix plain = Attend(*device, batch, cache, q.tensor(), nullptr);
+          double worst = 0;
+          for (int64_t t = 0; t < rows; ++t) {
+            for (int64_t i = 0; i < q.num_cols(); ++i) {
+              worst = std::max<double>(worst, std::fabs(found(t, i) - expected(t, i)));
+            }
+            // Rows that read everything are those of attention without lists.
+            if (lists[static_cast<size_t>(t) * (1 + kTopK)] == 0)
+              CHECK(SameRow(found, t, plain, t));
+          }
+          const bool dots = MultipliesBf16(name) && dtype != DType::kF32;
+          CHECK(worst <= (dots ? 0.1 : 3e-5));
+          // The last rows of the longest sequence, one by one.
+          for (int32_t i = 0; i < 3 && !has_trees; ++i) {
+            TestBatch alone = batch;
+            const int32_t row = batch.q_begin[5] + i;
+            alone.q_begin = {0, 1};
+            alone.token_ids = {0};
+            alone.positions = {batch.positions[static_cast<size_t>(row)]};
+            alone.kv_slot = {batch.kv_slot[static_cast<size_t>(row)]};
+            alone.logit_rows = {0};
+            alone.context_len = {batch.context_len[5] - 2 + i};
+            alone.span_page.assign(batch.span_page.begin() + batch.span_begin[5],
+                                   batch.span_page.begin() + batch.span_begin[6]);
+            alone.span_tokens.assign(batch.span_tokens.begin() + batch.span_begin[5],
+                                     batch.span_tokens.begin() + batch.span_begin[6]);
+            alone.span_tokens.back() -= 2 - i;
+            if (alone.span_tokens.back() <= 0) continue;  // the rows lie on two pages
+            alone.span_begin = {0, static_cast<int32_t>(alone.span_page.size())};
+            const Matrix one = Attend(*device, alone, cache, q.rows(row, row + 1),
+                                      lists.data() + static_cast<size_t>(row) * (1 + kTopK));
+            CHECK(SameRow(one, 0, found, row));
+          }
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace heddle::kernels::test
