@@ -58,6 +58,12 @@ void Ops::Recurrence(const RecurrenceArgs&) {
   HEDDLE_CHECK(false, "this device has no recurrences");
 }
 
+void Ops::TokenShift(const TokenShiftArgs&) {
+  HEDDLE_CHECK(false, "this device has no time mixes");
+}
+void Ops::TimeMix(const WkvArgs&) { HEDDLE_CHECK(false, "this device has no time mixes"); }
+void Ops::SquashElements(Squash, Tensor) { HEDDLE_CHECK(false, "this device has no time mixes"); }
+
 void Ops::GateElements(Tensor, Tensor) {
   HEDDLE_CHECK(false, "this device has no gates of elements");
 }

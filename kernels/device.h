@@ -85,6 +85,8 @@ class Device {
   virtual bool has_attention_both_ways() const { return false; }
   // Whether it has Ops::AddSegments.
   virtual bool has_segments() const { return false; }
+  // Whether it has Ops::TimeMix and what goes with it.
+  virtual bool has_time_mix() const { return false; }
   // Whether it has Ops::SelectPositions and AttentionArgs::chosen.
   virtual bool has_selection() const { return false; }
   // Sums of `dim` columns that Ops::SumRows makes in one step. 0: it has no such op, or rows are

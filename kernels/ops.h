@@ -23,6 +23,7 @@
 #include "kernels/sample.h"
 #include "kernels/selection.h"
 #include "kernels/tensor.h"
+#include "kernels/wkv.h"
 
 namespace heddle::kernels {
 
@@ -319,6 +320,10 @@ class Ops {
   // x *= factor, where x may be columns of a wider tensor.
   virtual void Recurrence(const RecurrenceArgs& args);
   virtual void GateElements(Tensor gate, Tensor x);
+  // Only on devices with Device::has_time_mix(), as the next two.
+  virtual void TokenShift(const TokenShiftArgs& args);
+  virtual void TimeMix(const WkvArgs& args);
+  virtual void SquashElements(Squash kind, Tensor x);
   // x[t] *= factor[t], where either may be columns of a wider tensor, and a factor with a stride of
   // 0 is one for all rows. Only on devices with Device::has_layer_inputs().
   virtual void Multiply(Tensor factor, Tensor x);

@@ -110,7 +110,17 @@ void AdapterPlaces::AddAttention(const LayerNames& names, const LayerSpec& spec,
                        const std::string& bias = "") {
     Add(name, {.layer = layer, .site = site, .part = part, .bias = bias});
   };
+  if (spec.attention.wkv.is_here()) {
+    WkvNames mix = names.wkv;
+    mix.ForEach([this](const std::string* name) { Refuse(*name, "is part of a time mix"); });
+    Refuse(names.attn_norm, "is part of a time mix");
+    return;
+  }
   if (spec.attention.mla.kv_rank > 0) {
+    for (const std::string* name :
+         {&names.index_q, &names.index_k, &names.index_k_norm, &names.index_weights}) {
+      Refuse(*name, "chooses positions");
+    }
     add(names.q_a, AdapterSite::kQueryA, 0);
     add(names.q, AdapterSite::kQueryB, 0);
     add(names.kv_a, AdapterSite::kKvA, 0);

@@ -27,6 +27,7 @@ constexpr struct {
     {"gelu_pytorch_tanh", Activation::kGeluTanh},
     {"relu", Activation::kRelu},
     {"relu2", Activation::kRelu2},
+    {"sqrelu", Activation::kRelu2},
 };
 
 absl::StatusOr<Activation> ReadActivation(const JsonSource& config, const Family& family) {

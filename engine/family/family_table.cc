@@ -17,6 +17,7 @@
 #include "engine/family/recent_rows.h"
 #include "engine/family/recurrent_rows.h"
 #include "engine/family/rotary_encoder_rows.h"
+#include "engine/family/rwkv_rows.h"
 #include "engine/family/selective_rows.h"
 #include "engine/family/sparse_rows.h"
 #include "engine/family/vision_rows.h"
@@ -482,6 +483,7 @@ std::span<const Family> FamilyTable() {
     add(VisionRows({.qwen2 = Qwen2(), .qwen3 = Qwen3(), .qwen3_moe = Qwen3Moe()}));
     add(MambaRows(Llama()));
     add(SelectiveRows(Llama()));
+    rows.push_back(RwkvRow(Llama()));
     add(Gemma3nRows(Gemma3()));
     add(Gemma4Rows(Gemma3()));
     add(Llama4Rows(Llama()));

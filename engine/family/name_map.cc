@@ -116,13 +116,14 @@ LayerNames NameMap::Layer(int32_t index, const LayerSpec& spec) const {
     clear({&names.q, &names.k, &names.v, &names.qkv, &names.q_bias, &names.k_bias, &names.v_bias,
            &names.qkv_bias, &names.q_norm, &names.k_norm});
     const bool convolves = spec.attention.conv.taps > 0 || spec.attention.recurrence.shape.taps > 0;
+    const bool mixes_time = spec.attention.wkv.is_here();
     names.o = convolves ? names.conv_out : names.attn_linear;
     if (convolves) {
       names.o_bias = names.conv_out_bias;
       names.qkv = names.conv_in;
       names.qkv_bias = names.conv_in_bias;
     }
-    if (!spec.attention.linear && !convolves) {
+    if (!spec.attention.linear && !convolves && !mixes_time) {
       clear({&names.attn_norm, &names.attn_norm_bias, &names.attn_post_norm,
              &names.attn_post_norm_bias, &names.o, &names.o_bias});
     }
@@ -130,6 +131,14 @@ LayerNames NameMap::Layer(int32_t index, const LayerSpec& spec) const {
   clear({&names.attn_linear, &names.conv_in, &names.conv_in_bias, &names.conv_out,
          &names.conv_out_bias});
   ClearStateNames(spec.attention, &names);
+  if (!spec.attention.wkv.is_here()) {
+    names.wkv.ForEach([](std::string* name) { name->clear(); });
+  } else {
+    names.o = names.wkv.o;
+    if (spec.attention.wkv.value_rank == 0) {
+      clear({&names.wkv.v0, &names.wkv.v1, &names.wkv.v2});
+    }
+  }
   if (spec.attention_input == AttentionInput::kRawStream ||
       spec.attention_input == AttentionInput::kShared) {
     clear({&names.attn_norm, &names.attn_norm_bias});

@@ -13,6 +13,49 @@ namespace heddle::engine {
 
 struct LayerSpec;
 
+// Names of the tensors of RWKV-7's time mix (WkvSpec), with the model's width for all vectors.
+struct WkvNames {
+  std::string shift;    // [6, 1, 1, width]: how inputs are mixed for r, w, k, v, a and g; or each
+  std::string shift_r;  // of them
+  std::string shift_w;
+  std::string shift_k;
+  std::string shift_v;
+  std::string shift_a;
+  std::string shift_g;
+  std::string r;  // [width, width], as the next three
+  std::string k;
+  std::string v;
+  std::string o;
+  std::string w1;  // [decay_rank, width]
+  std::string w2;  // [width, decay_rank]
+  std::string w0;
+  std::string a1;
+  std::string a2;
+  std::string a0;
+  std::string v1;
+  std::string v2;
+  std::string v0;
+  std::string g1;
+  std::string g2;
+  std::string key_scale;
+  std::string key_mix;
+  std::string bonus;
+  std::string norm;
+  std::string norm_bias;
+  std::string mlp_shift;  // MlpSpec::token_shift
+
+  template <typename Visitor>
+  void ForEach(Visitor visit) {
+    for (std::string* name :
+         {&shift, &shift_r,   &shift_w, &shift_k, &shift_v, &shift_a,   &shift_g,
+          &r,     &k,         &v,       &o,       &w1,      &w2,        &w0,
+          &a1,    &a2,        &a0,      &v1,      &v2,      &v0,        &g1,
+          &g2,    &key_scale, &key_mix, &bonus,   &norm,    &norm_bias, &mlp_shift}) {
+      visit(name);
+    }
+  }
+};
+
 // Names of one layer's tensors, or a pattern for all layers with "{}" in place of the index.
 struct LayerNames {
   std::string attn_norm;  // before attention
@@ -126,6 +169,7 @@ struct LayerNames {
   std::string laurel_in;          // [laurel_rank, hidden], LayerSpec::laurel_rank
   std::string laurel_out;         // [hidden, laurel_rank]
   std::string laurel_norm;        // [hidden]
+  WkvNames wkv;
 
   // Visits the members, for code that treats all alike.
   template <typename Visitor>
@@ -229,6 +273,7 @@ struct LayerNames {
           &index_weights}) {
       visit(name);
     }
+    wkv.ForEach(visit);
   }
 };
 

@@ -135,7 +135,7 @@ constexpr OtherArchitecture kOthers[] = {
     {"lfm3 Lfm3ForCausalLM", "lfm2", "gates on heads, norms behind blocks and windows"},
     {"recurrent_gemma RecurrentGemmaForCausalLM xlstm xLSTMForCausalLM", "",
      "recurrent layers and their state"},
-    {"rwkv6 rwkv7 arwkv7 rwkv6qwen2 RwkvForCausalLM", "",
+    {"rwkv6 arwkv7 rwkv6qwen2 RwkvForCausalLM RwkvHybridForCausalLM", "",
      "recurrent layers (RWKV) and their state"},
     {"minimax minimax-01 MiniMaxForCausalLM MiniMaxText01ForCausalLM", "minimax_m2",
      "layers of linear attention and their state"},

@@ -88,6 +88,7 @@ class Demands {
     AddVector(names.attn_post_norm_bias, hidden, "hidden");
     if (attention.conv.taps > 0) return AddConvolution(names, attention.conv);
     if (attention.recurrence.shape.taps > 0) return AddRecurrence(names, attention.recurrence);
+    if (attention.wkv.is_here()) return AddTimeMix(names.wkv, attention.wkv);
     const int64_t queries = attention.gated ? 2 * q : q;
     if (layer.attention_input == AttentionInput::kPair) {
       Add(names.q, {q, 2 * hidden}, "heads * head_dim, 2 hidden");
@@ -171,6 +172,32 @@ class Demands {
     AddVector(names.recur_steps_norm, recurrence.step_rank, "step_rank");
     AddVector(names.recur_key_norm, shape.key_dim, "state");
     AddVector(names.recur_query_norm, shape.key_dim, "state");
+  }
+
+  void AddTimeMix(const WkvNames& names, const WkvSpec& wkv) {
+    const int64_t hidden = model_.spec.hidden;
+    const int64_t width = int64_t{wkv.n_heads} * wkv.head_dim;
+    Add(names.shift, {6, 1, 1, hidden}, "6, 1, 1, hidden");
+    for (const std::string* name : {&names.shift_r, &names.shift_w, &names.shift_k, &names.shift_v,
+                                    &names.shift_a, &names.shift_g, &names.mlp_shift}) {
+      AddVector(*name, hidden, "hidden");
+    }
+    for (const std::string* name : {&names.r, &names.k, &names.v}) {
+      Add(*name, {width, hidden}, "heads * head_dim, hidden");
+    }
+    Add(names.o, {hidden, width}, "hidden, heads * head_dim");
+    const auto narrow = [&](const std::string& first, const std::string& second, int64_t rank) {
+      Add(first, {rank, hidden}, "rank, hidden");
+      Add(second, {width, rank}, "heads * head_dim, rank");
+    };
+    narrow(names.w1, names.w2, wkv.decay_rank);
+    narrow(names.a1, names.a2, wkv.rate_rank);
+    narrow(names.v1, names.v2, wkv.value_rank);
+    narrow(names.g1, names.g2, wkv.gate_rank);
+    for (const std::string* name : {&names.w0, &names.a0, &names.v0, &names.key_scale,
+                                    &names.key_mix, &names.bonus, &names.norm, &names.norm_bias}) {
+      AddVector(*name, width, "heads * head_dim");
+    }
   }
 
   void AddLatentAttention(const LayerNames& names, const AttentionSpec& attention) {
@@ -324,6 +351,7 @@ bool SameShape(std::span<const int64_t> found, std::span<const int64_t> wanted) 
   }
   if (wanted.size() == 1 && wanted[0] == 1 && found.empty()) return true;
   if (wanted.size() == 2 && wanted[0] == 1 && found.size() == 1) wanted = wanted.subspan(1);
+  while (wanted.size() == 1 && found.size() > 2 && found[0] == 1) found = found.subspan(1);
   if (found.size() == 2 && wanted.size() == 1) return found[0] * found[1] == wanted[0];
   return std::ranges::equal(found, wanted);
 }

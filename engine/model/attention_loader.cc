@@ -107,6 +107,35 @@ absl::Status Recurrence(TensorLoader& loader, const LayerNames& names, const Rec
   return absl::OkStatus();
 }
 
+absl::Status TimeMix(TensorLoader& loader, const LayerNames& layer_names, LayerWeights* layer) {
+  const WkvNames& names = layer_names.wkv;
+  WkvWeights& wkv = layer->wkv;
+  HEDDLE_ASSIGN_OR_RETURN(
+      wkv.shift, loader.Vector({&names.shift, &names.shift_r, &names.shift_w, &names.shift_k,
+                                &names.shift_v, &names.shift_a, &names.shift_g}));
+  const std::pair<LinearWeights*, const std::string*> whole[] = {
+      {&wkv.r, &names.r},   {&wkv.k, &names.k},   {&wkv.v, &names.v},  {&wkv.w1, &names.w1},
+      {&wkv.a1, &names.a1}, {&wkv.g1, &names.g1}, {&wkv.g2, &names.g2}};
+  for (const auto& [linear, name] : whole) {
+    HEDDLE_ASSIGN_OR_RETURN(*linear, loader.Linear({name}, {}));
+  }
+  HEDDLE_ASSIGN_OR_RETURN(wkv.w2, loader.Linear({&names.w2}, {&names.w0}));
+  HEDDLE_ASSIGN_OR_RETURN(wkv.a2, loader.Linear({&names.a2}, {&names.a0}));
+  if (!names.v1.empty()) {
+    HEDDLE_ASSIGN_OR_RETURN(wkv.v1, loader.Linear({&names.v1}, {}));
+    HEDDLE_ASSIGN_OR_RETURN(wkv.v2, loader.Linear({&names.v2}, {&names.v0}));
+  }
+  const std::pair<DeviceVector*, const std::string*> vectors[] = {
+      {&wkv.key_scale, &names.key_scale}, {&wkv.key_mix, &names.key_mix},
+      {&wkv.bonus, &names.bonus},         {&wkv.norm, &names.norm},
+      {&wkv.norm_bias, &names.norm_bias}, {&wkv.mlp_shift, &names.mlp_shift}};
+  for (const auto& [vector, name] : vectors) {
+    HEDDLE_ASSIGN_OR_RETURN(*vector, loader.Vector({name}));
+  }
+  HEDDLE_ASSIGN_OR_RETURN(layer->out, loader.Linear({&layer_names.o}, {}));
+  return absl::OkStatus();
+}
+
 absl::StatusOr<IndexerWeights> Indexer(TensorLoader& loader, const LayerNames& names,
                                        const IndexerSpec& spec) {
   IndexerWeights indexer;
@@ -198,6 +227,7 @@ absl::Status LoadAttention(TensorLoader& loader, const LayerNames& names,
   if (attention.recurrence.shape.taps > 0) {
     return Recurrence(loader, names, attention.recurrence, share, layer);
   }
+  if (attention.wkv.is_here()) return TimeMix(loader, names, layer);
   if (attention.n_heads == 0) return absl::OkStatus();
   const bool is_latent = attention.mla.kv_rank > 0;
   if (is_latent && share.heads.count > 0) {

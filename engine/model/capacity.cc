@@ -24,7 +24,7 @@ constexpr int64_t kFactorAlignment = 16;
 
 bool HasSnapshots(const ModelSpec& spec) {
   return std::any_of(spec.layers.begin(), spec.layers.end(), [](const LayerSpec& layer) {
-    return layer.attention.recurrence.shape.taps > 0;
+    return layer.attention.recurrence.shape.taps > 0 || layer.attention.wkv.is_here();
   });
 }
 
@@ -35,7 +35,7 @@ bool TurnsQueries(const ModelSpec& spec) {
            const AttentionSpec& attention = layer.attention;
            return attention.qk_norms_last || attention.both_ways ||
                   attention.sharpen.factor != 0.0f || attention.conv.taps > 0 ||
-                  attention.recurrence.is_here();
+                  attention.recurrence.is_here() || attention.wkv.is_here();
          });
 }
 
@@ -272,6 +272,16 @@ std::vector<KvLayer> KvLayers(const ModelSpec& spec) {
                                   .is_state = true,
                                   .is_snapshot = true},
                         .window = std::max(2, shape.taps)});
+      continue;
+    }
+    if (const WkvSpec& wkv = attention.wkv; wkv.is_here()) {
+      const kernels::WkvState state(wkv.n_heads, wkv.head_dim, spec.hidden);
+      layers.push_back({.shape = {.n_kv_heads = 1,
+                                  .head_dim = static_cast<int32_t>(state.floats),
+                                  .keys_alone = true,
+                                  .is_state = true,
+                                  .is_snapshot = true},
+                        .window = 2});
       continue;
     }
     if (attention.conv.taps > 0) {

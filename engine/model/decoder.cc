@@ -194,6 +194,7 @@ void Decoder::Attention(kernels::Ops& ops, int32_t layer, int32_t n_tokens,
   }
   if (attention.conv.channels > 0) return Convolve(ops, layer, in, n_tokens, cache);
   if (attention.recurrence.is_here()) return Recur(ops, layer, in, n_tokens, cache);
+  if (attention.wkv.is_here()) return MixTime(ops, layer, Normed(ops, in), cache);
   if (attention.n_heads == 0) return AttendWithoutHeads(ops, layer, n_tokens);
   const int32_t q_cols = attention.n_heads * attention.head_dim;
   const Tensor product = View(*qkv_, n_tokens, static_cast<int32_t>(attention.product_dim()));
@@ -303,9 +304,9 @@ void Decoder::RunLayers(kernels::Ops& ops, int32_t n_tokens, const KvStorage& ca
     KeepStream(ops, layer, Stream(n_tokens));
     PredictStreams(ops, layer, n_tokens);
     const bool parallel = spec_.layers[layer].parallel_residual;
-    if (parallel) MlpIn(ops, layer, n_tokens);
+    if (parallel) MlpIn(ops, layer, n_tokens, cache);
     Attention(ops, layer, n_tokens, cache);
-    if (!parallel) MlpIn(ops, layer, n_tokens);
+    if (!parallel) MlpIn(ops, layer, n_tokens, cache);
     MlpOut(ops, layer, n_tokens);
     EndLayer(ops, layer, n_tokens);
   }

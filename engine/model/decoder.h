@@ -165,6 +165,11 @@ class Decoder {
   // A selective scan of rows [n_tokens, shape.cols()], of which it overwrites the channels.
   void Select(kernels::Ops& ops, int32_t layer, kernels::Tensor rows, kernels::Tensor out,
               const KvStorage& cache);
+  // RWKV-7's time mix of the normed input, and the mix of neighbouring rows before it, or before
+  // the MLP (one of them).
+  void MixTime(kernels::Ops& ops, int32_t layer, kernels::Tensor in, const KvStorage& cache);
+  kernels::Tensor Shift(kernels::Ops& ops, int32_t layer, kernels::Tensor x, const float* mix,
+                        int32_t n_mixes, const KvStorage& cache);
   // Multiplies the columns of a recurrence's input by their factors.
   void ScaleSections(kernels::Ops& ops, const RecurrenceSpec& spec, kernels::Tensor rows) const;
   // Copies the stream that enters `layer` to the features that want it.
@@ -186,7 +191,7 @@ class Decoder {
                        const KvStorage& cache);
   // The two halves of the MLP: from the stream to its inner activations, and back. With parallel
   // residuals attention runs in between.
-  void MlpIn(kernels::Ops& ops, int32_t layer, int32_t n_tokens);
+  void MlpIn(kernels::Ops& ops, int32_t layer, int32_t n_tokens, const KvStorage& cache);
   void MlpOut(kernels::Ops& ops, int32_t layer, int32_t n_tokens);
   // Chooses the experts of each row of `in`.
   void Route(kernels::Ops& ops, int32_t layer, kernels::Tensor in);
@@ -277,6 +282,11 @@ class Decoder {
   std::unique_ptr<kernels::Buffer> streams_;       // [max_batch_tokens, altup.count * hidden]
   std::unique_ptr<kernels::Buffer> aside_;         // [max_batch_tokens, hidden], of experts apart,
                                                    // streams and laurel blocks
+  // The following belong to time mixes.
+  std::unique_ptr<kernels::Buffer> shifted_;      // [max_batch_tokens, 6 * hidden]
+  std::unique_ptr<kernels::Buffer> time_mix_;     // [max_batch_tokens, 7 * heads * head_dim]
+  std::unique_ptr<kernels::Buffer> waist_;        // [max_batch_tokens, widest rank]
+  std::unique_ptr<kernels::Buffer> first_value_;  // [max_batch_tokens, heads * head_dim]
   // The following belong to indexers.
   std::unique_ptr<kernels::Buffer> index_keys_;     // [max_batch_tokens, widest head_dim]
   std::unique_ptr<kernels::Buffer> index_weights_;  // [max_batch_tokens, most heads] F32

@@ -24,6 +24,10 @@ struct Widths {
   int64_t aside = 0;
   int64_t parts = 0;
   int64_t all_heads = 0;
+  int64_t shifted = 0;
+  int64_t time_mix = 0;
+  int64_t waist = 0;
+  int64_t first_value = 0;
   int64_t index_keys = 0;
   int64_t index_weights = 0;
   int64_t index_places = 0;
@@ -31,7 +35,8 @@ struct Widths {
   // Elements of activations per token; those of 4-byte values are counted apart.
   int64_t activations(int64_t hidden) const {
     return 2 * hidden + qkv + attended + q_latent + heads + inner + expert_inner + expert_rows +
-           2 * parts + all_heads + layer_inputs + streams + aside + index_keys;
+           2 * parts + all_heads + layer_inputs + streams + aside + index_keys + shifted +
+           time_mix + waist + first_value;
   }
   int64_t words() const { return experts + 2 * choices + row_gates + index_weights + index_places; }
 };
@@ -74,6 +79,15 @@ Widths WidestLayer(const ModelSpec& spec) {
       widths.index_weights = std::max<int64_t>(widths.index_weights, indexer.n_heads);
       widths.index_places = std::max<int64_t>(widths.index_places, 1 + int64_t{indexer.top_k});
     }
+    if (const WkvSpec& wkv = attention.wkv; wkv.is_here()) {
+      const int64_t width = int64_t{wkv.n_heads} * wkv.head_dim;
+      widths.shifted = 6 * int64_t{spec.hidden};
+      widths.attended = std::max(widths.attended, width);
+      widths.first_value = std::max(widths.first_value, width);
+      widths.time_mix = std::max(widths.time_mix, 7 * width);
+      widths.waist = std::max<int64_t>(
+          {widths.waist, wkv.decay_rank, wkv.rate_rank, wkv.value_rank, wkv.gate_rank});
+    }
     const MoeSpec& moe = layer.moe;
     if (moe.apart) widths.aside = spec.hidden;
     const int64_t top_k = moe.rule.top_k;
@@ -112,6 +126,10 @@ absl::Status Decoder::AllocateBuffers(kernels::Device& device, int32_t max_batch
       {&q_latent_, widths.q_latent, dtype_},
       {&heads_, widths.heads, dtype_},
       {&inner_, widths.inner, dtype_},
+      {&shifted_, widths.shifted, dtype_},
+      {&time_mix_, widths.time_mix, dtype_},
+      {&waist_, widths.waist, dtype_},
+      {&first_value_, widths.first_value, dtype_},
       {&index_keys_, widths.index_keys, dtype_},
       {&index_weights_, widths.index_weights, f32},
       {&index_places_, widths.index_places, f32},

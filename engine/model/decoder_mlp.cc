@@ -10,13 +10,16 @@ using kernels::Tensor;
 
 }  // namespace
 
-void Decoder::MlpIn(kernels::Ops& ops, int32_t layer, int32_t n_tokens) {
+void Decoder::MlpIn(kernels::Ops& ops, int32_t layer, int32_t n_tokens, const KvStorage& cache) {
   const LayerSpec& spec = spec_.layers[layer];
   const LayerWeights& weights = weights_.layers[layer];
   if (spec.moe.n_experts == 0 && spec.mlp.inter == 0) return;
   if (spec.moe.apart) return ExpertsApart(ops, layer, n_tokens);
   BlockInput in = InputOf(layer, weights.mlp_norm, AdapterSite::kMlpNorm, n_tokens);
   const MlpSpec& mlp = spec.mlp;
+  if (mlp.token_shift) {
+    in = {Shift(ops, layer, Normed(ops, in), weights.wkv.mlp_shift.data(), 1, cache), std::nullopt};
+  }
   const bool is_only_reader = spec.moe.n_experts == 0 && !mlp.row_gate && mlp.in_scale == 1.0f;
   if (!is_only_reader) in = {Normed(ops, in), std::nullopt};
   Scale(ops, mlp.in_scale, in.x);

@@ -100,6 +100,10 @@ absl::Status CheckOpsFor(const ModelSpec& spec, const kernels::Device* device) {
   if (device == nullptr) return absl::OkStatus();
   if (convolves && !device->has_short_conv()) lacks = "layers of short convolutions";
   if (recurs && !device->has_recurrence()) lacks = "recurrent layers";
+  const bool mixes_time =
+      std::any_of(spec.layers.begin(), spec.layers.end(),
+                  [](const LayerSpec& layer) { return layer.attention.wkv.is_here(); });
+  if (mixes_time && !device->has_time_mix()) lacks = "recurrent layers (RWKV-7)";
   if (layer_inputs && !device->has_layer_inputs()) {
     lacks = "layers with inputs, factors or norms of their own";
   }

@@ -234,6 +234,10 @@ absl::Status CheckLayerInputs(const ModelSpec& spec, const Layout& layout) {
   if (spec.shares_kv()) has = "layers that share keys and values";
   if (spec.altup.count > 0) has = "alternating updates";
   if (spec.layer_input_dim > 0) has = "layers with embeddings of their own";
+  const bool mixes_time =
+      std::any_of(spec.layers.begin(), spec.layers.end(),
+                  [](const LayerSpec& layer) { return layer.attention.wkv.is_here(); });
+  if (mixes_time) has = "recurrent layers with a share of the first one's values";
   const bool share_choices =
       std::any_of(spec.layers.begin(), spec.layers.end(), [](const LayerSpec& layer) {
         const IndexerSpec& indexer = layer.attention.mla.indexer;

@@ -138,6 +138,20 @@ struct RecurrenceSpec {
   bool is_here() const { return shape.taps > 0 && shape.n_heads > 0; }
 };
 
+// RWKV-7's time mix in place of attention (kernels::WkvArgs). Products with narrow waists give the
+// decay, the rate at which S is corrected, the share of the first layer's value, and the gate.
+struct WkvSpec {
+  int32_t n_heads = 0;  // 0: no time mix
+  int32_t head_dim = 0;
+  int32_t decay_rank = 0;
+  int32_t rate_rank = 0;
+  int32_t value_rank = 0;  // 0: the first layer, whose value the others have a share of
+  int32_t gate_rank = 0;
+  float norm_eps = 64e-5f;
+
+  bool is_here() const { return n_heads > 0; }
+};
+
 // kernels::SharpenArgs of a layer's queries; factor 0: none.
 struct SharpenSpec {
   float factor = 0.0f;
@@ -177,6 +191,7 @@ struct AttentionSpec {
   bool linear = false;        // one matrix in place of attention; then n_heads is 0
   ConvSpec conv;              // likewise
   RecurrenceSpec recurrence;  // likewise
+  WkvSpec wkv;                // likewise
   // Heads' outputs are multiplied by the sigmoid of gates, one per element, which the product gives
   // beside the queries: the checkpoint has for each head its query's rows and then its gate's.
   bool gated = false;
@@ -219,7 +234,8 @@ struct MlpSpec {
   float out_scale = 1.0f;  // of what the second product reads
   // Gates up to so many deviations above their mean are zero (kernels::SparseGateArgs).
   std::optional<float> gate_deviations;
-  XieluSpec xielu;  // then the activation is kNone
+  XieluSpec xielu;           // then the activation is kNone
+  bool token_shift = false;  // its input is mixed with that of the position before
 };
 
 // A mixture of experts, MLPs of the same shape; a router sends every row to top_k of them.

@@ -144,6 +144,7 @@ class ShareCounter {
       if (is_latent && heads > 0) Latent(names, attention.mla, hidden, heads);
       if (!is_latent && heads > 0) Heads(names, attention, hidden, share);
     }
+    if (attention.wkv.is_here()) TimeMix(names, attention.wkv, hidden);
     const RecurrenceSpec& recurrence = attention.recurrence;
     if (recurrence.shape.taps > 0) Recurrence(names, recurrence, hidden, share.channels);
     const bool has_out = attention.linear || attention.conv.taps > 0 || recurrence.shape.taps > 0 ||
@@ -202,6 +203,30 @@ class ShareCounter {
     Values(names.recur_steps_norm, spec.step_rank);
     Values(names.recur_key_norm, shape.key_dim);
     Values(names.recur_query_norm, shape.key_dim);
+  }
+
+  void TimeMix(const LayerNames& layer, const WkvSpec& wkv, int64_t hidden) {
+    const WkvNames& names = layer.wkv;
+    const int64_t width = int64_t{wkv.n_heads} * wkv.head_dim;
+    for (const std::string* name : {&names.r, &names.k, &names.v}) Matrix(*name, width, hidden);
+    Matrix(layer.o, hidden, width);
+    const auto narrow = [&](const std::string& first, const std::string& second, int64_t rank) {
+      Matrix(first, rank, hidden);
+      Matrix(second, width, rank);
+    };
+    narrow(names.w1, names.w2, wkv.decay_rank);
+    narrow(names.a1, names.a2, wkv.rate_rank);
+    narrow(names.v1, names.v2, wkv.value_rank);
+    narrow(names.g1, names.g2, wkv.gate_rank);
+    for (const std::string* name : {&names.w0, &names.a0, &names.v0, &names.key_scale,
+                                    &names.key_mix, &names.bonus, &names.norm, &names.norm_bias}) {
+      Values(*name, width);
+    }
+    Values(names.shift, 6 * hidden);
+    for (const std::string* name : {&names.shift_r, &names.shift_w, &names.shift_k, &names.shift_v,
+                                    &names.shift_a, &names.shift_g, &names.mlp_shift}) {
+      Values(*name, hidden);
+    }
   }
 
   void Heads(const LayerNames& names, const AttentionSpec& attention, int64_t hidden,

@@ -14,10 +14,15 @@ int64_t AttentionElements(const AttentionSpec& attention, int64_t hidden) {
       recurrence.is_here() && recurrence.shape.is_selective()
           ? recurrence.shape.values() * (recurrence.n_factors() + recurrence.step_rank)
           : 0;
+  const WkvSpec& wkv = attention.wkv;
+  const int64_t of_time =
+      (4 * hidden + 2 * int64_t{wkv.decay_rank + wkv.rate_rank + wkv.value_rank + wkv.gate_rank}) *
+      wkv.n_heads * wkv.head_dim;
   const IndexerSpec& indexer = attention.mla.indexer;
   const int64_t of_indexer = int64_t{attention.mla.q_rank} * indexer.n_heads * indexer.head_dim +
                              hidden * (indexer.is_here() ? indexer.n_heads + indexer.head_dim : 0);
-  return hidden * (heads * attention.head_dim + factors + gates + rows) + selection + of_indexer;
+  return hidden * (heads * attention.head_dim + factors + gates + rows) + selection + of_indexer +
+         of_time;
 }
 
 // Elements of an MLP, including the router's.

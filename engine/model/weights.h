@@ -90,6 +90,28 @@ struct RecurrenceWeights {
   DeviceVector query_norm;  // [key_dim]
 };
 
+// Weights of RWKV-7's time mix; see kernels::WkvArgs. Products with a narrow waist are two.
+struct WkvWeights {
+  DeviceVector shift;  // [6, hidden]: for r, w, k, v, a and the gate
+  LinearWeights r;     // [n_heads * head_dim, hidden]
+  LinearWeights k;
+  LinearWeights v;
+  LinearWeights w1;
+  LinearWeights w2;
+  LinearWeights a1;
+  LinearWeights a2;
+  LinearWeights v1;  // not in the first layer
+  LinearWeights v2;
+  LinearWeights g1;
+  LinearWeights g2;
+  DeviceVector key_scale;
+  DeviceVector key_mix;
+  DeviceVector bonus;
+  DeviceVector norm;
+  DeviceVector norm_bias;
+  DeviceVector mlp_shift;  // [hidden], MlpSpec::token_shift
+};
+
 // Weights of alternating updates in a layer; see AltUpSpec.
 struct AltUpWeights {
   DeviceVector router_norm;  // [hidden]
@@ -112,6 +134,7 @@ struct LayerWeights {
                            // or RecurrenceSpec; then they are those of kernels::RecurrenceArgs
   DeviceVector conv_bias;  // [channels]
   RecurrenceWeights recurrence;
+  WkvWeights wkv;
   LinearWeights out;  // [hidden, n_heads * head_dim or channels]
   NormWeights mlp_norm;
   NormWeights mlp_post_norm;

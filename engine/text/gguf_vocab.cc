@@ -15,6 +15,7 @@
 #include "engine/text/gguf_wordpiece.h"
 #include "engine/text/loaders.h"
 #include "engine/text/sentencepiece_vocab.h"
+#include "engine/text/world_vocabulary.h"
 
 namespace heddle::engine::text {
 namespace {
@@ -52,9 +53,11 @@ class VocabularyReader {
       HEDDLE_ASSIGN_OR_RETURN(parts, ReadMetaspaceBpe());
     } else if (kind == "bert") {
       HEDDLE_ASSIGN_OR_RETURN(parts, ReadWordPiece());
+    } else if (kind == "rwkv") {
+      HEDDLE_ASSIGN_OR_RETURN(parts, ReadWorld());
     } else {
       return Fail(base::StrCat("tokenizer.ggml.model is '", kind,
-                               "', expected gpt2, llama, t5, gemma4 or bert"));
+                               "', expected gpt2, llama, t5, gemma4, bert or rwkv"));
     }
     HEDDLE_RETURN_IF_ERROR(ReadEnds(&parts));
     HEDDLE_RETURN_IF_ERROR(ReadPair(&parts));
@@ -104,6 +107,23 @@ class VocabularyReader {
           base::StrCat(key, " is ", id, ", expected an id in [0, ", entries_.tokens.size(), ")"));
     }
     return static_cast<TokenId>(id);
+  }
+
+  // Normal tokens are bytes as Python writes them; the first token ends texts.
+  absl::StatusOr<TokenizerParts> ReadWorld() const {
+    std::vector<WorldToken> tokens;
+    for (size_t i = 1; i < entries_.tokens.size(); ++i) {
+      if (entries_.TypeOf(i) != Type::kNormal) continue;
+      std::optional<std::string> bytes = Unescape(entries_.tokens[i], /*is_text=*/false);
+      if (!bytes.has_value()) return Fail(base::StrCat("token ", i, " ends in an escape"));
+      tokens.push_back({static_cast<TokenId>(i), *std::move(bytes)});
+    }
+    HEDDLE_ASSIGN_OR_RETURN(
+        TokenizerParts parts,
+        BuildWorld(tokens, static_cast<int64_t>(entries_.tokens.size()), file_.name()));
+    HEDDLE_RETURN_IF_ERROR(parts.AddRaw(
+        {{.id = 0, .content = std::string(entries_.tokens.front()), .special = true}}));
+    return parts;
   }
 
   absl::StatusOr<TokenizerParts> ReadWordPiece() const {

@@ -11,6 +11,7 @@
 #include "engine/files/mapped_file.h"
 #include "engine/text/loaders.h"
 #include "engine/text/regex_scanners.h"
+#include "engine/text/world_vocabulary.h"
 
 namespace heddle::engine::text {
 namespace {
@@ -41,6 +42,11 @@ bool LooksLikeTiktoken(std::string_view bytes) {
                             bytes[0] == '+' || bytes[0] == '/');
 }
 
+// RWKV's vocabulary has this name in folders of fla-hub and in Python's package.
+bool IsWorld(const fs::path& path) {
+  return path.extension() == ".txt" && path.filename().string().starts_with("rwkv_vocab");
+}
+
 absl::Status NoTokenizer(const fs::path& path, std::string_view found) {
   return absl::InvalidArgumentError(
       base::StrCat(path.string(),
@@ -63,6 +69,7 @@ absl::StatusOr<TokenizerParts> LoadFile(const fs::path& path) {
   }
   HEDDLE_ASSIGN_OR_RETURN(const MappedFile file, OpenVocabulary(path));
   const std::string_view text = AsText(file);
+  if (IsWorld(path)) return ParseWorldVocabulary(text, path.string());
   if (path.extension() == ".tiktoken" || LooksLikeTiktoken(text)) return ParseRanks(text, path);
   if (text.empty()) return NoTokenizer(path, "an empty file");
   if (text[0] != '\n') return NoTokenizer(path, base::Quote(text.substr(0, 16)));
@@ -81,7 +88,8 @@ fs::path OnlyFile(const fs::path& folder, std::string_view extension) {
 
 absl::StatusOr<fs::path> FindInFolder(const fs::path& folder) {
   std::error_code error;
-  for (const std::string_view name : {"tokenizer.json", "tokenizer.model"}) {
+  for (const std::string_view name :
+       {"tokenizer.json", "tokenizer.model", "rwkv_vocab_v20230424.txt"}) {
     if (fs::exists(folder / name, error)) return folder / name;
   }
   for (const std::string_view extension : {".tiktoken", ".gguf"}) {

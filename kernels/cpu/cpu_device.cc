@@ -56,6 +56,7 @@ class CpuDevice final : public Device {
   bool has_attention_both_ways() const override { return true; }
   bool has_segments() const override { return true; }
   bool has_selection() const override { return true; }
+  bool has_time_mix() const override { return true; }
   bool has_pieces() const override { return true; }
   DType preferred_kv_type() const override {
     return isa_ >= Isa::kAvx512Bf16 ? DType::kBF16 : DType::kF16;

@@ -106,6 +106,22 @@ void CpuOps::Attention(const AttentionArgs& args) {
   cpu::Attention(batch().OfGroup(args.cache.group), args, *table_.attention, pool_, attention_);
 }
 
+void CpuOps::TokenShift(const TokenShiftArgs& args) {
+  cpu::TokenShift(batch().OfGroup(args.cache.group), args, *table_.wkv, pool_);
+}
+
+void CpuOps::TimeMix(const WkvArgs& args) {
+  cpu::TimeMix(batch().OfGroup(args.cache.group), args, *table_.wkv, pool_, time_mix_);
+}
+
+void CpuOps::SquashElements(Squash kind, Tensor x) {
+  constexpr double kNsPerElement = 1;
+  EachRow(x.rows, kNsPerElement * static_cast<double>(x.cols), [&](int64_t t, int32_t) {
+    const auto squash = kind == Squash::kTanh ? table_.wkv->tanh : table_.wkv->sigmoid;
+    squash(x.row<float>(t), x.cols);
+  });
+}
+
 void CpuOps::SelectPositions(const SelectArgs& args) {
   cpu::SelectPositions(batch().OfGroup(args.cache.group), args, *table_.selection, pool_,
                        selection_);

@@ -23,6 +23,7 @@
 #include "kernels/cpu/scratch.h"
 #include "kernels/cpu/selection.h"
 #include "kernels/cpu/thread_pool.h"
+#include "kernels/cpu/wkv.h"
 #include "kernels/ops.h"
 #include "kernels/owned_batch.h"
 
@@ -48,6 +49,9 @@ class CpuOps final : public Ops {
   void RopeAngles(const RopeAnglesArgs& args) override;
   void RopeKvWrite(const RopeKvWriteArgs& args) override;
   void Attention(const AttentionArgs& args) override;
+  void TokenShift(const TokenShiftArgs& args) override;
+  void TimeMix(const WkvArgs& args) override;
+  void SquashElements(Squash kind, Tensor x) override;
   void SelectPositions(const SelectArgs& args) override;
   bool SeesMoreThan(int32_t group, int32_t positions) const override;
   void ShortConv(const ShortConvArgs& args) override;
@@ -121,6 +125,7 @@ class CpuOps final : public Ops {
   AdapterScratch adapters_;
   Scratch position_rows_;
   Scratch recurrence_;
+  Scratch time_mix_;
   Scratch norm_vectors_;
   Scratch conv_inputs_;
   AttentionScratch attention_;

@@ -9,6 +9,7 @@
 #include "kernels/cpu/recurrence_table.h"
 #include "kernels/cpu/row_table.h"
 #include "kernels/cpu/selection_table.h"
+#include "kernels/cpu/wkv_table.h"
 
 namespace heddle::kernels::cpu {
 
@@ -33,6 +34,7 @@ struct KernelTable {
   const AttentionKernels* attention;
   const RecurrenceKernels* recurrence;
   const SelectionKernels* selection;
+  const WkvKernels* wkv;
 };
 
 extern const LinearKernels kLinearPortable;

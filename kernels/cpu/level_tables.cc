@@ -75,23 +75,27 @@ const AttentionKernels& AttentionAmx() {
 KernelTable TableFor(Isa isa) {
 #if defined(__x86_64__)
   if (isa == Isa::kAmx) {
-    return {&LinearAmx(), &kRowsAvx512, &AttentionAmx(), &kRecurrenceAvx512, &kSelectionAvx512};
+    return {&LinearAmx(),       &kRowsAvx512,      &AttentionAmx(),
+            &kRecurrenceAvx512, &kSelectionAvx512, &kWkvAvx512};
   }
   if (isa == Isa::kAvx512Bf16) {
-    return {&LinearAvx512Bf16(), &kRowsAvx512, &kAttentionAvx512Bf16, &kRecurrenceAvx512,
-            &kSelectionAvx512};
+    return {&LinearAvx512Bf16(), &kRowsAvx512,      &kAttentionAvx512Bf16,
+            &kRecurrenceAvx512,  &kSelectionAvx512, &kWkvAvx512};
   }
   if (isa == Isa::kAvx512)
-    return {&kLinearAvx512, &kRowsAvx512, &kAttentionAvx512, &kRecurrenceAvx512, &kSelectionAvx512};
+    return {&kLinearAvx512,     &kRowsAvx512,      &kAttentionAvx512,
+            &kRecurrenceAvx512, &kSelectionAvx512, &kWkvAvx512};
   if (isa == Isa::kAvx2Vnni) {
-    return {&LinearAvx2Vnni(), &kRowsAvx2, &kAttentionAvx2, &kRecurrenceAvx2, &kSelectionAvx2};
+    return {&LinearAvx2Vnni(), &kRowsAvx2,      &kAttentionAvx2,
+            &kRecurrenceAvx2,  &kSelectionAvx2, &kWkvAvx2};
   }
   if (isa == Isa::kAvx2)
-    return {&kLinearAvx2, &kRowsAvx2, &kAttentionAvx2, &kRecurrenceAvx2, &kSelectionAvx2};
+    return {&kLinearAvx2,     &kRowsAvx2,      &kAttentionAvx2,
+            &kRecurrenceAvx2, &kSelectionAvx2, &kWkvAvx2};
 #endif
   HEDDLE_CHECK(isa == Isa::kPortable, "no kernels for this level");
-  return {&kLinearPortable, &kRowsPortable, &kAttentionPortable, &kRecurrencePortable,
-          &kSelectionPortable};
+  return {&kLinearPortable,     &kRowsPortable,      &kAttentionPortable,
+          &kRecurrencePortable, &kSelectionPortable, &kWkvPortable};
 }
 
 }  // namespace heddle::kernels::cpu

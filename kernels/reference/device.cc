@@ -48,6 +48,13 @@ class ReferenceOps final : public Ops {
   void Attention(const AttentionArgs& args) override {
     reference::Attention(batch_.OfGroup(args.cache.group), args);
   }
+  void TokenShift(const TokenShiftArgs& args) override {
+    reference::TokenShift(batch_.OfGroup(args.cache.group), args);
+  }
+  void TimeMix(const WkvArgs& args) override {
+    reference::TimeMix(batch_.OfGroup(args.cache.group), args);
+  }
+  void SquashElements(Squash kind, Tensor x) override { reference::SquashElements(kind, x); }
   void SelectPositions(const SelectArgs& args) override {
     reference::SelectPositions(batch_.OfGroup(args.cache.group), args);
   }
@@ -124,6 +131,7 @@ class ReferenceDevice final : public Device {
   bool has_attention_both_ways() const override { return true; }
   bool has_segments() const override { return true; }
   bool has_selection() const override { return true; }
+  bool has_time_mix() const override { return true; }
   bool has_pieces() const override { return true; }
 
   absl::StatusOr<std::unique_ptr<Buffer>> Allocate(int64_t bytes) override {

@@ -88,10 +88,19 @@ std::string RecurrenceText(const ModelSpec& whole) {
                       spec.layers.size(), spec.layers.size() == 1 ? " layer" : " layers");
 }
 
+// Text like "RWKV-7's time mixes of 32 heads of 64 in 24 layers"; empty without any.
+std::string TimeMixText(const ModelSpec& spec) {
+  const engine::WkvSpec& wkv = spec.layers.front().attention.wkv;
+  if (!wkv.is_here()) return "";
+  return absl::StrCat("RWKV-7's time mixes of ", wkv.n_heads, " heads of ", wkv.head_dim, " in ",
+                      spec.layers.size(), spec.layers.size() == 1 ? " layer" : " layers");
+}
+
 std::string AttentionText(const ModelSpec& whole) {
   ModelSpec spec = whole;  // without the layers that convolve or recur
   std::erase_if(spec.layers, [](const LayerSpec& l) {
-    return l.attention.conv.taps > 0 || l.attention.recurrence.shape.taps > 0;
+    return l.attention.conv.taps > 0 || l.attention.recurrence.shape.taps > 0 ||
+           l.attention.wkv.is_here();
   });
   if (spec.layers.empty()) return "none";
   std::string text = absl::StrCat(
@@ -195,6 +204,9 @@ std::string InspectText(const std::string& path, const engine::ModelInfo& model,
   Line(&out, "attention", AttentionText(spec));
   if (const std::string indexer = IndexerText(spec); !indexer.empty()) {
     Line(&out, "sparse", indexer);
+  }
+  if (const std::string mixes = TimeMixText(spec); !mixes.empty()) {
+    Line(&out, "recurrence", mixes);
   }
   if (const std::string recurrences = RecurrenceText(spec); !recurrences.empty()) {
     Line(&out, "recurrence", recurrences);

@@ -223,6 +223,24 @@ TEST_CASE("The rotated rows of latent attention's kv_a come first, as in the wei
   CHECK(Element(*loaded->image, kv_a, kv_a.b, 0, 16, 56) == 1000.0f);
 }
 
+TEST_CASE("Adapters of indexers and of time mixes are refused by name, and others beside them load",
+          "[adapter][unit]") {
+  const auto status = [](const char* base, const std::string& module, int32_t out, int32_t in) {
+    return Load(base, Config(), Factors("base_model.model.model.layers.1." + module, out, in))
+        .status();
+  };
+  CHECK(status("deepseek_v32", "self_attn.q_a_proj", 48, 64).ok());
+  CheckError(status("deepseek_v32", "self_attn.indexer.wq_b", 456, 48),
+             StatusCode::kInvalidArgument, {"indexer.wq_b", "chooses positions"});
+  CheckError(status("deepseek_v32", "self_attn.indexer.weights_proj", 19, 64),
+             StatusCode::kInvalidArgument, {"indexer.weights_proj", "chooses positions"});
+  CHECK(status("rwkv7", "ffn.key", 112, 80).ok());
+  CheckError(status("rwkv7", "attn.r_proj", 80, 80), StatusCode::kInvalidArgument,
+             {"attn.r_proj", "part of a time mix"});
+  CheckError(status("rwkv7", "attn.o_proj", 80, 80), StatusCode::kInvalidArgument,
+             {"attn.o_proj", "part of a time mix"});
+}
+
 TEST_CASE("A GGUF adapter of llama has its q rows put back into halves for a folder's base",
           "[adapter][unit]") {
   const auto loaded = LoadGguf(Describe("llama"), "llama", "blk.0.attn_q", 96, 96);

@@ -279,6 +279,11 @@ CASES = {
         (KEYS.Attention.VALUE_LENGTH_MLA, 20), (KEYS.Rope.FREQ_BASE, 1000000.0),
         (KEYS.LLM.LEADING_DENSE_BLOCK_COUNT, 1), (KEYS.LLM.EXPERT_GATING_FUNC, 2),
         (KEYS.LLM.EXPERT_WEIGHTS_NORM, True), (KEYS.LLM.EXPERT_WEIGHTS_SCALE, 1.8)]),
+    "rwkv7": (models.RWKV7, ARCH.RWKV7, [
+        (KEYS.LLM.CONTEXT_LENGTH, 1 << 20), (KEYS.Attention.HEAD_COUNT, 0),
+        (KEYS.Attention.LAYERNORM_EPS, 4e-5), (KEYS.WKV.HEAD_SIZE, 16),
+        (KEYS.Attention.DECAY_LORA_RANK, 24), (KEYS.Attention.ICLR_LORA_RANK, 16),
+        (KEYS.Attention.VALUE_RESIDUAL_MIX_LORA_RANK, 8), (KEYS.Attention.GATE_LORA_RANK, 40)]),
     "deepseek_v32": (models.DEEPSEEK_V32, (ARCH.GLM_DSA, "deepseek32"), [
         (KEYS.Attention.HEAD_COUNT_KV, 1), (KEYS.Attention.KEY_LENGTH, 56),
         (KEYS.Attention.VALUE_LENGTH, 40), (KEYS.Attention.KEY_LENGTH_MLA, 40),
@@ -461,6 +466,35 @@ def deepseek_parts(config, name):
             (name.replace("kv_b", "v_b"), ["head_values", *sizes])]
 
 
+RWKV_LEAVES = {
+    "attn.x_x": "time_mix_lerp_fused.weight", "attn.r_proj.weight": "time_mix_receptance.weight",
+    "attn.k_proj.weight": "time_mix_key.weight", "attn.v_proj.weight": "time_mix_value.weight",
+    "attn.o_proj.weight": "time_mix_output.weight", "attn.k_k": "time_mix_k_k.weight",
+    "attn.k_a": "time_mix_k_a.weight", "attn.r_k": "time_mix_r_k.weight",
+    "attn.g_norm.weight": "time_mix_ln.weight", "attn.g_norm.bias": "time_mix_ln.bias",
+    "attn_norm.weight": "attn_norm.weight", "attn_norm.bias": "attn_norm.bias",
+    "ffn_norm.weight": "attn_norm_2.weight", "ffn_norm.bias": "attn_norm_2.bias",
+    "ffn.x_k": "channel_mix_lerp_k.weight", "ffn.key.weight": "channel_mix_key.weight",
+    "ffn.value.weight": "channel_mix_value.weight"}
+RWKV_WHOLE = {
+    "model.embeddings.weight": "token_embd.weight", "model.norm.weight": "output_norm.weight",
+    "model.norm.bias": "output_norm.bias", "lm_head.weight": "output.weight",
+    "model.layers.0.pre_norm.weight": "token_embd_norm.weight",
+    "model.layers.0.pre_norm.bias": "token_embd_norm.bias"}
+
+
+def rwkv_name(name):
+    """The tensor's name in GGUF, as llama.cpp's converter has it for fla-hub's folders."""
+    if name in RWKV_WHOLE:
+        return RWKV_WHOLE[name]
+    _, _, layer, leaf = name.split(".", 3)
+    if "_lora." in leaf:
+        part = leaf[len("attn.")]
+        number = {"0.weight": 1, "2.weight": 2, "2.bias": 0}[leaf.split(".lora.")[1]]
+        return f"blk.{layer}.time_mix_{part}{number}.weight"
+    return f"blk.{layer}.{RWKV_LEAVES[leaf]}"
+
+
 def granite_parts(config, name):
     """The tensors that the converter makes of gate over up: (name, operation)."""
     is_shared = "shared_mlp" in name
@@ -575,6 +609,8 @@ def folder_tensors(config, parts):
     with torch.device("meta"):
         if "block_configs" in config:
             model = models.build_deci(config)
+        elif config["model_type"] == "rwkv7":
+            model = models.rwkv7_reference.Rwkv7(config)
         else:
             kind = (transformers.AutoModelForImageTextToText if "text_config" in config
                     else transformers.AutoModelForCausalLM)
@@ -589,7 +625,9 @@ def folder_tensors(config, parts):
             shape = list(part.shape)
             tensors.append([file_name, shape, *models.scale_and_offset(name, shape[-2:])])
             experts, dot, leaf = file_name.partition(".experts.")
-            if ".altup_" in file_name:  # the converter stacks them
+            if ".attn.x_" in file_name:  # RWKV-7: of six products side by side
+                merged.setdefault(file_name[:-1] + "x", []).append(file_name)
+            elif ".altup_" in file_name:  # the converter stacks them
                 stack, _, _ = file_name.rsplit(".", 2)
                 merged.setdefault(stack + ".weight", []).append(file_name)
             elif dot and "experts" in case:
@@ -656,6 +694,9 @@ def make_case(name):
             made = [(source.replace("_correction_bias", "_correction.bias"), [])]
         if source.endswith(("layer_scalar", "correct_output_scale")):
             made = [(source + ".weight", [])]
+        if config["model_type"] == "rwkv7":
+            file_tensors.append([rwkv_name(source), [], parts])
+            continue
         for made_name, operation in made:
             beside = {"router.scale": "ffn_gate_inp.scale",
                       "router.per_expert_scale": "ffn_down_exps.scale"}

@@ -23,6 +23,7 @@ from transformers.models.llama import modeling_llama
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 import quantised_layers
+import rwkv7_reference
 import synthetic_weights
 
 HERE = pathlib.Path(__file__).parent
@@ -308,6 +309,13 @@ GLM_MOE_DSA = {
 GLM_MOE_DSA_SHARED = dict(
     GLM_MOE_DSA, num_hidden_layers=4, mlp_layer_types=["dense"] + ["sparse"] * 3,
     indexer_types=["full", "shared", "full", "shared"])
+# Not in transformers: rwkv7_reference.py. The heads' norm has the epsilon that llama.cpp writes into its code.
+RWKV7 = dict(
+    architectures=["RWKV7ForCausalLM"], model_type="rwkv7", vocab_size=301, hidden_size=80, head_dim=16, num_heads=None,
+    intermediate_size=112, hidden_ratio=4.0, num_hidden_layers=3, decay_low_rank_dim=24, a_low_rank_dim=16,
+    v_low_rank_dim=8, gate_low_rank_dim=40, hidden_act="sqrelu", norm_first=True, norm_bias=True, norm_eps=4e-5,
+    attn=None, attn_mode="chunk", fuse_norm=False, value_dim=[80, 80, 80], max_position_embeddings=2048,
+    tie_word_embeddings=False, bos_token_id=0, eos_token_id=0)
 DOTS1 = dict(
     SMALL, architectures=["Dots1ForCausalLM"], model_type="dots1", head_dim=32,
     moe_intermediate_size=64, n_routed_experts=8, num_experts_per_tok=3, n_shared_experts=2,
@@ -706,6 +714,7 @@ CASES = {
     "glm4_moe": dict(config=GLM4_MOE, experts=SEPARATE_EXPERTS),
     "glm4_moe_lite": dict(config=GLM4_MOE_LITE, experts=SEPARATE_EXPERTS),
     "deepseek_v32": dict(config=DEEPSEEK_V32, experts=SEPARATE_EXPERTS),
+    "rwkv7": dict(config=RWKV7),
     "glm_moe_dsa": dict(config=GLM_MOE_DSA, experts=SEPARATE_EXPERTS),
     "glm_moe_dsa_shared": dict(config=GLM_MOE_DSA_SHARED, experts=SEPARATE_EXPERTS),
     "qwen2_5_vl": dict(config=QWEN2_5_VL),
@@ -820,6 +829,10 @@ def scale_and_offset(name: str, shape) -> tuple[float, float]:
             return values
     if "altup_" in name:
         return power_of_two(math.sqrt(3.0 / min(shape))), 0.0
+    if ".x_" in name or name.endswith((".k_a", ".k_k")):  # RWKV-7
+        return 0.5, 0.5
+    if name.endswith("w_lora.lora.2.bias"):
+        return 2.0, -1.0
     if name.endswith("act_fn.beta"):
         return 0.0, 0.5
     if name.endswith("act_fn.eps"):
@@ -934,6 +947,8 @@ def routing_biases(model):
 def build_model(case: dict):
     if "block_configs" in case["config"]:
         return fill_model(build_deci(case["config"]), case)
+    if case["config"]["model_type"] == "rwkv7":
+        return fill_model(rwkv7_reference.Rwkv7(case["config"]), case)
     # A copy: transformers completes the dictionaries inside.
     text_alone = case.get("text_alone", False)
     whole = case.get("run_config", case["config"])

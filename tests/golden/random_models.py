@@ -33,11 +33,13 @@ import time
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "conformance"))
 
 try:
+    import safetensors.torch
     import torch
     import transformers
 
     import make_length_goldens as lengths
     import make_model_goldens as models
+    import rwkv7_reference
 except ImportError as missing:
     print(f"skipped: {missing}")
     sys.exit(77)
@@ -81,6 +83,14 @@ def draw_sizes(draw, config, keeps=False):
     for key in ("max_position_embeddings", "n_positions"):
         if key in config:
             config[key] = 1024
+    if config["model_type"] == "rwkv7":
+        config["head_dim"] = draw.choice((8, 24, 40, 64))
+        config["hidden_size"] = config["head_dim"] * draw.choice((1, 3, 5))
+        config["value_dim"] = [config["hidden_size"]] * config["num_hidden_layers"]
+    if "index_topk" in config:  # prompts on both sides of it
+        config["index_topk"] = draw.choice((3, 9, 33, 130, 720))
+        config["index_n_heads"] = draw.choice((17, 20, 25))
+        config["index_head_dim"] = config["qk_rope_head_dim"] + draw.choice((0, 8, 24))
     if keeps:
         return config
     if config["model_type"] in ("mamba", "falcon_mamba", "jamba"):
@@ -115,10 +125,16 @@ def draw_sizes(draw, config, keeps=False):
 
 def build(config, seed):
     torch.manual_seed(seed)
+    if config["model_type"] == "rwkv7":
+        return fill(rwkv7_reference.Rwkv7(config).eval())
     parsed = transformers.AutoConfig.for_model(**copy.deepcopy(
         {k: v for k, v in config.items() if k != "quantization_config"}))
     model = transformers.AutoModelForCausalLM.from_config(
         parsed, attn_implementation="eager", experts_implementation="eager").to(torch.float32).eval()
+    return fill(model)
+
+
+def fill(model):
     with torch.no_grad():
         for name, parameter in list(model.named_parameters()) + models.routing_biases(model):
             if name.endswith(("act_fn.beta", "act_fn.eps")):
@@ -126,6 +142,14 @@ def build(config, seed):
             scale, offset = models.scale_and_offset(name, list(parameter.shape)[-2:])
             parameter.copy_(torch.empty_like(parameter).uniform_(-scale, scale) + offset)
     return model
+
+
+def save(model, config, folder):
+    if hasattr(model, "save_pretrained"):
+        model.save_pretrained(folder)
+        return
+    safetensors.torch.save_file(model.state_dict(), folder / "model.safetensors")
+    (folder / "config.json").write_text(json.dumps(config))
 
 
 class Server:
@@ -201,7 +225,7 @@ def check(options, name, case, draw, seed):
         return True
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
-        model.save_pretrained(folder)
+        save(model, config, folder)
         shutil.copy(TOKENIZER, folder / "tokenizer.json")
         server = Server(options.heddle, folder)
         try:

@@ -93,6 +93,48 @@ TEST_CASE("Qwen3-Next: layers of both kinds, heads of state and bad values", "[m
   CheckError(DescribeJson(large).status(), StatusCode::kUnimplemented, {"a layer's state has"});
 }
 
+TEST_CASE("RWKV-7: heads, ranks and bad values", "[model][unit]") {
+  const json config = *test::LoadGolden("rwkv7").config;
+  auto description = DescribeJson(config);
+  INFO(description.status().ToString());
+  REQUIRE(description.ok());
+  const ModelSpec& spec = description->spec;
+  const WkvSpec& wkv = spec.layers[1].attention.wkv;
+  CHECK(wkv.n_heads == 5);
+  CHECK(wkv.head_dim == 16);
+  CHECK(wkv.decay_rank == 24);
+  CHECK(wkv.value_rank == 8);
+  CHECK(wkv.norm_eps == Approx(16 * 4e-5));
+  CHECK(spec.layers[0].attention.wkv.value_rank == 0);
+  CHECK(spec.layers[0].mlp.token_shift);
+  CHECK(spec.layers[0].mlp.activation == Activation::kRelu2);
+  CHECK(spec.embedding_norm);
+  CHECK(description->names.Layer(0, spec.layers[0]).wkv.v1.empty());
+  CHECK(description->names.Layer(1, spec.layers[1]).o == "model.layers.1.attn.o_proj.weight");
+  // Sizes that follow from the width: of 80, sqrt(80) * 2.5 * 16 / 64 is 5.6, and 5 sqrt(80) is 45.
+  json absent = config;
+  for (const char* key : {"decay_low_rank_dim", "gate_low_rank_dim", "intermediate_size"}) {
+    absent[key] = nullptr;
+  }
+  const ModelSpec usual = DescribeJson(absent)->spec;
+  CHECK(usual.layers[1].attention.wkv.decay_rank == 32);
+  CHECK(usual.layers[1].attention.wkv.gate_rank == 32);
+  CHECK(usual.layers[1].mlp.inter == 320);
+  json heads = With(config, "num_heads", 10);
+  heads.erase("head_dim");
+  CHECK(DescribeJson(heads)->spec.layers[0].attention.wkv.head_dim == 8);
+
+  const auto refused = [&](const char* key, const json& value, StatusCode code, const char* text) {
+    CheckError(DescribeJson(With(config, key, value)).status(), code, {key, text});
+  };
+  refused("head_dim", 24, StatusCode::kInvalidArgument, "a divisor of the width (80)");
+  refused("attn", {{"layers", {1}}}, StatusCode::kUnimplemented, "layers of attention");
+  refused("value_dim", {80, 160, 80}, StatusCode::kUnimplemented, "160");
+  refused("norm_bias", false, StatusCode::kUnimplemented, "expected true");
+  refused("hidden_act", "gelu", StatusCode::kUnimplemented, "sqrelu");
+  refused("decay_low_rank_dim", -1, StatusCode::kInvalidArgument, "");
+}
+
 TEST_CASE("LFM2: layers of both kinds, widths and bad values", "[model][unit]") {
   const json config = *test::LoadGolden("lfm2").config;
   auto description = DescribeJson(config);

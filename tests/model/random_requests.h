@@ -83,7 +83,8 @@ inline void LoadSpeculated(const std::string& name, SpeculatedModel* model,
   const bool has_adapter = name == "llama";
   if (has_adapter) options.capacity.adapter_max_rank = 4;
   const Golden golden = LoadGolden(name);
-  for (const char* key : {"linear_num_key_heads", "mamba_d_state", "state_size"}) {
+  for (const char* key :
+       {"linear_num_key_heads", "mamba_d_state", "state_size", "decay_low_rank_dim"}) {
     if (golden.config->contains(key)) options.capacity.page_tokens = 16;
   }
   const std::filesystem::path path =

@@ -33,7 +33,7 @@ using test::SteppedLoad;
 constexpr int32_t kMaxStepTokens = 64;
 // Keys of configurations with recurrent layers, whose pages have a state each.
 constexpr const char* kStateKeys[] = {"linear_num_key_heads", "mamba_d_state", "ssm_state_size",
-                                      "state_size"};
+                                      "state_size", "decay_low_rank_dim"};
 
 std::unique_ptr<engine::LocalExecutor> Load(const std::string& golden_name,
                                             const std::filesystem::path& folder,
@@ -135,6 +135,7 @@ TEST_CASE("Output does not depend on scheduling, bit for bit", "[golden]") {
                                                      {"mamba_biases", 1, 1},
                                                      {"jamba", 1, 1},
                                                      {"jamba", 2, 2},
+                                                     {"rwkv7", 1, 1},
                                                      {"nemotron_h_moe", 1, 1},
                                                      {"falcon_h1", 1, 1},
                                                      {"falcon_h1_norm", 2, 2},

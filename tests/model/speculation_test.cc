@@ -25,7 +25,7 @@ int64_t EnvOr(const char* name, int64_t fallback) {
 
 TEST_CASE("Speculation changes no token and no log-probability", "[golden]") {
   const std::string name = GENERATE("llama", "mistral_window", "gemma2", "gpt_oss", "llama_q4_0",
-                                    "mixtral", "lfm2", "qwen3_5", "jamba", "deepseek_v32");
+                                    "mixtral", "lfm2", "qwen3_5", "jamba", "deepseek_v32", "rwkv7");
   INFO(name);
   SpeculatedModel model;
   LoadSpeculated(name, &model);
@@ -59,7 +59,8 @@ TEST_CASE("Speculation changes no token and no log-probability", "[golden]") {
   CHECK(sum.accepted_tokens > rounds * 50);
   CHECK(sum.drafted_tokens - sum.accepted_tokens > rounds * 50);
   CHECK(sum.forced_tokens > rounds);
-  CHECK(sum.preemptions >= rounds / 4);
+  // Without keys a text holds two pages in each group, however long it is: few are preempted.
+  CHECK(sum.preemptions >= (name == "rwkv7" ? 1 : rounds / 4));
   CHECK(sum.cached_tokens > rounds * 10);
 }
 

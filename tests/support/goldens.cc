@@ -60,6 +60,7 @@ std::vector<std::string> GoldenNames() {
           "deepseek_v32",
           "glm_moe_dsa",
           "glm_moe_dsa_shared",
+          "rwkv7",
           "seed_oss",
           "ernie4_5",
           "arcee",
@@ -189,7 +190,7 @@ std::vector<std::string> RankGoldenNames() {
   std::vector<std::string> names = GoldenNames();
   std::erase_if(names, [](const std::string& name) {
     return name.starts_with("gemma3n") || name == "gemma4" || name == "gemma4_moe" ||
-           name == "glm_moe_dsa_shared";
+           name == "glm_moe_dsa_shared" || name == "rwkv7";
   });
   return names;
 }

@@ -1,0 +1,242 @@
+#include "engine/family/rwkv_rows.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+
+#include "base/message.h"
+#include "base/status.h"
+#include "engine/family/describe.h"
+#include "engine/family/family_names.h"
+#include "nlohmann/json.hpp"
+
+namespace heddle::engine {
+namespace {
+
+constexpr std::string_view kArchitectures[] = {"RWKV7ForCausalLM", "Rwkv7ForCausalLM"};
+constexpr std::string_view kGguf[] = {"rwkv7"};
+
+// The length that llama.cpp gives models whose memory does not grow with the text.
+constexpr int32_t kNoLimit = 1 << 20;
+constexpr int32_t kUsualHead = 64;
+
+// The names of fla-hub's folders.
+NameMap FolderNames() {
+  NameMap names;
+  names.embed = "embeddings.weight";
+  names.embed_norm = "layers.0.pre_norm.weight";
+  names.embed_norm_bias = "layers.0.pre_norm.bias";
+  names.final_norm = "norm.weight";
+  names.final_norm_bias = "norm.bias";
+  names.lm_head = "lm_head.weight";
+  LayerNames& layer = names.layer;
+  layer.attn_norm = "layers.{}.attn_norm.weight";
+  layer.attn_norm_bias = "layers.{}.attn_norm.bias";
+  layer.mlp_norm = "layers.{}.ffn_norm.weight";
+  layer.mlp_norm_bias = "layers.{}.ffn_norm.bias";
+  layer.up = "layers.{}.ffn.key.weight";
+  layer.down = "layers.{}.ffn.value.weight";
+  const auto own = [](std::string_view part) { return base::StrCat("layers.{}.attn.", part); };
+  WkvNames& wkv = layer.wkv;
+  wkv.shift_r = own("x_r");
+  wkv.shift_w = own("x_w");
+  wkv.shift_k = own("x_k");
+  wkv.shift_v = own("x_v");
+  wkv.shift_a = own("x_a");
+  wkv.shift_g = own("x_g");
+  wkv.r = own("r_proj.weight");
+  wkv.k = own("k_proj.weight");
+  wkv.v = own("v_proj.weight");
+  wkv.o = own("o_proj.weight");
+  wkv.w1 = own("w_lora.lora.0.weight");
+  wkv.w2 = own("w_lora.lora.2.weight");
+  wkv.w0 = own("w_lora.lora.2.bias");
+  wkv.a1 = own("a_lora.lora.0.weight");
+  wkv.a2 = own("a_lora.lora.2.weight");
+  wkv.a0 = own("a_lora.lora.2.bias");
+  wkv.v1 = own("v_lora.lora.0.weight");
+  wkv.v2 = own("v_lora.lora.2.weight");
+  wkv.v0 = own("v_lora.lora.2.bias");
+  wkv.g1 = own("g_lora.lora.0.weight");
+  wkv.g2 = own("g_lora.lora.2.weight");
+  wkv.key_scale = own("k_k");
+  wkv.key_mix = own("k_a");
+  wkv.bonus = own("r_k");
+  wkv.norm = own("g_norm.weight");
+  wkv.norm_bias = own("g_norm.bias");
+  wkv.mlp_shift = "layers.{}.ffn.x_k";
+  return names;
+}
+
+void SetGgufNames(NameMap* names) {
+  names->embed_norm = "token_embd_norm.weight";
+  names->embed_norm_bias = "token_embd_norm.bias";
+  LayerNames& layer = names->layer;
+  layer.mlp_norm = "blk.{}.attn_norm_2.weight";
+  layer.mlp_norm_bias = "blk.{}.attn_norm_2.bias";
+  layer.up = "blk.{}.channel_mix_key.weight";
+  layer.down = "blk.{}.channel_mix_value.weight";
+  const auto own = [](std::string_view part) { return base::StrCat("blk.{}.time_mix_", part); };
+  WkvNames& wkv = layer.wkv;
+  wkv.shift = own("lerp_fused.weight");
+  wkv.r = own("receptance.weight");
+  wkv.k = own("key.weight");
+  wkv.v = own("value.weight");
+  wkv.o = own("output.weight");
+  wkv.w1 = own("w1.weight");
+  wkv.w2 = own("w2.weight");
+  wkv.w0 = own("w0.weight");
+  wkv.a1 = own("a1.weight");
+  wkv.a2 = own("a2.weight");
+  wkv.a0 = own("a0.weight");
+  wkv.v1 = own("v1.weight");
+  wkv.v2 = own("v2.weight");
+  wkv.v0 = own("v0.weight");
+  wkv.g1 = own("g1.weight");
+  wkv.g2 = own("g2.weight");
+  wkv.key_scale = own("k_k.weight");
+  wkv.key_mix = own("k_a.weight");
+  wkv.bonus = own("r_k.weight");
+  wkv.norm = own("ln.weight");
+  wkv.norm_bias = own("ln.bias");
+  wkv.mlp_shift = "blk.{}.channel_mix_lerp_k.weight";
+}
+
+absl::Status CheckHead(const ConfigSource& source, std::string_view key, int32_t head_dim,
+                       const ModelSpec& spec) {
+  if (spec.hidden % head_dim == 0) return absl::OkStatus();
+  return source.Error(key, base::StrCat(head_dim),
+                      base::StrCat("a divisor of the width (", spec.hidden, ")"));
+}
+
+void Apply(const WkvSpec& wkv, int32_t inter, ModelSpec* spec) {
+  spec->max_context = kNoLimit;
+  for (LayerSpec& layer : spec->layers) {
+    layer.attention = {};
+    layer.attention.wkv = wkv;
+    layer.mlp = {.inter = inter, .activation = Activation::kRelu2, .gated = false};
+    layer.mlp.token_shift = true;
+  }
+  spec->layers.front().attention.wkv.value_rank = 0;
+}
+
+// The width of a low-rank product, which follows from the model's where config.json has none.
+absl::StatusOr<int32_t> ReadRank(const JsonSource& config, std::string_view key, double factor,
+                                 int32_t hidden) {
+  const double wanted = factor * std::sqrt(static_cast<double>(hidden)) / 32.0;
+  const auto absent = static_cast<int32_t>(std::max(32.0, std::nearbyint(wanted) * 32.0));
+  return config.DimOr(key, kMaxHidden, absent);
+}
+
+absl::StatusOr<int32_t> ReadInter(const JsonSource& config, int32_t hidden) {
+  HEDDLE_ASSIGN_OR_RETURN(const double ratio, config.PositiveOr("hidden_ratio", kMaxFactor, 4.0));
+  const int64_t absent = (static_cast<int64_t>(hidden * ratio) + 31) / 32 * 32;
+  return config.DimOr("intermediate_size", kMaxInter,
+                      static_cast<int32_t>(std::clamp<int64_t>(absent, 1, kMaxInter)));
+}
+
+// Refuses layers of attention between those of time mixes, and values of another width.
+absl::Status CheckPlain(const JsonSource& config, const ModelSpec& spec) {
+  constexpr std::string_view kAttention = "attn";
+  if (config.Has(kAttention)) {
+    return config.Unsupported(kAttention, JsonSource::Show(*config.Find(kAttention)),
+                              "expected null: layers of attention are not supported");
+  }
+  constexpr std::string_view kValues = "value_dim";
+  const nlohmann::json* values = config.Find(kValues);
+  for (const nlohmann::json& value : values == nullptr ? nlohmann::json::array() : *values) {
+    if (value == spec.hidden) continue;
+    return config.Unsupported(kValues, JsonSource::Show(value),
+                              base::StrCat("expected the width (", spec.hidden, ")"));
+  }
+  HEDDLE_ASSIGN_OR_RETURN(const bool bias, config.BoolOr("norm_bias", true));
+  if (!bias) return config.Unsupported("norm_bias", "false", "expected true");
+  return absl::OkStatus();
+}
+
+absl::Status RefineRwkv7(const JsonSource& config, ModelSpec* spec, NameMap*) {
+  HEDDLE_RETURN_IF_ERROR(CheckPlain(config, *spec));
+  for (const std::string_view key : {"attn_mode", "fuse_norm", "fuse_cross_entropy", "use_l2warp",
+                                     "fuse_linear_cross_entropy"}) {
+    static_cast<void>(config.Has(key));  // how to compute the same
+  }
+  constexpr std::string_view kHead = "head_dim";
+  WkvSpec wkv;
+  if (config.Has(kHead)) {
+    HEDDLE_ASSIGN_OR_RETURN(wkv.head_dim, config.Dim(kHead, kMaxHeadDim));
+    static_cast<void>(config.Has("num_heads"));
+  } else if (config.Has("num_heads")) {
+    HEDDLE_ASSIGN_OR_RETURN(const int32_t heads, config.Dim("num_heads", kMaxHeads));
+    HEDDLE_RETURN_IF_ERROR(CheckHead(config, "num_heads", heads, *spec));
+    wkv.head_dim = spec->hidden / heads;
+  } else {
+    wkv.head_dim = kUsualHead;
+  }
+  HEDDLE_RETURN_IF_ERROR(CheckHead(config, kHead, wkv.head_dim, *spec));
+  wkv.n_heads = spec->hidden / wkv.head_dim;
+  wkv.norm_eps = static_cast<float>(wkv.head_dim) * spec->norm_eps;
+  const double factor = wkv.head_dim / static_cast<double>(kUsualHead);
+  const int32_t hidden = spec->hidden;
+  HEDDLE_ASSIGN_OR_RETURN(wkv.decay_rank,
+                          ReadRank(config, "decay_low_rank_dim", 2.5 * factor, hidden));
+  HEDDLE_ASSIGN_OR_RETURN(wkv.rate_rank, ReadRank(config, "a_low_rank_dim", 2.5 * factor, hidden));
+  HEDDLE_ASSIGN_OR_RETURN(wkv.value_rank, ReadRank(config, "v_low_rank_dim", 1.7 * factor, hidden));
+  HEDDLE_ASSIGN_OR_RETURN(wkv.gate_rank, ReadRank(config, "gate_low_rank_dim", 5.0, hidden));
+  HEDDLE_ASSIGN_OR_RETURN(const int32_t inter, ReadInter(config, hidden));
+  HEDDLE_ASSIGN_OR_RETURN(spec->embedding_norm, config.BoolOr("norm_first", true));
+  const Activation activation = spec->layers.front().mlp.activation;
+  if (activation != Activation::kRelu2) {
+    return config.Unsupported("hidden_act", JsonSource::Show(*config.Find("hidden_act")),
+                              "expected \"sqrelu\"");
+  }
+  Apply(wkv, inter, spec);
+  return absl::OkStatus();
+}
+
+absl::Status RefineGgufRwkv7(const GgufSource& source, const TensorFinder& find, ModelSpec* spec,
+                             NameMap* names) {
+  constexpr std::string_view kShifts = "token_shift_count";
+  HEDDLE_ASSIGN_OR_RETURN(const int32_t shifts, source.DimOr(kShifts, kMaxLayers, 2));
+  if (shifts != 2) return source.Unsupported(kShifts, base::StrCat(shifts), "expected 2");
+  WkvSpec wkv;
+  HEDDLE_ASSIGN_OR_RETURN(wkv.head_dim, source.Dim("wkv.head_size", kMaxHeadDim));
+  HEDDLE_RETURN_IF_ERROR(CheckHead(source, "wkv.head_size", wkv.head_dim, *spec));
+  wkv.n_heads = spec->hidden / wkv.head_dim;
+  wkv.norm_eps = 64e-5f;  // whatever the head's size, as llama.cpp has it
+  HEDDLE_ASSIGN_OR_RETURN(wkv.decay_rank, source.Dim("attention.decay_lora_rank", kMaxHidden));
+  HEDDLE_ASSIGN_OR_RETURN(wkv.rate_rank, source.Dim("attention.iclr_lora_rank", kMaxHidden));
+  HEDDLE_ASSIGN_OR_RETURN(wkv.value_rank,
+                          source.Dim("attention.value_residual_mix_lora_rank", kMaxHidden));
+  HEDDLE_ASSIGN_OR_RETURN(wkv.gate_rank, source.Dim("attention.gate_lora_rank", kMaxHidden));
+  HEDDLE_ASSIGN_OR_RETURN(const int32_t inter, source.Dim("feed_forward_length", kMaxInter));
+  static_cast<void>(source.Has("attention.head_count"));  // zero
+  spec->embedding_norm = find("token_embd_norm.weight") != nullptr;
+  SetGgufNames(names);
+  Apply(wkv, inter, spec);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+Family RwkvRow(const Family& llama) {
+  static const NameMap names = FolderNames();
+  Family rwkv = llama;
+  rwkv.name = rwkv.model_type = "rwkv7";
+  rwkv.architectures = kArchitectures;
+  rwkv.gguf_architectures = kGguf;
+  rwkv.keys.norm_eps = "norm_eps";
+  rwkv.norm = NormKind::kLayer;
+  rwkv.norm_eps = 1e-5;
+  rwkv.activation = "sqrelu";
+  rwkv.gated = false;
+  rwkv.attends = false;
+  rwkv.max_context = kNoLimit;
+  rwkv.gguf_rope_layout = RopeLayout::kHalf;
+  rwkv.qkv_bias = rwkv.out_bias = rwkv.mlp_bias = Flag::Never();
+  rwkv.names = &names;
+  rwkv.refine = RefineRwkv7;
+  rwkv.refine_gguf = RefineGgufRwkv7;
+  return rwkv;
+}
+
+}  // namespace heddle::engine

@@ -1,0 +1,13 @@
+// Kernels for RWKV-7's time mix, of the level of vec_avx2.h.
+#include "kernels/cpu/vec/vec_avx2.h"
+
+#include "kernels/cpu/vec/vec_math.h"
+
+#include "kernels/cpu/wkv_kernels.h"
+
+namespace heddle::kernels::cpu {
+
+extern const WkvKernels kWkvAvx2;
+const WkvKernels kWkvAvx2 = kWkvKernels;
+
+}  // namespace heddle::kernels::cpu

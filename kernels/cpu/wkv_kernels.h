@@ -1,0 +1,145 @@
+// Kernels for RWKV-7's time mix on Vec. Columns of S lie in the lanes, so that sums over its rows
+// have one order.
+// REQUIRES: one of the vec_*.h headers and vec_math.h included before this one.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cpu/vec/vec_tail.h"
+#include "kernels/cpu/wkv_table.h"
+
+namespace heddle::kernels::cpu {
+namespace {
+
+constexpr float kWkvDecay = -0.6065306597126334f;  // -exp(-1/2)
+constexpr float kWkvLeastLength = 1e-12f;          // of a key before it has the length 1
+
+void WkvMix(const WkvMixArgs& args) {
+  Vec squares = Zero();
+  for (int32_t i = 0; i < args.dim; i += kLanes) {
+    const int lanes = LanesAt(i, args.dim);
+    const Vec k = LoadUpTo(args.k + i, lanes);
+    const Vec a = Sigmoid(LoadUpTo(args.a + i, lanes));
+    Vec v = LoadUpTo(args.v + i, lanes);
+    if (args.m != nullptr) {
+      v = Fma(Sigmoid(LoadUpTo(args.m + i, lanes)), LoadUpTo(args.first_value + i, lanes) - v, v);
+    }
+    const Vec unit = k * LoadUpTo(args.key_scale + i, lanes);
+    squares = Fma(unit, unit, squares);
+    StoreUpTo(args.decay + i, Exp(Set(kWkvDecay) * Sigmoid(LoadUpTo(args.w + i, lanes))), lanes);
+    StoreUpTo(args.key + i, Fma(k * (a - Set(1.0f)), LoadUpTo(args.key_mix + i, lanes), k), lanes);
+    StoreUpTo(args.value + i, v, lanes);
+    StoreUpTo(args.unit + i, unit, lanes);
+    StoreUpTo(args.gain + i, a, lanes);
+  }
+  const float length = __builtin_sqrtf(ReduceAdd(squares));
+  const Vec factor = Set(1.0f / (length > kWkvLeastLength ? length : kWkvLeastLength));
+  for (int32_t i = 0; i < args.dim; i += kLanes) {
+    const int lanes = LanesAt(i, args.dim);
+    const Vec unit = LoadUpTo(args.unit + i, lanes) * factor;
+    StoreUpTo(args.unit + i, unit, lanes);
+    StoreUpTo(args.gain + i, unit * LoadUpTo(args.gain + i, lanes), lanes);
+  }
+}
+
+// V vectors of columns from `c` on; the last has `lanes` of them.
+template <int V>
+inline void WkvColumns(const WkvStepArgs& args, int32_t c, int lanes) {
+  const auto load = [&](const float* p, int v) {
+    return v + 1 < V ? Load(p + v * kLanes) : LoadUpTo(p + v * kLanes, lanes);
+  };
+  Vec seen[V], value[V], out[V];
+#pragma GCC unroll 4
+  for (int v = 0; v < V; ++v) {
+    seen[v] = out[v] = Zero();
+    value[v] = load(args.value + c, v);
+  }
+  for (int32_t j = 0; j < args.dim; ++j) {
+    const float* row = args.state + int64_t{j} * args.dim + c;
+    const Vec unit = Set(args.unit[j]);
+#pragma GCC unroll 4
+    for (int v = 0; v < V; ++v) seen[v] = Fma(unit, load(row, v), seen[v]);
+  }
+  for (int32_t j = 0; j < args.dim; ++j) {
+    float* row = args.state + int64_t{j} * args.dim + c;
+    const Vec decay = Set(args.decay[j]);
+    const Vec gain = Set(-args.gain[j]);
+    const Vec key = Set(args.key[j]);
+    const Vec r = args.r == nullptr ? Zero() : Set(args.r[j]);
+#pragma GCC unroll 4
+    for (int v = 0; v < V; ++v) {
+      const Vec next = Fma(key, value[v], Fma(gain, seen[v], decay * load(row, v)));
+      StoreUpTo(row + v * kLanes, next, v + 1 < V ? kLanes : lanes);
+      out[v] = Fma(r, next, out[v]);
+    }
+  }
+  if (args.r == nullptr) return;
+#pragma GCC unroll 4
+  for (int v = 0; v < V; ++v) {
+    StoreUpTo(args.out + c + v * kLanes, out[v], v + 1 < V ? kLanes : lanes);
+  }
+}
+
+void WkvStep(const WkvStepArgs& args) {
+  int32_t c = 0;
+  for (; c + 4 * kLanes <= args.dim; c += 4 * kLanes) WkvColumns<4>(args, c, kLanes);
+  for (; c < args.dim; c += kLanes) WkvColumns<1>(args, c, LanesAt(c, args.dim));
+}
+
+void WkvFinish(const WkvFinishArgs& args) {
+  Vec sum = Zero();
+  Vec dot = Zero();
+  for (int32_t i = 0; i < args.dim; i += kLanes) {
+    const int lanes = LanesAt(i, args.dim);
+    sum = sum + LoadUpTo(args.row + i, lanes);
+    dot = Fma(LoadUpTo(args.r + i, lanes) * LoadUpTo(args.key + i, lanes),
+              LoadUpTo(args.bonus + i, lanes), dot);
+  }
+  const auto n = static_cast<float>(args.dim);
+  const Vec mean = Set(ReduceAdd(sum) / n);
+  Vec squares = Zero();
+  for (int32_t i = 0; i < args.dim; i += kLanes) {
+    const int lanes = LanesAt(i, args.dim);
+    Vec x = LoadUpTo(args.row + i, lanes) - mean;
+    StoreUpTo(args.row + i, x, lanes);
+    x = LoadUpTo(args.row + i, lanes);  // zeros behind the end
+    squares = Fma(x, x, squares);
+  }
+  const Vec factor = Set(1.0f / __builtin_sqrtf(ReduceAdd(squares) / n + args.eps));
+  const Vec bonus = Set(ReduceAdd(dot));
+  for (int32_t i = 0; i < args.dim; i += kLanes) {
+    const int lanes = LanesAt(i, args.dim);
+    const Vec normed = Fma(LoadUpTo(args.row + i, lanes) * factor, LoadUpTo(args.norm + i, lanes),
+                           LoadUpTo(args.norm_bias + i, lanes));
+    const Vec added = Fma(bonus, LoadUpTo(args.value + i, lanes), normed);
+    StoreUpTo(args.row + i, added * LoadUpTo(args.gate + i, lanes), lanes);
+  }
+}
+
+void WkvShift(const float* x, const float* before, const float* mix, int64_t n, float* out) {
+  for (int64_t i = 0; i < n; i += kLanes) {
+    const int lanes = LanesAt(i, n);
+    const Vec own = LoadUpTo(x + i, lanes);
+    const Vec other = before == nullptr ? Zero() : LoadUpTo(before + i, lanes);
+    StoreUpTo(out + i, Fma(LoadUpTo(mix + i, lanes), other - own, own), lanes);
+  }
+}
+
+void WkvTanh(float* x, int64_t n) {
+  for (int64_t i = 0; i < n; i += kLanes) {
+    const int lanes = LanesAt(i, n);
+    StoreUpTo(x + i, Tanh(LoadUpTo(x + i, lanes)), lanes);
+  }
+}
+
+void WkvSigmoid(float* x, int64_t n) {
+  for (int64_t i = 0; i < n; i += kLanes) {
+    const int lanes = LanesAt(i, n);
+    StoreUpTo(x + i, Sigmoid(LoadUpTo(x + i, lanes)), lanes);
+  }
+}
+
+constexpr WkvKernels kWkvKernels = {WkvMix, WkvStep, WkvFinish, WkvShift, WkvTanh, WkvSigmoid};
+
+}  // namespace
+}  // namespace heddle::kernels::cpu
