@@ -48,5 +48,24 @@ TEST_CASE("A GGUF file gives the logits of the folder it was made of", "[golden]
   CHECK(error < 1e-4f);
 }
 
+TEST_CASE("A state that would grow without end is refused by its tensor's name", "[golden]") {
+  test::GgufModel model = test::LoadGgufModel("mamba");
+  nlohmann::json file = *model.file;
+  for (nlohmann::json& tensor : file["file"]) {
+    const auto name = tensor.at(0).get<std::string>();
+    if (name.ends_with("ssm_a")) tensor.at(1) = nlohmann::json::array();  // values of both signs
+  }
+  model.file = std::make_shared<const nlohmann::json>(std::move(file));
+  test::TempDir dir;
+  engine::LoadOptions options;
+  options.cpu.num_threads = 1;
+  options.capacity.kv_bytes = 4 << 20;
+  const absl::Status status =
+      engine::LoadLocalModel(test::WriteGguf(model, dir.path() / "model.gguf"), options).status();
+  INFO(status.ToString());
+  CHECK(absl::IsInvalidArgument(status));
+  CHECK(status.message().find("\"blk.0.ssm_a\" has a number above 0") != status.message().npos);
+}
+
 }  // namespace
 }  // namespace heddle
