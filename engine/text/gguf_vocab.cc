@@ -28,6 +28,17 @@ constexpr std::array<std::string_view, 7> kEndOfTurn = {
 
 constexpr std::string_view kSeparator = "tokenizer.ggml.seperator_token_id";  // spelt so
 
+// RWKV's files have this name in the place of a template: llama.cpp has a built-in one of it. No
+// other of its converters writes a name.
+constexpr std::string_view kWorldName = "rwkv-world";
+constexpr std::string_view kWorldTemplate =
+    "{% for message in messages %}"
+    "{% if message.role in ['system', 'user', 'assistant'] %}"
+    "{{ message.role | capitalize + ': ' + (message.content or '') | trim + '\\n\\n' }}"
+    "{% endif %}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}Assistant:{% endif %}";
+
 // The entries that every kind of vocabulary has.
 struct Entries {
   std::vector<std::string_view> tokens;
@@ -63,7 +74,7 @@ class VocabularyReader {
     HEDDLE_RETURN_IF_ERROR(ReadPair(&parts));
     HEDDLE_ASSIGN_OR_RETURN(const std::string_view chat_template,
                             file_.StringOr("tokenizer.chat_template", ""));
-    parts.chat_template = chat_template;
+    parts.chat_template = chat_template == kWorldName ? kWorldTemplate : chat_template;
     return parts;
   }
 
@@ -115,7 +126,8 @@ class VocabularyReader {
     for (size_t i = 1; i < entries_.tokens.size(); ++i) {
       if (entries_.TypeOf(i) != Type::kNormal) continue;
       std::optional<std::string> bytes = Unescape(entries_.tokens[i], /*is_text=*/false);
-      if (!bytes.has_value()) return Fail(base::StrCat("token ", i, " ends in an escape"));
+      if (!bytes.has_value())
+        return Fail(base::StrCat("token ", i, " has an escape that is not complete"));
       tokens.push_back({static_cast<TokenId>(i), *std::move(bytes)});
     }
     HEDDLE_ASSIGN_OR_RETURN(

@@ -134,6 +134,9 @@ absl::StatusOr<ParsedModel> ParseUnigram(const JsonNode& node, size_t num_added)
     if (absl::Status added = parsed.tokens.AddPossiblyTwice(id, text); !added.ok()) {
       return At(place, added);
     }
+    if (text.size() > kMaxTriedBytes) {
+      return place.Wrong(base::StrCat("a token of at most ", kMaxTriedBytes, " bytes"));
+    }
     pieces.push_back({text, id, entry[1].get<double>()});
   }
   UnigramOptions options;

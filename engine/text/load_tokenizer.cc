@@ -3,6 +3,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/ascii.h"
 #include "base/message.h"
 #include "base/status.h"
@@ -42,7 +43,7 @@ bool LooksLikeTiktoken(std::string_view bytes) {
                             bytes[0] == '+' || bytes[0] == '/');
 }
 
-// RWKV's vocabulary has this name in folders of fla-hub and in Python's package.
+// RWKV's vocabularies are named by their date, such as rwkv_vocab_v20230424.txt.
 bool IsWorld(const fs::path& path) {
   return path.extension() == ".txt" && path.filename().string().starts_with("rwkv_vocab");
 }
@@ -51,7 +52,7 @@ absl::Status NoTokenizer(const fs::path& path, std::string_view found) {
   return absl::InvalidArgumentError(
       base::StrCat(path.string(),
                    " is no tokenizer: expected tokenizer.json, a SentencePiece model, tiktoken's ",
-                   "ranks or a GGUF file, found ", found));
+                   "ranks, RWKV's rwkv_vocab*.txt or a GGUF file, found ", found));
 }
 
 absl::StatusOr<TokenizerParts> ParseRanks(std::string_view text, const fs::path& path) {
@@ -76,33 +77,34 @@ absl::StatusOr<TokenizerParts> LoadFile(const fs::path& path) {
   return ParseSentencePiece(AsText(file), path.string());
 }
 
-// The only file of `folder` with that extension; empty if there is none or several.
-fs::path OnlyFile(const fs::path& folder, std::string_view extension) {
+// The only such file of `folder`; empty if there is none or several.
+fs::path OnlyFile(const fs::path& folder, absl::FunctionRef<bool(const fs::path&)> is_wanted) {
   std::vector<fs::path> found;
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(folder, error)) {
-    if (entry.path().extension() == extension) found.push_back(entry.path());
+    if (is_wanted(entry.path())) found.push_back(entry.path());
   }
   return found.size() == 1 ? found[0] : fs::path();
 }
 
 absl::StatusOr<fs::path> FindInFolder(const fs::path& folder) {
   std::error_code error;
-  for (const std::string_view name :
-       {"tokenizer.json", "tokenizer.model", "rwkv_vocab_v20230424.txt"}) {
+  for (const std::string_view name : {"tokenizer.json", "tokenizer.model"}) {
     if (fs::exists(folder / name, error)) return folder / name;
   }
+  if (fs::path path = OnlyFile(folder, IsWorld); !path.empty()) return path;
   for (const std::string_view extension : {".tiktoken", ".gguf"}) {
-    if (fs::path path = OnlyFile(folder, extension); !path.empty()) return path;
+    const auto has_extension = [=](const fs::path& path) { return path.extension() == extension; };
+    if (fs::path path = OnlyFile(folder, has_extension); !path.empty()) return path;
   }
   if (const fs::directory_iterator entries(folder, error); error) {
     return absl::PermissionDeniedError(
         base::StrCat("cannot read the folder ", folder.string(), ": ", error.message()));
   }
-  return absl::NotFoundError(base::StrCat(
-      folder.string(),
-      ": no tokenizer in this folder; expected tokenizer.json, tokenizer.model, one *.tiktoken or "
-      "one *.gguf file"));
+  return absl::NotFoundError(
+      base::StrCat(folder.string(),
+                   ": no tokenizer in this folder; expected tokenizer.json, tokenizer.model, one "
+                   "rwkv_vocab*.txt, one *.tiktoken or one *.gguf file"));
 }
 
 }  // namespace

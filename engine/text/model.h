@@ -1,6 +1,7 @@
 // The common interface of BPE and Unigram: they turn one word into ids, and need working memory.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string_view>
 #include <vector>
@@ -37,6 +38,11 @@ struct ModelScratch {
   };
   std::vector<Arrival> arrivals;
 };
+
+// The longest token of a model that tries at every place of a word every token that begins there,
+// so that a vocabulary cannot make a text's time quadratic. SentencePiece's own limit is 16
+// characters unless set; RWKV's longest token has 128 bytes.
+inline constexpr size_t kMaxTriedBytes = 4096;
 
 class Model {
  public:

@@ -104,10 +104,8 @@ class Builder {
       unknown.byte_tokens = ByteTokens(parts_.tokens);
       if (unknown.byte_tokens.empty()) return Fail("it has byte pieces, but not all 256 of them");
     }
-    if (vocabulary_.is_unigram)
-      BuildUnigram(std::move(unknown));
-    else
-      BuildBpe(std::move(unknown));
+    if (vocabulary_.is_unigram) return BuildUnigram(std::move(unknown));
+    BuildBpe(std::move(unknown));
     return absl::OkStatus();
   }
 
@@ -132,7 +130,7 @@ class Builder {
     if (HasMetaspaceBoundaries(parts_.tokens)) parts_.pre_tokenizer = NewMetaspaceBoundaries();
   }
 
-  void BuildUnigram(UnknownPolicy unknown) {
+  absl::Status BuildUnigram(UnknownPolicy unknown) {
     // SentencePiece starts from the smallest positive float, so that scores below 0 do not count.
     float max_score = std::numeric_limits<float>::min();
     float min_score = 1e30f;
@@ -145,6 +143,10 @@ class Builder {
     for (size_t i = 0; i < vocabulary_.pieces.size(); ++i) {
       const auto& piece = vocabulary_.pieces[i];
       const auto id = static_cast<TokenId>(i);
+      if (piece.text.size() > kMaxTriedBytes) {
+        return Fail(base::StrCat("piece ", i, " has ", piece.text.size(), " bytes, the limit is ",
+                                 kMaxTriedBytes));
+      }
       if (piece.type == Type::kNormal) pieces.push_back({piece.text, id, piece.score});
       const auto whole =
           static_cast<float>(static_cast<double>(piece.text.size()) * max_score - 0.1);
@@ -156,6 +158,7 @@ class Builder {
     user_defined_.clear();
     parts_.model = std::make_unique<Unigram>(pieces, std::move(options));
     if (HasMetaspaceBoundaries(parts_.tokens)) parts_.pre_tokenizer = NewMetaspaceBoundaries();
+    return absl::OkStatus();
   }
 
   SentencePieceVocabulary vocabulary_;

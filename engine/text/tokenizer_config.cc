@@ -11,6 +11,7 @@
 #include "base/utf8.h"
 #include "engine/files/json_file.h"
 #include "engine/files/mapped_file.h"
+#include "engine/text/byte_level.h"
 #include "engine/text/loaders.h"
 
 namespace heddle::engine::text {
@@ -39,13 +40,22 @@ absl::StatusOr<std::string> TextOf(const JsonNode& token) {
   return content ? content->AsString() : token.AsString();
 }
 
+// Byte-level vocabularies may have it as plain text, such as "\n\n", which ends RWKV's answers.
+std::optional<TokenId> FindSpecial(std::string_view text, const TokenizerParts& parts) {
+  std::optional<TokenId> id = parts.tokens.Find(text);
+  if (!id && parts.byte_level) id = parts.tokens.Find(ToByteLevel(text));
+  if (!id && !text.empty()) id = parts.end_of_text;
+  return id;
+}
+
 // `must_be_known` is false for an older file that may have outdated names.
 absl::StatusOr<std::optional<TokenId>> SpecialToken(const JsonNode& config, std::string_view key,
-                                                    bool must_be_known, const TokenTable& tokens) {
+                                                    bool must_be_known,
+                                                    const TokenizerParts& parts) {
   const auto node = config.Find(key);
   if (!node) return std::nullopt;
   HEDDLE_ASSIGN_OR_RETURN(const std::string text, TextOf(*node));
-  const std::optional<TokenId> id = tokens.Find(text);
+  const std::optional<TokenId> id = FindSpecial(text, parts);
   // An ignored begin token would be missing from every prompt; without an end token no answer would
   // end.
   if (!id && !text.empty() && must_be_known) {
@@ -173,12 +183,11 @@ absl::Status ApplyFlags(const JsonNode& config, TokenizerParts* parts) {
 }
 
 absl::Status ApplyNames(const JsonNode& config, bool must_be_known, TokenizerParts* parts) {
-  HEDDLE_ASSIGN_OR_RETURN(const auto bos,
-                          SpecialToken(config, "bos_token", must_be_known, parts->tokens));
+  HEDDLE_ASSIGN_OR_RETURN(const auto bos, SpecialToken(config, "bos_token", must_be_known, *parts));
   if (bos) parts->bos = bos;
-  HEDDLE_ASSIGN_OR_RETURN(const auto eos,
-                          SpecialToken(config, "eos_token", must_be_known, parts->tokens));
+  HEDDLE_ASSIGN_OR_RETURN(const auto eos, SpecialToken(config, "eos_token", must_be_known, *parts));
   if (eos) AddEos(*eos, &parts->eos);
+  if (parts->end_of_text) AddEos(*parts->end_of_text, &parts->eos);
   return absl::OkStatus();
 }
 

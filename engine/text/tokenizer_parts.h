@@ -33,6 +33,9 @@ struct TokenizerParts {
   PairTemplate pair;
   std::optional<TokenId> bos;
   std::vector<TokenId> eos;
+  // The one special token of a World vocabulary, which always ends texts. Published folders give it
+  // other names than the vocabulary: unknown names of begin and end tokens stand for it.
+  std::optional<TokenId> end_of_text;
   std::string chat_template;
 
   // Distributes parts.added to the two finders and the table's special flags. The tokens' contents

@@ -15,6 +15,9 @@ namespace {
 
 constexpr TokenId kEndOfText = 0;
 
+// Ids that a vocabulary may leave out; the published ones leave out none.
+constexpr int64_t kMaxHoles = 1 << 10;
+
 // The number of hexadecimal digits behind an escape's letter; 0: none are.
 size_t DigitsOf(char letter, bool is_text) {
   if (letter == 'x') return 2;
@@ -105,17 +108,22 @@ std::optional<std::string> Unescape(std::string_view text, bool is_text) {
   return bytes;
 }
 
-absl::StatusOr<TokenizerParts> BuildWorld(const std::vector<WorldToken>& tokens, int64_t size,
+absl::StatusOr<TokenizerParts> BuildWorld(const std::vector<WorldToken>& tokens, int64_t limit,
                                           const std::string& place) {
   TokenizerParts parts;
   parts.byte_level = true;
   parts.decoder = ByteLevelDecoder();
-  parts.tokens = TokenTable(size);
+  parts.tokens = TokenTable(limit);
   std::vector<ByteTrie::Entry> entries;
   for (const WorldToken& token : tokens) {
     if (token.id == kEndOfText || token.bytes.empty()) {
       return absl::InvalidArgumentError(base::StrCat(
           place, ": token ", token.id, " is empty, or in the place of the end of a text"));
+    }
+    if (token.bytes.size() > kMaxTriedBytes) {
+      return absl::InvalidArgumentError(base::StrCat(place, ": token ", token.id, " has ",
+                                                     token.bytes.size(), " bytes, the limit is ",
+                                                     kMaxTriedBytes));
     }
     if (absl::Status added = parts.tokens.Add(token.id, ToByteLevel(token.bytes)); !added.ok()) {
       return absl::InvalidArgumentError(base::StrCat(place, ": ", std::string(added.message())));
@@ -126,6 +134,7 @@ absl::StatusOr<TokenizerParts> BuildWorld(const std::vector<WorldToken>& tokens,
   parts.model = std::make_unique<LongestMatch>(std::move(entries));
   parts.bos = kEndOfText;
   parts.eos = {kEndOfText};
+  parts.end_of_text = kEndOfText;
   parts.tokens.Finish(parts.decoder);
   return parts;
 }
@@ -152,9 +161,12 @@ absl::StatusOr<TokenizerParts> ParseWorldVocabulary(std::string_view text,
     }
     tokens.push_back({static_cast<TokenId>(line.id), *std::move(bytes)});
   }
-  int64_t size = 1;
-  for (const WorldToken& token : tokens) size = std::max<int64_t>(size, token.id + int64_t{1});
-  return BuildWorld(tokens, size + (1 << 10), place);
+  const int64_t limit = static_cast<int64_t>(tokens.size()) + 1 + kMaxHoles;
+  HEDDLE_ASSIGN_OR_RETURN(TokenizerParts parts, BuildWorld(tokens, limit, place));
+  const absl::Status added = parts.AddRaw(
+      {{.id = kEndOfText, .content = "<|rwkv_tokenizer_end_of_text|>", .special = true}});
+  if (!added.ok()) return absl::InvalidArgumentError(base::StrCat(place, ": ", added.message()));
+  return parts;
 }
 
 }  // namespace heddle::engine::text

@@ -39,12 +39,16 @@ struct WorldToken {
   std::string bytes;
 };
 
-// Makes a tokenizer of byte strings; `size`: of the vocabulary. The token 0 ends texts, and is none
-// of them. INVALID_ARGUMENT for an id beyond it, or one that another token has.
-absl::StatusOr<TokenizerParts> BuildWorld(const std::vector<WorldToken>& tokens, int64_t size,
+// Makes a tokenizer of byte strings, whose ids are below `limit`. The token 0 ends texts, is none
+// of them, and has no name yet. INVALID_ARGUMENT for an id beyond the limit or one that another
+// token has, and for a token above kMaxTriedBytes.
+absl::StatusOr<TokenizerParts> BuildWorld(const std::vector<WorldToken>& tokens, int64_t limit,
                                           const std::string& place);
 
 // Reads lines of an id, a token as Python writes a string or bytes, and the number of its bytes.
+// The token 0 has the name that fla-hub gives it, "<|rwkv_tokenizer_end_of_text|>".
+// INVALID_ARGUMENT, with the line, for any other line, and as BuildWorld; ids may leave out a
+// thousand.
 absl::StatusOr<TokenizerParts> ParseWorldVocabulary(std::string_view text,
                                                     const std::string& place);
 

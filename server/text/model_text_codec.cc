@@ -165,6 +165,10 @@ absl::StatusOr<std::unique_ptr<ModelTextCodec>> ModelTextCodec::Create(
     std::unique_ptr<Tokenizer> tokenizer, const Options& options) {
   std::string source =
       options.chat_template.empty() ? tokenizer->chat_template() : options.chat_template;
+  // Without a tag it is a name, as converters write for programs with built-in templates; rendered,
+  // every prompt would be this text.
+  std::string name;
+  if (options.chat_template.empty() && source.find('{') == std::string::npos) source.swap(name);
   std::unique_ptr<ChatTemplate> chat_template;
   if (!source.empty()) {
     absl::StatusOr<std::unique_ptr<ChatTemplate>> parsed = ChatTemplate::Parse(std::move(source));
@@ -178,8 +182,10 @@ absl::StatusOr<std::unique_ptr<ModelTextCodec>> ModelTextCodec::Create(
       chat_template == nullptr ? OutputSyntax() : SyntaxOf(chat_template->source());
   HEDDLE_ASSIGN_OR_RETURN(OutputSyntax syntax,
                           OverrideSyntax(detected, options.tool_parser, options.reasoning_parser));
-  return std::unique_ptr<ModelTextCodec>(
+  std::unique_ptr<ModelTextCodec> codec(
       new ModelTextCodec(std::move(tokenizer), std::move(chat_template), syntax, options));
+  codec->template_name_ = std::move(name);
+  return codec;
 }
 
 ModelTextCodec::ModelTextCodec(std::unique_ptr<Tokenizer> tokenizer,
@@ -214,6 +220,11 @@ std::vector<std::string> ModelTextCodec::Warnings() const {
   for (TokenId end : unknown_ends_) {
     warnings.push_back(base::StrCat("token ", end, " is to end answers, and the model, which has ",
                                     vocab_, " tokens, can never say it"));
+  }
+  if (!template_name_.empty()) {
+    warnings.push_back(base::StrCat("the model's chat template is ", base::Quote(template_name_),
+                                    ", which is no template and no name known here: the model is "
+                                    "taken to have none; give one with --chat-template"));
   }
   return warnings;
 }

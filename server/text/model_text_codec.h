@@ -22,8 +22,8 @@ class ModelTextCodec final : public TextCodec {
     // Tokens for which the model has embeddings and logits; 0: as many as the tokenizer knows.
     // Further tokens of the tokenizer do not exist: a text that contains one is refused.
     int32_t vocab = 0;
-    // Jinja source; empty: the tokenizer's own, if any. With a source, pairs of texts are messages
-    // of the roles "query" and "document".
+    // Jinja source; empty: the tokenizer's own, if any, and if it has a tag. With a source, pairs
+    // of texts are messages of the roles "query" and "document".
     std::string chat_template;
     // Its name in messages, such as its file.
     std::string template_name = "the chat template";
@@ -58,7 +58,8 @@ class ModelTextCodec final : public TextCodec {
 
   const engine::text::Tokenizer& tokenizer() const { return *tokenizer_; }
 
-  // Warnings to an operator about a tokenizer and a model that do not fit; one sentence each.
+  // Warnings to an operator about a tokenizer and a model that do not fit, or a chat template that
+  // is none; one sentence each.
   std::vector<std::string> Warnings() const;
 
  private:
@@ -75,6 +76,7 @@ class ModelTextCodec final : public TextCodec {
 
   std::shared_ptr<const engine::text::Tokenizer> tokenizer_;  // grammars may outlive the codec
   std::unique_ptr<engine::text::ChatTemplate> template_;      // null: the model has none
+  std::string template_name_;  // what the model has in a template's place; empty: nothing
   const bool pairs_by_template_;
   OutputSyntax syntax_;
   int32_t vocab_;

@@ -12,6 +12,7 @@
 #include "server/openai/tokenize.h"
 #include "server/request/api_error.h"
 #include "tests/support/paths.h"
+#include "tests/support/temp_dir.h"
 
 namespace heddle::test {
 namespace {
@@ -229,6 +230,31 @@ std::unique_ptr<ModelTextCodec> DemoCodec(int32_t vocab) {
   auto codec = ModelTextCodec::Create(*std::move(tokenizer), {.vocab = vocab});
   REQUIRE(codec.ok());
   return *std::move(codec);
+}
+
+// GGUF files for programs with built-in templates have their names, such as llama.cpp's "chatml".
+TEST_CASE("A name in the place of a chat template is no template", "[server]") {
+  const TempDir dir;
+  std::ofstream(dir / "rwkv_vocab_v20230424.txt") << "1 'a' 1\n";
+  std::ofstream(dir / "tokenizer_config.json") << R"({"chat_template": "chatml"})";
+  const auto load = [&dir](const ModelTextCodec::Options& options) {
+    auto tokenizer = engine::text::LoadTokenizer(dir.path());
+    REQUIRE(tokenizer.ok());
+    return ModelTextCodec::Create(*std::move(tokenizer), options).value();
+  };
+  const auto codec = load({});
+  CHECK_FALSE(codec->has_chat_template());
+  REQUIRE(codec->Warnings().size() == 1);
+  CHECK(codec->Warnings()[0].find("\"chatml\"") != std::string::npos);
+  ordered_json messages = {{{"role", "user"}, {"content", "a"}}};
+  server::ChatPrompt prompt;
+  prompt.messages = &messages;
+  CHECK(absl::IsUnimplemented(codec->EncodeChat(prompt).status()));
+  CHECK(codec->Encode("a", /*add_special=*/true).value() == std::vector<TokenId>{1});
+
+  const auto with_template = load({.chat_template = "{{ messages[0].content }}"});
+  CHECK(with_template->Warnings().empty());
+  CHECK(with_template->EncodeChat(prompt).value() == std::vector<TokenId>{1});
 }
 
 TEST_CASE("What the tokenizer knows beyond the model does not exist", "[server]") {

@@ -45,6 +45,16 @@ std::string ModelError(std::string_view model, std::string_view rest = "") {
   return JsonError("{\"model\":" + std::string(model) + std::string(rest) + "}");
 }
 
+// A piece of a million a's would be walked to its end at each byte of a text of one less.
+TEST_CASE("A piece that would be tried for a long time at each byte is refused", "[text][unit]") {
+  const auto error = [](size_t size) {
+    return ModelError(R"({"type":"Unigram","vocab":[["a",-1.0],[")" + std::string(size, 'a') +
+                      R"(",-2.0]]})");
+  };
+  CHECK(error(4096) == "no error");
+  CHECK_THAT(error(4097), Contains("vocab[1]") && Contains("at most 4096 bytes"));
+}
+
 TEST_CASE("A folder without a tokenizer says what was looked for", "[text][unit]") {
   const TempFolder folder;
   CHECK_THAT(LoadError(folder.path()), Contains("tokenizer.json") && Contains("tokenizer.model"));
