@@ -29,7 +29,7 @@ struct ChosenPlaces {
   const int32_t* places(int64_t t) const { return row(t) + 1; }
 };
 
-// Of a sequence whose rows are a tree (HostBatch::tree_mask), all rows have a list if one needs it.
+// If one row of a tree (HostBatch::tree_mask) needs a list, all rows of its sequence have one.
 struct SelectArgs {
   Tensor q;        // [n, n_heads * head_dim], rotated
   Tensor weights;  // [n, n_heads] F32

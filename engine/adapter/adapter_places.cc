@@ -117,8 +117,8 @@ void AdapterPlaces::AddAttention(const LayerNames& names, const LayerSpec& spec,
     return;
   }
   if (spec.attention.mla.kv_rank > 0) {
-    for (const std::string* name :
-         {&names.index_q, &names.index_k, &names.index_k_norm, &names.index_weights}) {
+    for (const std::string* name : {&names.index_q, &names.index_k, &names.index_k_norm,
+                                    &names.index_k_norm_bias, &names.index_weights}) {
       Refuse(*name, "chooses positions");
     }
     add(names.q_a, AdapterSite::kQueryA, 0);

@@ -115,6 +115,11 @@ absl::StatusOr<std::vector<bool>> ReadIndexerTypes(const JsonSource& config, int
   HEDDLE_ASSIGN_OR_RETURN(const int64_t offset,
                           CountOr(config, "index_skip_topk_offset", kMaxLayers, 2));
   std::vector<bool> own;
+  bool is_known = true;
+  const auto add = [&](bool is_own, bool is_shared) {
+    own.push_back(is_own);
+    is_known = is_known && (is_own || is_shared);
+  };
   const nlohmann::json* types = config.Find(kTypes);
   const nlohmann::json* pattern = config.Find(kPattern);
   const std::string_view key = types != nullptr ? kTypes : kPattern;
@@ -126,14 +131,15 @@ absl::StatusOr<std::vector<bool>> ReadIndexerTypes(const JsonSource& config, int
     return own;
   }
   if (list->is_string()) {
-    for (const char c : list->get_ref<const std::string&>()) own.push_back(c == 'F');
+    for (const char c : list->get_ref<const std::string&>()) add(c == 'F', c == 'S');
   } else if (list->is_array()) {
-    for (const nlohmann::json& type : *list) own.push_back(type == "full");
+    for (const nlohmann::json& type : *list) add(type == "full", type == "shared");
   }
-  if (own.size() != static_cast<size_t>(n_layers) || !own.front()) {
+  if (own.size() != static_cast<size_t>(n_layers) || !own.front() || !is_known) {
     return config.Error(key, JsonSource::Show(*list),
                         base::StrCat("one type for each of ", n_layers,
-                                     " layers, the first with an indexer of its own"));
+                                     " layers (full or shared, or F or S), the first with an "
+                                     "indexer of its own"));
   }
   return own;
 }

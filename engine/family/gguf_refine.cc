@@ -172,17 +172,18 @@ absl::Status RefineGgufDeepseek(const GgufSource& source, const TensorFinder&, M
   return ReadTemperature(source, spec);
 }
 
-// Files of GLM-5.2, the first for texts of a million tokens, may lack the list of layers with an
-// indexer of their own: the first two have one, and then every fourth.
+// Files of GLM-5.2 may lack the list of layers with an indexer of their own: those have one whose
+// tensors are there.
 absl::StatusOr<std::vector<bool>> ReadIndexerTypes(const GgufSource& source,
+                                                   const TensorFinder& find,
                                                    const ModelSpec& spec) {
   constexpr std::string_view kTypes = "attention.indexer.types";
-  constexpr int32_t kLongContext = 1048576;
   const auto n_layers = static_cast<size_t>(spec.n_layers());
   std::vector<bool> own(n_layers, true);
   if (!source.Has(kTypes)) {
-    for (size_t i = 2; spec.max_context >= kLongContext && i < n_layers; ++i) {
-      own[i] = (i - 2) % 4 == 0;
+    // The first needs one: where it has none, its tensors are missing.
+    for (size_t i = 1; i < n_layers; ++i) {
+      own[i] = find(base::StrCat("blk.", i, ".indexer.attn_q_b.weight")) != nullptr;
     }
     return own;
   }
@@ -196,7 +197,8 @@ absl::StatusOr<std::vector<bool>> ReadIndexerTypes(const GgufSource& source,
   return own;
 }
 
-absl::Status ReadIndexers(const GgufSource& source, RopeLayout layout, ModelSpec* spec) {
+absl::Status ReadIndexers(const GgufSource& source, const TensorFinder& find, RopeLayout layout,
+                          ModelSpec* spec) {
   constexpr std::string_view kDim = "attention.indexer.key_length";
   IndexerSpec indexer{.layout = layout};
   HEDDLE_ASSIGN_OR_RETURN(indexer.n_heads, source.Dim("attention.indexer.head_count", kMaxHeads));
@@ -204,7 +206,7 @@ absl::Status ReadIndexers(const GgufSource& source, RopeLayout layout, ModelSpec
   HEDDLE_ASSIGN_OR_RETURN(indexer.top_k, source.Dim("attention.indexer.top_k", kMaxContext));
   HEDDLE_RETURN_IF_ERROR(CheckIndexer(source, kDim, "attention.q_lora_rank", indexer,
                                       spec->layers.front().attention.mla));
-  HEDDLE_ASSIGN_OR_RETURN(const std::vector<bool> own, ReadIndexerTypes(source, *spec));
+  HEDDLE_ASSIGN_OR_RETURN(const std::vector<bool> own, ReadIndexerTypes(source, find, *spec));
   ApplyIndexers(indexer, own, spec);
   return absl::OkStatus();
 }
@@ -212,13 +214,13 @@ absl::Status ReadIndexers(const GgufSource& source, RopeLayout layout, ModelSpec
 absl::Status RefineGgufDeepseek32(const GgufSource& source, const TensorFinder& find,
                                   ModelSpec* spec, NameMap* names) {
   HEDDLE_RETURN_IF_ERROR(RefineGgufDeepseek(source, find, spec, names));
-  return ReadIndexers(source, RopeLayout::kHalf, spec);
+  return ReadIndexers(source, find, RopeLayout::kHalf, spec);
 }
 
 absl::Status RefineGgufGlmDsa(const GgufSource& source, const TensorFinder& find, ModelSpec* spec,
                               NameMap* names) {
   HEDDLE_RETURN_IF_ERROR(RefineGgufDeepseek(source, find, spec, names));
-  return ReadIndexers(source, RopeLayout::kInterleaved, spec);
+  return ReadIndexers(source, find, RopeLayout::kInterleaved, spec);
 }
 
 // Layers without KV heads have one matrix in place of attention; without query heads they have

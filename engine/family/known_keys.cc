@@ -31,14 +31,14 @@ constexpr std::string_view kHarmless[] = {
     "block_out_init_scale", "block_use_xavier_init", "conv_use_xavier_init",
 
     "num_nextn_predict_layers", "mtp_num_hidden_layers", "mtp_use_dedicated_embeddings",
-    "num_mtp_modules", "num_mtp_layers", "mtp_transformer_layers", "use_mtp", "output_attentions",
-    "output_hidden_states", "output_router_logits", "pretraining_tp", "return_dict",
-    "router_aux_loss_coef", "router_jitter_noise", "router_z_loss_coef", "seq_aux",
-    "z_loss_coefficient", "moe_aux_loss_coeff", "label_smoothing", "attention_dropout",
-    "attention_dropout_prob", "attn_pdrop", "classifier_dropout", "classifier_dropout_prob",
-    "embd_pdrop", "embedding_dropout", "embed_dropout", "hidden_dropout", "hidden_dropout_prob",
-    "resid_pdrop", "residual_dropout", "resid_dropout", "ffn_dropout", "token_dropout",
-    "rope_dropout",
+    "num_mtp_modules", "num_mtp_layers", "index_share_for_mtp_iteration", "mtp_transformer_layers",
+    "use_mtp", "output_attentions", "output_hidden_states", "output_router_logits",
+    "pretraining_tp", "return_dict", "router_aux_loss_coef", "router_jitter_noise",
+    "router_z_loss_coef", "seq_aux", "z_loss_coefficient", "moe_aux_loss_coeff", "label_smoothing",
+    "attention_dropout", "attention_dropout_prob", "attn_pdrop", "classifier_dropout",
+    "classifier_dropout_prob", "embd_pdrop", "embedding_dropout", "embed_dropout", "hidden_dropout",
+    "hidden_dropout_prob", "resid_pdrop", "residual_dropout", "resid_dropout", "ffn_dropout",
+    "token_dropout", "rope_dropout",
     // Tokens, and the defaults of generation that older files keep here.
     "bos_token_id", "decoder_start_token_id", "eos_token_id", "pad_token_id", "sep_token_id",
     "unk_token_id", "bos_token", "eos_token", "pad_token", "unk_token", "suppress_tokens",
@@ -164,6 +164,7 @@ bool IsHarmless(std::string_view key, const json& value) {
 constexpr std::string_view kHarmlessGguf[] = {
     "vocab_size", "tensor_data_layout", "pooling_type", "decoder_start_token_id", "features_length",
     "classifier.output_labels", "leading_dense_block_count", "nextn_predict_layers",
+    "attention.indexer.index_share_mtp",
     // Read where they apply: without experts, windows, scaling or latent attention they say
     // nothing.
     "dense_2_feat_in", "dense_2_feat_out", "dense_3_feat_in", "dense_3_feat_out", "expert_count",

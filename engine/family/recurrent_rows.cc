@@ -25,8 +25,6 @@ constexpr std::string_view kQwen35MoeArchitectures[] = {"Qwen3_5MoeForCausalLM",
                                                         "Qwen3_5MoeForConditionalGeneration"};
 constexpr std::string_view kQwen35MoeGguf[] = {"qwen35moe"};
 
-constexpr int64_t kMaxSnapshotFloats = int64_t{1} << 28;
-
 // Every fourth layer attends where nothing says so.
 constexpr int32_t kAbsentInterval = 4;
 

@@ -15,6 +15,8 @@ namespace heddle::engine {
 // Rows or columns of a head's state; far beyond published models, which have 16 to 256. Products of
 // two stay within int64.
 inline constexpr int64_t kMaxStateDim = 1 << 12;
+// Numbers of a layer's snapshot, 1 GiB.
+inline constexpr int64_t kMaxSnapshotFloats = int64_t{1} << 28;
 
 // The rows that these are variants of.
 struct RecurrentBases {

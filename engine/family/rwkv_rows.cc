@@ -8,6 +8,7 @@
 #include "base/status.h"
 #include "engine/family/describe.h"
 #include "engine/family/family_names.h"
+#include "engine/family/recurrent_rows.h"
 #include "nlohmann/json.hpp"
 
 namespace heddle::engine {
@@ -104,9 +105,16 @@ void SetGgufNames(NameMap* names) {
 
 absl::Status CheckHead(const ConfigSource& source, std::string_view key, int32_t head_dim,
                        const ModelSpec& spec) {
-  if (spec.hidden % head_dim == 0) return absl::OkStatus();
-  return source.Error(key, base::StrCat(head_dim),
-                      base::StrCat("a divisor of the width (", spec.hidden, ")"));
+  if (spec.hidden % head_dim != 0) {
+    return source.Error(key, base::StrCat(head_dim),
+                        base::StrCat("a divisor of the width (", spec.hidden, ")"));
+  }
+  const int64_t floats = kernels::WkvState(spec.hidden / head_dim, head_dim, spec.hidden).floats;
+  if (head_dim <= kMaxStateDim && floats <= kMaxSnapshotFloats) return absl::OkStatus();
+  return source.Unsupported(
+      key, base::StrCat(head_dim),
+      base::StrCat("supported are up to ", kMaxStateDim, ", and ", kMaxSnapshotFloats,
+                   " numbers in a layer's state, which has ", floats));
 }
 
 void Apply(const WkvSpec& wkv, int32_t inter, ModelSpec* spec) {

@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "kernels/cpu/attention/attention.h"
+#include "kernels/cpu/span_positions.h"
 #include "kernels/kv_element.h"
 
 namespace heddle::kernels::cpu {
@@ -34,7 +35,7 @@ class SelectCall {
     HEDDLE_CHECK(batch.piece_begin.empty(), "choosing positions of contexts with pieces");
     HEDDLE_CHECK(args.cache.n_kv_heads == 1, "an indexer has one key per position");
     FindRows();
-    PlaceSpans();
+    PlaceSpans(batch, &scratch_.span_position);
   }
 
   void Run(ThreadPool& pool) {
@@ -77,17 +78,6 @@ class SelectCall {
         if (tree ? !any : sees <= args_.top_k) continue;
         scratch_.rows.push_back({s, i, sees});
         stride_ = std::max(stride_, RoundUp(sees, kScoredKeys));
-      }
-    }
-  }
-
-  void PlaceSpans() {
-    scratch_.span_position.clear();
-    for (int32_t s = 0; s < batch_.n_seqs(); ++s) {
-      int32_t position = 0;
-      for (int32_t i = batch_.span_begin[s]; i < batch_.span_begin[s + 1]; ++i) {
-        scratch_.span_position.push_back(position);
-        position += batch_.span_tokens[i];
       }
     }
   }

@@ -70,7 +70,7 @@ class TimeMixRun {
 
  private:
   int64_t RowFloats() const { return WkvState::kParts * pages_.width(); }
-  int64_t ThreadFloats() const { return dim_ * dim_ + dim_; }
+  int64_t ThreadFloats() const { return dim_ * dim_; }
   float* PartOf(int64_t t, int64_t part) const {
     return rows_ + t * RowFloats() + part * pages_.width();
   }
@@ -108,8 +108,7 @@ class TimeMixRun {
             .r = nullptr,
             .dim = static_cast<int32_t>(dim_),
             .state = s,
-            .out = nullptr,
-            .scratch = s + dim_ * dim_};
+            .out = nullptr};
   }
 
   void Walk(const RecurrenceSlice& slice, int32_t head, float* memory) const {

@@ -32,9 +32,8 @@ struct WkvStepArgs {
   const float* gain;
   const float* r;  // nullptr: the row's output is not wanted
   int32_t dim;
-  float* state;    // [dim, dim], in place
-  float* out;      // [dim]
-  float* scratch;  // [dim]
+  float* state;  // [dim, dim], in place
+  float* out;    // [dim]
 };
 
 struct WkvFinishArgs {

@@ -128,6 +128,12 @@ TEST_CASE("RWKV-7: heads, ranks and bad values", "[model][unit]") {
     CheckError(DescribeJson(With(config, key, value)).status(), code, {key, text});
   };
   refused("head_dim", 24, StatusCode::kInvalidArgument, "a divisor of the width (80)");
+  json wide = config;
+  wide["hidden_size"] = 1 << 15;
+  wide["head_dim"] = 1 << 14;
+  wide.erase("num_heads");
+  wide.erase("value_dim");
+  CheckError(DescribeJson(wide).status(), StatusCode::kUnimplemented, {"head_dim", "supported"});
   refused("attn", {{"layers", {1}}}, StatusCode::kUnimplemented, "layers of attention");
   refused("value_dim", {80, 160, 80}, StatusCode::kUnimplemented, "160");
   refused("norm_bias", false, StatusCode::kUnimplemented, "expected true");

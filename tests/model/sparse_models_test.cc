@@ -1,16 +1,19 @@
 // Latent attention over positions that indexers choose: descriptions, texts that are too short for
 // a choice, what pages hold, and devices without it.
 #include <cmath>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "catch2/catch.hpp"
 #include "engine/family/model_description.h"
+#include "engine/files/checkpoint.h"
 #include "engine/model/load.h"
 #include "kernels/cuda/cuda_device.h"
 #include "nlohmann/json.hpp"
 #include "tests/model/described_configs.h"
+#include "tests/support/gguf_model.h"
 #include "tests/support/goldens.h"
 #include "tests/support/greedy_runner.h"
 #include "tests/support/status_matchers.h"
@@ -81,6 +84,37 @@ TEST_CASE("DeepSeek-V3.2 and GLM-5: indexers of layers, and bad values", "[model
              StatusCode::kInvalidArgument, {"index_topk_pattern", "one type for each of 7"});
   CheckError(DescribeJson(With(glm, "indexer_types", json::array_t(7, "shared"))).status(),
              StatusCode::kInvalidArgument, {"indexer_types", "the first with an indexer"});
+  CheckError(DescribeJson(With(glm, "index_topk_pattern", "FSfFFSS")).status(),
+             StatusCode::kInvalidArgument, {"index_topk_pattern", "F or S"});
+  json types = json::array_t(7, "full");
+  types[3] = "indexed";
+  CheckError(DescribeJson(With(glm, "indexer_types", types)).status(), StatusCode::kInvalidArgument,
+             {"indexer_types", "full or shared"});
+  CHECK(DescribeJson(With(glm, "index_share_for_mtp_iteration", true)).ok());  // as GLM-5.2 has it
+}
+
+TEST_CASE("Files without a list of indexers have those whose tensors are there", "[model]") {
+  test::GgufModel model = test::LoadGgufModel("glm_moe_dsa_shared");
+  json file = *model.file;
+  json metadata = json::array();
+  for (const json& entry : file["metadata"]) {
+    if (entry.at(0) != "glm-dsa.attention.indexer.types") metadata.push_back(entry);
+  }
+  REQUIRE(metadata.size() + 1 == file["metadata"].size());
+  metadata.push_back({"glm-dsa.attention.indexer.index_share_mtp", true});
+  file["metadata"] = metadata;
+  model.file = std::make_shared<json>(file);
+  test::TempDir dir;
+  const auto checkpoint = OpenCheckpoint(test::WriteGguf(model, dir / "m.gguf"));
+  REQUIRE(checkpoint.ok());
+  const auto description = Describe(*checkpoint);
+  INFO(description.status().ToString());
+  REQUIRE(description.ok());
+  std::vector<bool> own;
+  for (const LayerSpec& layer : description->spec.layers) {
+    own.push_back(layer.attention.mla.indexer.is_here());
+  }
+  CHECK(own == std::vector<bool>{1, 0, 1, 0});
 }
 
 absl::StatusOr<LocalModel> Load(const std::string& golden, int32_t max_context,

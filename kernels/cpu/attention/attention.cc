@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "kernels/cpu/registers_in_use.h"
+#include "kernels/cpu/span_positions.h"
 #include "kernels/kv_element.h"
 
 namespace heddle::kernels::cpu {
@@ -73,7 +74,7 @@ class AttentionCall {
     group_ = args.n_heads / cache.n_kv_heads;
     padded_dim_ = (cache.head_dim + kMaxLanes - 1) / kMaxLanes * kMaxLanes;
     CountTiles();
-    PlaceSpans();
+    PlaceSpans(batch, &scratch_.span_position);
     scratch_.runs.Find(batch, args);
   }
 
@@ -110,17 +111,6 @@ class AttentionCall {
     for (int32_t s = 0; s < batch_.n_seqs(); ++s) {
       scratch_.tile_begin.push_back(scratch_.tile_begin.back() +
                                     args_.cache.n_kv_heads * TilesPerHead(s));
-    }
-  }
-
-  void PlaceSpans() {
-    scratch_.span_position.clear();
-    for (int32_t s = 0; s < batch_.n_seqs(); ++s) {
-      int32_t position = 0;
-      for (int32_t i = batch_.span_begin[s]; i < batch_.span_begin[s + 1]; ++i) {
-        scratch_.span_position.push_back(position);
-        position += batch_.span_tokens[i];
-      }
     }
   }
 
