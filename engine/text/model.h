@@ -41,7 +41,7 @@ struct ModelScratch {
 
 // The longest token of a model that tries at every place of a word every token that begins there,
 // so that a vocabulary cannot make a text's time quadratic. SentencePiece's own limit is 16
-// characters unless set; RWKV's longest token has 128 bytes.
+// characters unless set; RWKV's tokens have at most 80 bytes.
 inline constexpr size_t kMaxTriedBytes = 4096;
 
 class Model {
