@@ -106,9 +106,11 @@ endfunction()
 # heddle_test(NAME SOURCES a_test.cc ... LIBS ... LABELS unit|kernel|golden|conformance|load|gpu)
 # One Catch2 program per call, one ctest entry. Exit code 77 means skipped. The environment
 # names the checkout and the shared test data, which tests find through tests/support/paths.h. LONG: it
-# runs with tests/run.sh --long alone, every night. Presets with unity builds compile its sources together.
+# runs with tests/run.sh --long alone, every night. MORE: every night it runs once more, as NAME_long with
+# HEDDLE_LONG_TESTS, for the cases that tests/support/long_runs.h leaves out otherwise. Presets with unity
+# builds compile its sources together.
 function(heddle_test name)
-  cmake_parse_arguments(ARG "LONG" "TIMEOUT" "SOURCES;LIBS;LABELS;ARGS" ${ARGN})
+  cmake_parse_arguments(ARG "LONG;MORE" "TIMEOUT" "SOURCES;LIBS;LABELS;ARGS" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
   target_link_libraries(${name} PRIVATE heddle_test_main heddle_flags ${ARG_LIBS})
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
@@ -124,4 +126,9 @@ function(heddle_test name)
   heddle_test_environment(environment)
   set_tests_properties(${name} PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT ${ARG_TIMEOUT}
                        LABELS "${ARG_LABELS}" ENVIRONMENT "${environment}")
+  if(ARG_MORE)
+    add_test(NAME ${name}_long CONFIGURATIONS Long COMMAND ${name} ${ARG_ARGS})
+    set_tests_properties(${name}_long PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 900
+                         LABELS "${ARG_LABELS}" ENVIRONMENT "${environment};HEDDLE_LONG_TESTS=1")
+  endif()
 endfunction()

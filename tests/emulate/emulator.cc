@@ -124,9 +124,10 @@ bool Blocked(const Thread& thread) {
 // Resumes every thread that can run. Returns false if none could.
 bool RunRound(Block& block) {
   const int32_t threads = block.current.threads;
+  const bool forward = Get().order == Order::kForward;
   bool progress = false;
   for (int32_t i = 0; i < threads; ++i) {
-    int32_t index = Get().order == Order::kForward ? i : threads - 1 - i;
+    const int32_t index = forward ? i : threads - 1 - i;
     Thread& thread = block.threads[index];
     if (thread.fiber->done() || Blocked(thread)) continue;
     block.current.thread = index;
@@ -171,7 +172,7 @@ void StartBlock(Block& block, const ThreadId& first, int32_t shared_bytes,
   block.current = first;
   block.shared_bytes = shared_bytes;
   block.is_held = block.has_waited = false;
-  block.shadow.Reset(shared_bytes);
+  block.shadow.Reset(shared_bytes, block.block_epoch);
   AsyncBegin(first.threads, shared_bytes);
   // NaN in every float type, so that uninitialised values are noticed.
   std::memset(SharedBase(), 0xFF, shared_bytes);
@@ -327,7 +328,7 @@ const char* Exchange(const char* kind, const void* mine, int32_t bytes) {
   const int32_t thread = block.current.thread;
   Warp& warp = block.warps[thread / kWarpLanes];
   if (warp.meeting.arrived == 0) warp.kind = kind;
-  if (std::strcmp(warp.kind, kind) != 0) {
+  if (warp.kind != kind && std::strcmp(warp.kind, kind) != 0) {
     Report(absl::StrCat(Where(), ": lanes of one warp meet in ", warp.kind, " and ", kind));
   }
   auto& slots = warp.slots[warp.meeting.generation & 1];

@@ -1,27 +1,16 @@
 // Replaces cuBLASLt on the emulated machine, if it has the library: plain loops with the same
 // arithmetic and the same requirements.
 #include <algorithm>
-#include <array>
 
 #include "base/check.h"
 #include "kernels/cuda/linear/library_matmul.h"
 #include "kernels/cuda/linear/linear_params.h"
 #include "kernels/dtype.h"
-#include "kernels/kv_element.h"
+#include "tests/emulate/elements.h"
 #include "tests/emulate/machine.h"
 
 namespace heddle::kernels::cuda {
 namespace {
-
-// The values of all E4M3 codes.
-const std::array<float, 256>& F8Values() {
-  static const std::array<float, 256> values = [] {
-    std::array<float, 256> made{};
-    for (size_t i = 0; i < made.size(); ++i) made[i] = F8E4M3ToF32(static_cast<uint8_t>(i));
-    return made;
-  }();
-  return values;
-}
 
 bool IsAligned(const void* data, int64_t stride_bytes) {
   return reinterpret_cast<uintptr_t>(data) % 16 == 0 && stride_bytes % 16 == 0;
@@ -49,7 +38,7 @@ class EmulatedLibrary final : public LibraryMatmul {
         const auto* w = reinterpret_cast<const uint16_t*>(p.weight.data + r * p.weight.row_bytes);
         float sum = 0;
         for (int64_t k = 0; k < p.weight.cols; ++k) {
-          sum += BF16ToF32(p.x.row<uint16_t>(t)[k]) * BF16ToF32(w[k]);
+          sum += emulate::ValueOfBF16(p.x.row<uint16_t>(t)[k]) * emulate::ValueOfBF16(w[k]);
         }
         Store(p.out, p.out_f32, adds, t, r, sum);
       }
@@ -111,11 +100,11 @@ class EmulatedLibrary final : public LibraryMatmul {
 
   // Sums the products of columns [begin, end).
   static float SumF8(const CodeProduct& p, int64_t t, int64_t r, int64_t begin, int64_t end) {
-    const std::array<float, 256>& values = F8Values();
     const uint8_t* x = p.x.codes + t * p.x.row_bytes;
     const uint8_t* w = p.weight.data + r * p.weight.row_bytes;
     float sum = 0;
-    for (int64_t k = begin; k < end; ++k) sum += values[x[k]] * values[w[k]];
+    for (int64_t k = begin; k < end; ++k)
+      sum += emulate::ValueOfF8(x[k]) * emulate::ValueOfF8(w[k]);
     return sum;
   }
 

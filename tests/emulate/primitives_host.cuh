@@ -9,6 +9,7 @@
 
 #include "kernels/dtype.h"
 #include "kernels/kv_element.h"
+#include "tests/emulate/elements.h"
 #include "tests/emulate/emulator.h"
 
 #define HEDDLE_KERNEL void
@@ -103,10 +104,10 @@ T FromLane(const char* deposits, int lane) {
 inline int MyLane() { return Current().thread % kWarpLanes; }
 
 inline float Element(uint32_t pair, int high, BFloat16) {
-  return BF16ToF32(static_cast<uint16_t>(high ? pair >> 16 : pair));
+  return ValueOfBF16(static_cast<uint16_t>(high ? pair >> 16 : pair));
 }
 inline float Element(uint32_t pair, int high, Half) {
-  return F16ToF32(static_cast<uint16_t>(high ? pair >> 16 : pair));
+  return ValueOfF16(static_cast<uint16_t>(high ? pair >> 16 : pair));
 }
 
 template <typename T>
@@ -138,20 +139,26 @@ void Mma(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], T type) 
   uint32_t mine[6] = {a[0], a[1], a[2], a[3], b[0], b[1]};
   const char* deposits = Exchange("Mma16816", mine, sizeof(mine));
   const int lane = MyLane();
-  for (int e = 0; e < 4; ++e) {
-    const int row = lane / 4 + 8 * (e / 2);
-    const int col = 2 * (lane % 4) + e % 2;
-    float sum = 0;
-    for (int k = 0; k < 16; ++k) {
-      const char* from_a = deposits + 64 * ((row % 8) * 4 + (k % 8) / 2);
-      const char* from_b = deposits + 64 * (col * 4 + (k % 8) / 2);
+  // Rows lane / 4 and that + 8 of A, columns 2 (lane % 4) and the next of B.
+  float row[2][16], column[2][16];
+  for (int k = 0; k < 16; k += 2) {
+    const char* from_a = deposits + 64 * (lane / 4 * 4 + k % 8 / 2);
+    for (int i = 0; i < 2; ++i) {
+      const char* from_b = deposits + 64 * ((2 * (lane % 4) + i) * 4 + k % 8 / 2);
       uint32_t pair_a, pair_b;
-      std::memcpy(&pair_a, from_a + 4 * (2 * (k / 8) + row / 8), 4);
+      std::memcpy(&pair_a, from_a + 4 * (2 * (k / 8) + i), 4);
       std::memcpy(&pair_b, from_b + 4 * (4 + k / 8), 4);
-      sum += Element(pair_a, k % 2, type) * Element(pair_b, k % 2, type);
+      for (int h = 0; h < 2; ++h) {
+        row[i][k + h] = Element(pair_a, h, type);
+        column[i][k + h] = Element(pair_b, h, type);
+      }
     }
-    c[e] += sum;
   }
+  float sums[4] = {};
+  for (int k = 0; k < 16; ++k) {
+    for (int e = 0; e < 4; ++e) sums[e] += row[e / 2][k] * column[e % 2][k];
+  }
+  for (int e = 0; e < 4; ++e) c[e] += sums[e];
 }
 
 }  // namespace emulate
@@ -245,17 +252,17 @@ inline void StoreGlobal16(void* to, const Vec16& v) { *static_cast<Vec16*>(to) =
 inline float BitsToFloat(uint32_t bits) { return std::bit_cast<float>(bits); }
 inline uint32_t FloatToBits(float value) { return std::bit_cast<uint32_t>(value); }
 inline float ToFloat(float value) { return value; }
-inline float ToFloat(BFloat16 value) { return BF16ToF32(value.bits); }
-inline float ToFloat(Half value) { return F16ToF32(value.bits); }
-inline float ToFloat(Float8 value) { return F8E4M3ToF32(value.bits); }
+inline float ToFloat(BFloat16 value) { return emulate::ValueOfBF16(value.bits); }
+inline float ToFloat(Half value) { return emulate::ValueOfF16(value.bits); }
+inline float ToFloat(Float8 value) { return emulate::ValueOfF8(value.bits); }
 inline float ToFloat(Int8 value) { return static_cast<float>(value.code); }
 inline float RoundTo(float value, float) { return value; }
-inline BFloat16 RoundTo(float value, BFloat16) { return {F32ToBF16(value)}; }
+inline BFloat16 RoundTo(float value, BFloat16) { return {emulate::RoundToBF16(value)}; }
 inline Half RoundTo(float value, Half) { return {F32ToF16(value)}; }
 inline Float8 RoundTo(float value, Float8) { return {F32ToF8E4M3(value)}; }
 inline float RoundToInteger(float value) { return std::nearbyint(value); }
 inline uint32_t Pack2(float low, float high, BFloat16) {
-  return F32ToBF16(low) | static_cast<uint32_t>(F32ToBF16(high)) << 16;
+  return emulate::RoundToBF16(low) | static_cast<uint32_t>(emulate::RoundToBF16(high)) << 16;
 }
 inline uint32_t Pack2(float low, float high, Half) {
   return F32ToF16(low) | static_cast<uint32_t>(F32ToF16(high)) << 16;
@@ -284,8 +291,8 @@ inline uint32_t BytePermute(uint32_t a, uint32_t b, uint32_t selector) {
 }
 
 inline uint32_t HalvesOfF8(uint32_t codes) {
-  return Pack2(F8E4M3ToF32(static_cast<uint8_t>(codes)),
-               F8E4M3ToF32(static_cast<uint8_t>(codes >> 8)), Half());
+  return Pack2(emulate::ValueOfF8(static_cast<uint8_t>(codes)),
+               emulate::ValueOfF8(static_cast<uint8_t>(codes >> 8)), Half());
 }
 
 inline float Abs(float x) { return std::fabs(x); }
@@ -305,5 +312,29 @@ inline void SinCos(double x, double* sin, double* cos) {
 }
 inline bool IsNan(float x) { return std::isnan(x); }
 inline float Infinity() { return std::numeric_limits<float>::infinity(); }
+
+namespace emulate {
+
+// What exchanges between lanes 16, 8, 4, 2 and 1 apart bring each of them, since fn(a, b) is fn(b,
+// a). Most of the emulator's time would be switching between lanes.
+template <typename Fn>
+float Combine(const char* kind, float value, Fn fn) {
+  const char* deposits = Exchange(kind, &value, sizeof(value));
+  float all[kWarpLanes];
+  for (int lane = 0; lane < kWarpLanes; ++lane) all[lane] = FromLane<float>(deposits, lane);
+  for (int mask = kWarpLanes / 2; mask > 0; mask /= 2) {
+    for (int lane = 0; lane < mask; ++lane) all[lane] = fn(all[lane], all[lane + mask]);
+  }
+  return all[0];
+}
+
+}  // namespace emulate
+
+inline float WarpSum(float value) {
+  return emulate::Combine("WarpSum", value, [](float a, float b) { return a + b; });
+}
+inline float WarpMax(float value) {
+  return emulate::Combine("WarpMax", value, [](float a, float b) { return Max(a, b); });
+}
 
 }  // namespace heddle::kernels::cuda

@@ -3,13 +3,12 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
-#include <set>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "kernels/dtype.h"
-#include "kernels/kv_element.h"
 #include "tests/emulate/async.h"
 #include "tests/emulate/async_state.h"
+#include "tests/emulate/elements.h"
 #include "tests/emulate/emulator.h"
 
 namespace heddle::kernels::cuda::emulate {
@@ -18,6 +17,7 @@ namespace {
 // An instruction's depth is 32 bytes of both matrices.
 constexpr int32_t kDepthBytes = 32;
 constexpr int32_t kMostDepth = 32;
+constexpr int32_t kMostOwnColumns = 64;  // of a thread: a quarter of 256
 constexpr int32_t kGroupThreads = 128;
 
 void Complain(const char* wrong) { Report(absl::StrCat(Where(), " ", wrong)); }
@@ -58,12 +58,31 @@ class SharedMatrix {
     std::memcpy(&bits, SharedBase() + swizzled, static_cast<size_t>(element_bytes_));
     return bits;
   }
-  // Lines of rows [first, first + count).
-  void AddLines(int32_t first, int32_t count, std::set<int32_t>* lines) const {
+  // A row of an instruction's depth. Along its depth it is two units of 16 bytes, each swizzled.
+  void Row(int32_t row, uint16_t (&bits)[kMostDepth]) const {
+    const int32_t depth = kDepthBytes / element_bytes_;
+    const int32_t offset = Offset(row, 0);
+    const int32_t last = (offset + 16) ^ ((((offset + 16) >> 7) & 7) << 4);
+    const int32_t first = offset ^ (((offset >> 7) & 7) << 4);
+    if (along_rows_ || std::min(first, last) < 0 || std::max(first, last) + 16 > SharedBytes()) {
+      for (int32_t k = 0; k < depth; ++k) bits[k] = At(row, k);
+      return;
+    }
+    uint8_t bytes[kDepthBytes];
+    std::memcpy(bytes, SharedBase() + first, 16);
+    std::memcpy(bytes + 16, SharedBase() + last, 16);
+    if (element_bytes_ == 2) {
+      std::memcpy(bits, bytes, kDepthBytes);
+    } else {
+      for (int32_t k = 0; k < depth; ++k) bits[k] = bytes[k];
+    }
+  }
+  // Lines of rows [first, first + count); some of them more than once.
+  void AddLines(int32_t first, int32_t count, std::vector<int32_t>* lines) const {
     for (int32_t r = first; r < first + count; r += along_rows_ ? 64 : 1) {
       const int32_t depth = kDepthBytes / element_bytes_;
       for (int32_t k = 0; k < depth; k += along_rows_ ? 1 : depth) {
-        lines->insert(Offset(r, k) / kLineBytes);
+        lines->push_back(Offset(r, k) / kLineBytes);
       }
     }
   }
@@ -82,10 +101,12 @@ SharedMatrix MatrixB(const Product& product) {
   return SharedMatrix(product.b_matrix, product.b_is_transposed, ElementBytes(product));
 }
 
-std::set<int32_t> LinesOf(const Product& product, int32_t warp) {
-  std::set<int32_t> lines;
+std::vector<int32_t> LinesOf(const Product& product, int32_t warp) {
+  std::vector<int32_t> lines;
   MatrixB(product).AddLines(0, product.columns, &lines);
   if (product.a == nullptr) MatrixA(product).AddLines(16 * warp, 16, &lines);
+  std::sort(lines.begin(), lines.end());
+  lines.erase(std::unique(lines.begin(), lines.end()), lines.end());
   return lines;
 }
 
@@ -96,23 +117,30 @@ uint64_t VersionsOf(const Product& product, int32_t warp) {
 }
 
 float ToF32(uint16_t bits, ProductType type) {
-  if (type == ProductType::kE4M3) return F8E4M3ToF32(static_cast<uint8_t>(bits));
-  return type == ProductType::kF16 ? F16ToF32(bits) : BF16ToF32(bits);
+  if (type == ProductType::kE4M3) return ValueOfF8(static_cast<uint8_t>(bits));
+  return type == ProductType::kF16 ? ValueOfF16(bits) : ValueOfBF16(bits);
 }
 
 // Row `row` of A, 0..15 within this warp's.
 void LoadA(const PendingProduct& pending, int32_t warp, int32_t row, float (&a)[kMostDepth]) {
   const Product& product = pending.product;
-  const SharedMatrix matrix = MatrixA(product);
-  for (int32_t k = 0; k < DepthOf(product); ++k) {
-    uint16_t bits;
-    if (product.a == nullptr) {
-      bits = matrix.At(16 * warp + row, k);
-    } else {
+  uint16_t bits[kMostDepth];
+  if (product.a == nullptr) {
+    MatrixA(product).Row(16 * warp + row, bits);
+  } else {
+    for (int32_t k = 0; k < DepthOf(product); ++k) {
       const uint32_t pair = pending.a[k % 8 / 2][2 * (k / 8) + row / 8];
-      bits = static_cast<uint16_t>(k % 2 == 0 ? pair : pair >> 16);
+      bits[k] = static_cast<uint16_t>(k % 2 == 0 ? pair : pair >> 16);
     }
-    a[k] = ToF32(bits, product.type);
+  }
+  for (int32_t k = 0; k < DepthOf(product); ++k) a[k] = ToF32(bits[k], product.type);
+}
+
+// Sums of a row's products with so many columns, side by side: each in the order of its depth.
+void AddColumns(int32_t depth, int32_t columns, const float* row,
+                const float (&b)[kMostDepth][kMostOwnColumns], float (&sums)[kMostOwnColumns]) {
+  for (int32_t k = 0; k < depth; ++k) {
+    for (int32_t c = 0; c < columns; ++c) sums[c] += row[k] * b[k][c];
   }
 }
 
@@ -123,23 +151,21 @@ void Compute(const PendingProduct& pending, int32_t thread) {
   float a[2][kMostDepth];
   LoadA(pending, warp, lane / 4, a[0]);
   LoadA(pending, warp, lane / 4 + 8, a[1]);
-  const SharedMatrix b = MatrixB(product);
+  const SharedMatrix matrix = MatrixB(product);
   const int32_t depth = DepthOf(product);
-  const auto sum_of = [&](const float(&row)[kMostDepth], const float(&column)[kMostDepth]) {
-    float sum = 0;
-    for (int32_t k = 0; k < depth; ++k) sum += row[k] * column[k];
-    return sum;
-  };
-  for (int32_t n = 0; n < product.columns / 8; ++n) {
-    for (int32_t e = 0; e < 2; ++e) {
-      float column[kMostDepth];
-      for (int32_t k = 0; k < depth; ++k) {
-        column[k] = ToF32(b.At(8 * n + 2 * (lane % 4) + e, k), product.type);
-      }
-      for (int32_t h = 0; h < 2; ++h) {
-        float& to = product.sums[4 * n + 2 * h + e];
-        to = (product.adds ? to : 0.0f) + sum_of(a[h], column);
-      }
+  const int32_t columns = product.columns / 4;
+  float b[kMostDepth][kMostOwnColumns];
+  for (int32_t c = 0; c < columns; ++c) {  // columns 8 n + 2 (lane % 4) and the next
+    uint16_t bits[kMostDepth];
+    matrix.Row(c / 2 * 8 + 2 * (lane % 4) + c % 2, bits);
+    for (int32_t k = 0; k < depth; ++k) b[k][c] = ToF32(bits[k], product.type);
+  }
+  for (int32_t h = 0; h < 2; ++h) {
+    float sums[kMostOwnColumns] = {};
+    AddColumns(depth, columns, a[h], b, sums);
+    for (int32_t c = 0; c < columns; ++c) {
+      float& to = product.sums[c / 2 * 4 + 2 * h + c % 2];
+      to = (product.adds ? to : 0.0f) + sums[c];
     }
   }
 }

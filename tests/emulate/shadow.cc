@@ -4,13 +4,15 @@
 
 namespace heddle::kernels::cuda::emulate {
 
-void Shadow::Reset(int32_t bytes) {
-  cells_.assign((bytes + kGranule - 1) / kGranule, Cell());
+void Shadow::Reset(int32_t bytes, uint32_t epochs_before) {
+  const auto count = static_cast<size_t>((bytes + kGranule - 1) / kGranule);
+  if (cells_.size() < count) cells_.resize(count);
+  base_ += epochs_before;
   readers_.clear();
 }
 
 bool Shadow::Ordered(const Mark& mark, const Moment& now) const {
-  if (mark.block_epoch != now.block_epoch) return true;  // includes never
+  if (mark.block_epoch != base_ + now.block_epoch) return true;  // includes never
   if (mark.thread == now.thread) return true;
   if (mark.warp == now.warp() && mark.warp_epoch != now.warp_epoch) return true;
   return now.clocks != nullptr && mark.thread != kSeveral &&
@@ -50,17 +52,17 @@ Conflict Shadow::RecordCell(int32_t index, Access access, const Moment& now) {
     // Accesses that are ordered before this one need not be remembered: whatever is ordered after
     // this one is ordered after them too.
     bool warp_alone = alone || mark.warp == now.warp();
-    mark = {.thread = alone ? now.thread : kSeveral,
-            .warp = warp_alone ? now.warp() : kSeveral,
-            .block_epoch = now.block_epoch,
+    mark = {.block_epoch = base_ + now.block_epoch,
             .warp_epoch = now.warp_epoch,
             .clock = now.clock,
+            .thread = static_cast<int16_t>(alone ? now.thread : kSeveral),
+            .warp = static_cast<int8_t>(warp_alone ? now.warp() : kSeveral),
             .atomic = access == Access::kAtomic};
   };
   bool atomics = access == Access::kAtomic && cell.write.atomic;
   if (!atomics) meet(cell.write, Ordered(cell.write, now));
   if (access == Access::kRead) {
-    if (cell.write.block_epoch == 0) found = std::max(found, Conflict::kUninitialised);
+    if (cell.write.block_epoch <= base_) found = std::max(found, Conflict::kUninitialised);
     const bool alone = ReadersOrdered(index, cell.read, now);
     if (!alone) AddReader(index, cell.read, now);
     merge(cell.read, alone);
@@ -70,9 +72,9 @@ Conflict Shadow::RecordCell(int32_t index, Access access, const Moment& now) {
   if (now.clocks != nullptr) {
     // Their readers have met: a later access is ordered after this write, or races with it.
     cell.read = Mark();
-    readers_.erase(index);
+    if (!readers_.empty()) readers_.erase(index);
   }
-  if (access == Access::kAtomic && cell.write.block_epoch == 0) {
+  if (access == Access::kAtomic && cell.write.block_epoch <= base_) {
     found = std::max(found, Conflict::kUninitialised);
   }
   merge(cell.write, Ordered(cell.write, now));

@@ -30,7 +30,9 @@ class Shadow {
   // Smallest unit of access: all element types of kernels are at least this wide.
   static constexpr int32_t kGranule = 2;
 
-  void Reset(int32_t bytes);
+  // For the next block, whose predecessor passed so many barriers. Cells are not cleared: what is
+  // in them is from an earlier epoch than any of this block.
+  void Reset(int32_t bytes, uint32_t epochs_before);
   // Records the access of [offset, offset + bytes) and returns the worst conflict that it found.
   Conflict Record(int32_t offset, int32_t bytes, Access access, const Moment& now);
   // A thread with which the last conflict was, or -1 if there are several.
@@ -38,12 +40,12 @@ class Shadow {
 
  private:
   static constexpr int32_t kSeveral = -1;
-  struct Mark {  // the last access of a kind; kSeveral if threads differ
-    int32_t thread = 0;
-    int32_t warp = 0;
-    uint32_t block_epoch = 0;  // 0: never
+  struct Mark {                // the last access of a kind; kSeveral if threads differ
+    uint32_t block_epoch = 0;  // of all blocks, one after the other; up to base_: not in this one
     uint32_t warp_epoch = 0;
     uint32_t clock = 0;
+    int16_t thread = 0;
+    int8_t warp = 0;
     bool atomic = false;
   };
   struct Cell {
@@ -60,6 +62,7 @@ class Shadow {
   Conflict RecordCell(int32_t index, Access access, const Moment& now);
 
   std::vector<Cell> cells_;
+  uint32_t base_ = 0;                             // epochs of all blocks before this one
   std::unordered_map<int32_t, Readers> readers_;  // of cells read by several threads, with clocks
   int32_t other_thread_ = 0;
 };

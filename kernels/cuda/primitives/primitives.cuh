@@ -111,6 +111,7 @@ HEDDLE_DEVICE float HighFloat(uint32_t pair, Half) {
   return ToFloat(Half{static_cast<uint16_t>(pair >> 16)});
 }
 
+#if !defined(HEDDLE_CUDA_EMULATE)  // there both are one meeting of the warp, with the same result
 HEDDLE_DEVICE float WarpSum(float value) {
   for (int mask = 16; mask > 0; mask >>= 1) value += ShuffleXor(value, mask);
   return value;
@@ -120,6 +121,7 @@ HEDDLE_DEVICE float WarpMax(float value) {
   for (int mask = 16; mask > 0; mask >>= 1) value = Max(value, ShuffleXor(value, mask));
   return value;
 }
+#endif
 
 // Sum over the block, the same in every thread. `scratch` has one float per warp and is free to
 // use again after the next barrier.

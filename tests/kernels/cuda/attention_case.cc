@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "catch2/catch.hpp"
+#include "kernels/kv_element.h"
 #include "tests/emulate/machine.h"
 #include "tests/kernels/cuda/emulated.h"
 
@@ -80,6 +81,24 @@ void PoisonRest(const HostBatch& batch, TestCache& cache) {
   }
 }
 
+// The same values in F32: the reference decodes a row again for each that sees it.
+TestCache InF32(const TestCache& cache) {
+  const KvCacheView& from = cache.view;
+  TestCache wide(DType::kF32, from.num_pages, from.page_tokens, from.n_kv_heads, from.head_dim, 0);
+  wide.view.group = from.group;
+  const bool latent = from.keys == from.values;
+  for (int64_t slot = 0; slot < int64_t{from.num_pages} * from.page_tokens; ++slot) {
+    for (int32_t head = 0; head < from.n_kv_heads; ++head) {
+      const int64_t at = RowOffset(wide.view, slot, head);
+      LoadKvRow(from, from.keys, slot, head, reinterpret_cast<float*>(wide.keys.data() + at));
+      if (latent) continue;
+      LoadKvRow(from, from.values, slot, head, reinterpret_cast<float*>(wide.values.data() + at));
+    }
+  }
+  if (latent) wide.view.values = wide.view.keys;
+  return wide;
+}
+
 void Compare(const AttentionCase& c, DType act, const Result& found, const Result& expected) {
   double worst = 0, worst_lse = 0;
   // Scores are sums of products with errors of both signs: some four times that of one.
@@ -121,7 +140,8 @@ void CheckAttentionOf(Device& device, const AttentionCase& c, const HostBatch& b
   { Activations rounded(device.activation_dtype(), q); }
   const std::vector<float> sinks = random.Normals(c.n_heads);
   const auto reference = CreateReferenceDevice();
-  const Result expected = Attend(*reference, c, batch, cache.view, q, sinks, 0);
+  const TestCache wide = InF32(cache);
+  const Result expected = Attend(*reference, c, batch, wide.view, q, sinks, 0);
   const Result found = Attend(device, c, batch, cache.view, q, sinks, c.pad);
   INFO(Info(device.activation_dtype()).name
        << " head_dim " << c.head_dim << " heads " << c.n_heads << "/" << c.n_kv_heads << " "
