@@ -14,30 +14,7 @@ namespace heddle::kernels::cuda {
 namespace {
 
 constexpr int64_t kFloat = sizeof(float);
-constexpr int64_t kAlignment = 16;  // of codes and scales
-
-bool IsTiled(const DeviceWeight& weight) { return TraitsOf(weight.layout).is_tiled; }
-
-// Rows that the library must be given for `n` rows of x; the excess ones are never looked at.
-int64_t LibraryRows(const DeviceWeight& weight, int64_t n) {
-  return IsTiled(weight) ? RoundUp(n, kTiledRows) : n;
-}
-
-// Scales per row of x.
-int64_t ScalesOfRow(const DeviceWeight& weight) {
-  return IsTiled(weight) ? RoundUp(weight.row_bytes, kScaleTile) / kScaleTile : 1;
-}
-
-// `n` rows of codes at `at` for a product with `weight`, of BytesOfCodes.
-CodeRows CodesAt(uint8_t* at, const DeviceWeight& weight, int64_t n) {
-  const int64_t rows = LibraryRows(weight, n);
-  uint8_t* scales = at + RoundUp(rows * weight.row_bytes, kAlignment);
-  return {.layout = weight.layout,
-          .codes = at,
-          .row_bytes = weight.row_bytes,
-          .scales = reinterpret_cast<float*>(scales),
-          .scales_stride = IsTiled(weight) ? rows : 0};
-}
+constexpr int64_t kAlignment = 16;  // of what norms read
 
 // Columns of a row that a block may keep on this device (see code_rows::Kept): those of whole
 // rounds of the most threads, beside the memory in which they find the row's scale.
@@ -50,11 +27,6 @@ NormArgs NormOfRows(NormArgs norm, int64_t first, int64_t count) {
   norm.x = RowsOf(norm.x, first, count, 2);
   norm.out = RowsOf(norm.out, first, count, 2);
   return norm;
-}
-
-int64_t BytesOfCodes(const DeviceWeight& weight, int64_t n) {
-  const int64_t rows = LibraryRows(weight, n);
-  return RoundUp(rows * weight.row_bytes, kAlignment) + rows * ScalesOfRow(weight) * kFloat;
 }
 
 }  // namespace

@@ -16,10 +16,6 @@
 namespace heddle::kernels::cuda {
 namespace {
 
-// Pairs of rows and experts in a launch for adapters, whose blocks are counted in a direction of up
-// to 65,535.
-constexpr int64_t kMostAdaptedPairs = 65535;
-
 // Rows times heads from which tiles are faster than a warp for each output: those take 0.07 us a
 // row and head of 128 + 512 columns, tiles 10 us for 16 heads and 18 for 128.
 constexpr int64_t kLeastTiledHeads = 256;
@@ -211,121 +207,6 @@ void CudaOps::Route(const RouteArgs& args) {
                "route: too many experts or groups");
   if (!step_.status.ok()) return;
   Note(LaunchRoute(args, step_.stream), "routing");
-}
-
-// In the workspace.
-ExpertGroups CudaOps::GroupExperts(const ExpertMixArgs& args) {
-  const int64_t n_pairs = args.x.rows * args.top_k;
-  ExpertGroups groups;
-  groups.chunk_rows =
-      ChooseChunkRows(n_pairs, args.up->count, step_.runtime.info().has_hopper_code);
-  const int64_t chunks = n_pairs / groups.chunk_rows + args.up->count;
-  groups.max_chunks = static_cast<int32_t>(std::min(n_pairs, chunks));
-  const int64_t blocks =
-      n_pairs > kMostPairsOfBlock ? (n_pairs + kGroupPairs - 1) / kGroupPairs : 0;
-  const int64_t bytes = (n_pairs + 4 + blocks * args.up->count) * int64_t{sizeof(int32_t)} +
-                        groups.max_chunks * int64_t{sizeof(ExpertChunk)};
-  HEDDLE_CHECK(bytes <= step_.workspace.bytes, "the workspace does not hold the experts' pairs");
-  groups.n_chunks = reinterpret_cast<int32_t*>(step_.workspace.data);
-  groups.pairs = groups.n_chunks + 4;
-  groups.chunks = reinterpret_cast<ExpertChunk*>(groups.pairs + n_pairs);
-  if (blocks > 0) {
-    groups.block_counts = reinterpret_cast<int32_t*>(groups.chunks + groups.max_chunks);
-    groups.counter = step_.counters;
-  }
-  Note(LaunchGroupExperts(args.experts, n_pairs, args.up->count, groups, step_.stream),
-       "grouping experts");
-  return groups;
-}
-
-int64_t CudaOps::RowsOfMixture(const ExpertMixArgs& args) const {
-  int64_t bytes = 0;
-  for (const AdapterMatrix* adapters : {args.up_adapters, args.down_adapters}) {
-    if (adapters == nullptr || step_.adapters.n_segments == 0) continue;
-    const AdapterParams params = AdapterParamsOf(step_, *adapters, {}, 0);
-    bytes = std::max(bytes, AdapterOutputBytes(params, adapters->has_gains));
-  }
-  if (bytes == 0) return args.x.rows;
-  const int64_t pairs = std::min(step_.workspace.bytes / 2 / bytes, kMostAdaptedPairs);
-  return RowsOfPart(args.x.rows, pairs / args.top_k);
-}
-
-void CudaOps::AdaptExperts(const ExpertMixArgs& args, const AdapterMatrix* adapters, int64_t first,
-                           const Workspace& scratch, ExpertLinearParams* params) {
-  if (adapters == nullptr || step_.adapters.n_segments == 0) return;
-  AdapterParams own = AdapterParamsOf(step_, *adapters, {}, params->linear.x.cols);
-  own.kind = AdapterOutputs::kChoices;
-  own.first_row += first;
-  own.outputs_per_row = args.top_k;
-  own.outputs_per_x = params->pairs_per_row;
-  own.members = args.experts;
-  own.n_outputs = args.x.rows * args.top_k;
-  own.x = params->linear.x;
-  PlaceAdapterOutputs(scratch, own.n_outputs, adapters->has_gains, &own);
-  LaunchAdapters(step_, own);
-  SetAdapters(own, params->linear.half, &params->linear);
-}
-
-void CudaOps::ExpertMix(const ExpertMixArgs& args) {
-  if (!step_.status.ok() || args.x.rows == 0) return;
-  const int64_t bytes = Info(step_.activations).block_bytes;
-  const int64_t count = RowsOfMixture(args);
-  for (int64_t first = 0; first < args.x.rows && step_.status.ok(); first += count) {
-    const int64_t rows = std::min(count, args.x.rows - first);
-    ExpertMixArgs part = args;
-    part.x = RowsOf(args.x, first, rows, bytes);
-    part.experts += first * args.top_k;
-    part.weights += first * args.top_k;
-    part.inner = RowsOf(args.inner, first * args.top_k, rows * args.top_k, bytes);
-    part.rows = RowsOf(args.rows, first * args.top_k, rows * args.top_k, bytes);
-    part.out = RowsOf(args.out, first, rows, bytes);
-    MixExperts(part, first);
-  }
-}
-
-void CudaOps::MixExperts(const ExpertMixArgs& args, int64_t first) {
-  const Stream stream = step_.stream;
-  const int64_t n_pairs = args.x.rows * args.top_k;
-  const auto is_float = [](const PackedStack& stack) {
-    return ViewOf(stack).layout == WeightLayout::kF32 || ViewOf(stack).layout == WeightLayout::kF16;
-  };
-  const bool fast = step_.activations == DType::kBF16 && !is_float(*args.up) &&
-                    !is_float(*args.down) && IsAligned(args.x, 2) && IsAligned(args.inner, 2);
-  const ExpertGroups groups = fast ? GroupExperts(args) : ExpertGroups{};
-  const Workspace scratch = {step_.workspace.data + step_.workspace.bytes / 2,
-                             step_.workspace.bytes / 2};
-  auto multiply = [&](ExpertLinearParams params, const char* what) {
-    params.experts = args.experts;
-    params.groups = groups;
-    if (!fast) return Note(LaunchExpertLinear(params, n_pairs, step_.activations, stream), what);
-    Note(groups.chunk_rows > kSkinnyRows ? LaunchExpertMixed(params, stream)
-                                         : LaunchExpertSkinny(params, stream),
-         what);
-  };
-  ExpertLinearParams up;
-  up.linear.weight = ViewOf(*args.up);
-  up.linear.x = args.x;
-  up.linear.half = args.down->cols;
-  up.linear.bias = args.up_bias;
-  up.linear.epilogue = args.gated ? Epilogue::kGated : Epilogue::kNone;
-  up.linear.activation = args.activation;
-  up.linear.out = args.inner;
-  if (args.gated && args.up_bias != nullptr) up.linear.bias_up = args.up_bias + args.down->cols;
-  up.pairs_per_row = args.top_k;
-  up.matrix_rows = args.up->rows;
-  AdaptExperts(args, args.up_adapters, first, scratch, &up);
-  multiply(up, "experts (up)");
-  ExpertLinearParams down;
-  down.linear.weight = ViewOf(*args.down);
-  down.linear.x = args.inner;
-  down.linear.bias = args.down_bias;
-  down.linear.out = args.rows;
-  down.matrix_rows = args.down->rows;
-  AdaptExperts(args, args.down_adapters, first, scratch, &down);
-  multiply(down, "experts (down)");
-  Note(LaunchExpertSum(args.rows, args.weights, args.top_k, args.out, args.adds, step_.activations,
-                       stream),
-       "experts (sum)");
 }
 
 // Codes are written out as BF16 for the tiles, each time anew: DeepSeek-V3's 128 heads are 8 MB of

@@ -71,7 +71,11 @@ class CudaOps final : public Ops {
                   int32_t multiprocessors);
   void Note(Error error, const char* op) { step_.Note(error, op); }
   void Note(const absl::Status& status) { step_.Note(status); }
-  ExpertGroups GroupExperts(const ExpertMixArgs& args);
+  ExpertGroups GroupExperts(const ExpertMixArgs& args, int32_t chunk_rows);
+  bool MixesCodes(const ExpertMixArgs& args) const;
+  // Makes the rows of x into codes at `at`, in the order of the groups, and multiplies those.
+  void MultiplyCodesOfExperts(ExpertLinearParams params, uint8_t* at, int64_t n_pairs,
+                              const char* what);
   // `first`: the row of the tensors' rows that is args' row 0.
   void MixExperts(const ExpertMixArgs& args, int64_t first);
   // Computes what adapters add to one of the experts' layers, in `scratch`.

@@ -57,6 +57,34 @@ inline int64_t RowsOfPart(int64_t rows, int64_t at_once, int64_t multiple = 1) {
   return RoundUp((rows + parts - 1) / parts, multiple);
 }
 
+// Rows of codes that a library must be given for `n` rows of x; the excess ones are never looked
+// at.
+inline int64_t LibraryRows(const DeviceWeight& weight, int64_t n) {
+  return TraitsOf(weight.layout).is_tiled ? RoundUp(n, kTiledRows) : n;
+}
+
+// Scales of a row of codes.
+inline int64_t ScalesOfRow(const DeviceWeight& weight) {
+  return TraitsOf(weight.layout).is_tiled ? RoundUp(weight.row_bytes, kScaleTile) / kScaleTile : 1;
+}
+
+// Bytes of `n` rows of codes for a product with `weight`, at 16 bytes.
+inline int64_t BytesOfCodes(const DeviceWeight& weight, int64_t n) {
+  const int64_t rows = LibraryRows(weight, n);
+  return RoundUp(rows * weight.row_bytes, 16) + rows * ScalesOfRow(weight) * int64_t{sizeof(float)};
+}
+
+// `n` rows of codes at `at`, of BytesOfCodes.
+inline CodeRows CodesAt(uint8_t* at, const DeviceWeight& weight, int64_t n) {
+  const int64_t rows = LibraryRows(weight, n);
+  uint8_t* scales = at + RoundUp(rows * weight.row_bytes, 16);
+  return {.layout = weight.layout,
+          .codes = at,
+          .row_bytes = weight.row_bytes,
+          .scales = reinterpret_cast<float*>(scales),
+          .scales_stride = TraitsOf(weight.layout).is_tiled ? rows : 0};
+}
+
 inline Workspace Behind(const Workspace& workspace, int64_t bytes) {
   const int64_t used = RoundUp(bytes, 256);
   return {workspace.data + used, std::max<int64_t>(0, workspace.bytes - used)};

@@ -34,6 +34,8 @@ class LinearProducts {
 
   // Ops::Linear.
   void Linear(const LinearArgs& args);
+  // Whether the library multiplies the weight's 8-bit codes. Without one rows of x stay in BF16.
+  bool TakesCodes(const DeviceWeight& weight) const;
 
  private:
   void Norm(const NormArgs& args);
@@ -59,8 +61,6 @@ class LinearProducts {
   // By the fastest of our own kernels for BF16 weights.
   void LinearByOurs(const LinearParams& params, const Workspace& scratch);
   void LinearByLibrary(const LinearParams& params, const Workspace& scratch);
-  // Whether the library multiplies the weight's 8-bit codes. Without one rows of x stay in BF16.
-  bool TakesCodes(const DeviceWeight& weight) const;
   // The ways of products of codes, the predicted one first.
   LinearWayList WaysForCodes(const DeviceWeight& weight, int64_t n) const;
   // The way of a product of n rows if that uses codes.

@@ -7,6 +7,7 @@ set(heddle_cuda_host_sources
   cuda_device_steps.cc
   cuda_limits.cc
   cuda_ops.cc
+  cuda_ops_experts.cc
   linear_products.cc
   nano_split.cc
   planned_attention.cc
@@ -40,6 +41,7 @@ set(heddle_cuda_kernel_sources
   linear/experts.cu
   linear/linear_bulk.cu
   linear/linear_bulk_8.cu
+  linear/linear_bulk_experts.cu
   linear/linear_epilogue.cu
   linear/linear_mixed_4.cu
   linear/linear_mixed_8.cu

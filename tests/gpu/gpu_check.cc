@@ -29,8 +29,9 @@
 // product; else the one that was fastest when it was first made, and say what they found: lines
 // {"choice": ...}. `ops` leaves out the first $HEDDLE_GPU_SKIP of the checks that are asked for,
 // and ends, by SIGALRM, if one takes longer than $HEDDLE_GPU_SECONDS; each runs $HEDDLE_GPU_REPEATS
-// times (20) and must leave the same bits. Exit code 1 if anything differs, 2 for a wrong command
-// line, 77 without a usable GPU.
+// times (20) and must leave the same bits. With $HEDDLE_GPU_REHEARSAL every size is small
+// (sizes.h): for the emulated device, which shows that each command starts, and ends. Exit code 1
+// if anything differs, 2 for a wrong command line, 77 without a usable GPU.
 #include <unistd.h>
 
 #include <algorithm>
@@ -59,6 +60,7 @@
 #include "tests/gpu/repeating_device.h"
 #include "tests/gpu/same_checks.h"
 #include "tests/gpu/shape_checks.h"
+#include "tests/gpu/sizes.h"
 #include "tests/support/greedy_runner.h"
 
 namespace heddle::gpu {
@@ -71,7 +73,8 @@ absl::StatusOr<std::unique_ptr<kernels::Device>> CreateDevice(kernels::CudaDevic
   if (std::getenv("HEDDLE_GPU_NO_WARPGROUPS") != nullptr) options.warpgroups = false;
   if (std::getenv("HEDDLE_GPU_NO_GRAPHS") != nullptr) options.graphs = false;
   if (std::getenv("HEDDLE_GPU_ONE_SPLIT") != nullptr) options.one_memory_split = true;
-  if (std::getenv("HEDDLE_GPU_AS_PREDICTED") != nullptr) options.tunes = false;
+  if (std::getenv("HEDDLE_GPU_AS_PREDICTED") != nullptr || IsRehearsal()) options.tunes = false;
+  options.workspace_bytes = Sized(options.workspace_bytes, int64_t{4} << 20);
   return kernels::CreateCudaDevice(options);
 }
 
@@ -93,9 +96,11 @@ int NumberFrom(const char* variable) {
 
 // Runs of each op from the same memory, which must leave the same bits.
 constexpr int kRepeats = 20;
+// Of a rehearsal: one check of so many.
+constexpr int kRehearsedOps = 40;
 
 int Ops(std::string_view filter) {
-  int failed = 0;
+  int failed = 0, met = 0;
   int to_skip = NumberFrom("HEDDLE_GPU_SKIP");
   const int seconds = std::max(0, NumberFrom("HEDDLE_GPU_SECONDS"));
   const char* repeats = std::getenv("HEDDLE_GPU_REPEATS");
@@ -106,6 +111,7 @@ int Ops(std::string_view filter) {
         *device, repeats == nullptr ? kRepeats : std::max(1, NumberFrom("HEDDLE_GPU_REPEATS")));
     const auto begins = [&](const std::string& name) {
       if (!IsAskedFor(name, filter) || to_skip-- > 0) return false;
+      if (IsRehearsal() && ++met % kRehearsedOps != 0) return false;
       std::printf("run   %s\n", name.c_str());
       alarm(static_cast<unsigned>(seconds));  // 0: none
       return true;
@@ -168,8 +174,9 @@ int Model(const char* path) {
   const DType kinds[] = {DType::kF32, DType::kBF16};
   engine::LocalModel cpu = LoadOn(path, nullptr);
   engine::LocalModel exact = LoadOn(path, &kinds[0]);
-  const auto wanted = test::RunGreedy(*cpu.executor, prompt, {.max_tokens = 100});
-  const auto found = test::RunGreedy(*exact.executor, prompt, {.max_tokens = 100});
+  const int32_t tokens = Sized(100, 5);
+  const auto wanted = test::RunGreedy(*cpu.executor, prompt, {.max_tokens = tokens});
+  const auto found = test::RunGreedy(*exact.executor, prompt, {.max_tokens = tokens});
   const bool same = wanted.ids == found.ids;
   std::printf("%s  %s: 100 greedy tokens, reference and GPU (F32)\n", same ? "ok  " : "FAIL", path);
 
@@ -195,7 +202,7 @@ int Same(std::span<char* const> arguments) {
   const std::string filter = get(3, "");
   int failed = 0;
   const absl::Status status = CheckSame(
-      get(0, ""), get(1, "bf16"), std::atoi(get(2, "12").c_str()), CreateDevice,
+      get(0, ""), get(1, "bf16"), Sized(std::atoi(get(2, "12").c_str()), 8), CreateDevice,
       {.begins = [&](const std::string& name) { return IsAskedFor(name, filter); },
        .ends =
            [&failed](const std::string& name, bool good, const std::string& text) {
@@ -244,9 +251,9 @@ int Bench(std::string_view filter) {
   TimeGaps(*device, "early", report);
   TimeGaps(*OpenDevice({.one_memory_split = true}), "early, one division of memory", report);
   TimeGaps(*OpenDevice({.early_launches = false}), "in turn", report);
-  TimeOps(*device, 100, report);
+  TimeOps(*device, Sized(100, 1), report);
   PrintChoices(*device);
-  TimeDequantized(*OpenDevice({.always_dequantizes = true}), 100, report);
+  TimeDequantized(*OpenDevice({.always_dequantizes = true}), Sized(100, 1), report);
   return 0;
 }
 
@@ -256,9 +263,9 @@ bool ParseLoad(const char* text, scheduler::SyntheticLoad* load) {
   int prompt = 0, output = 0, requests = 0;
   double per_second = 0;
   if (std::sscanf(text, "%d/%d/%d@%lf", &prompt, &output, &requests, &per_second) < 3) return false;
-  load->mean_prompt_tokens = prompt;
-  load->mean_output_tokens = output;
-  load->num_requests = requests;
+  load->mean_prompt_tokens = Sized(prompt, 12);
+  load->mean_output_tokens = Sized(output, 4);
+  load->num_requests = Sized(requests, 3);
   load->requests_per_s = per_second;
   return prompt > 0 && output > 0 && requests > 0 && per_second >= 0;
 }
@@ -271,13 +278,16 @@ absl::StatusOr<engine::LocalModel> LoadRandom(const char* shape, const char* wei
   options.make_device = [] { return CreateDevice({.tunes = true}); };
   options.capacity.max_context = max_context;
   // Steps that are long enough for products to be bound by arithmetic, as offline throughput wants.
-  options.capacity.max_batch_tokens = 4096;
-  options.capacity.max_batch_seqs = 1024;
+  options.capacity.max_batch_tokens = Sized(4096, 64);
+  options.capacity.max_batch_seqs = Sized(1024, 8);
+  if (IsRehearsal()) options.capacity.kv_bytes = 4 << 20;
   // The same cache type as in the servers whose figures are the goals: the cache's bytes bound long
   // answers.
   if (std::string_view(weights) == "fp8") options.kv_type = "fp8";
   const auto begin = std::chrono::steady_clock::now();
-  auto model = engine::LoadRandomModel(shape, *format, options);
+  const auto spec = engine::KnownShape(shape);
+  if (!spec.ok()) return spec.status();
+  auto model = engine::LoadRandomModel(Sized(*spec), *format, options);
   if (!model.ok()) return model.status();
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
   std::printf(
@@ -334,7 +344,10 @@ int Tune(const char* shape, const char* weights, const char* path) {
   if (!model.ok()) return Fail(model.status());
   engine::LocalExecutor& executor = *model->executor;
   std::vector<server::TuneTiming> timings;
-  for (const server::TunePoint& point : server::TunePoints(executor.limits())) {
+  const std::vector<server::TunePoint> points =
+      IsRehearsal() ? std::vector<server::TunePoint>{{.sequences = 2, .context = 16}}
+                    : server::TunePoints(executor.limits());
+  for (const server::TunePoint& point : points) {
     const auto timing = server::TimePoint(executor, point, /*repeat=*/1);
     if (!timing.ok()) return Fail(timing.status());
     std::printf(

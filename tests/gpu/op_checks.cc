@@ -8,6 +8,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/nano_batch.h"
+#include "tests/gpu/code_format.h"
+#include "tests/gpu/expert_ops.h"
 #include "tests/gpu/on_device.h"
 #include "tests/kernels/batch_edits.h"
 #include "tests/kernels/testing.h"
@@ -40,18 +42,6 @@ using kernels::test::SharePages;
 using kernels::test::TestBatch;
 using kernels::test::TestCache;
 using kernels::test::TestWeight;
-
-// The largest |found - expected| as a share of 1 % of the largest expected value: BF16 roundings of
-// inputs, weights and output stay well below it, and any wrong index exceeds it.
-double Worst(const std::vector<float>& found, const std::vector<float>& expected) {
-  double largest = 1e-6, worst = 0;
-  for (float value : expected) largest = std::max<double>(largest, std::fabs(value));
-  for (size_t i = 0; i < found.size(); ++i) {
-    const double error = std::fabs(static_cast<double>(found[i]) - expected[i]);
-    worst = std::isnan(error) ? 1e9 : std::max(worst, error);
-  }
-  return worst / (0.01 * largest);
-}
 
 struct Product {
   DType dtype = DType::kBF16;
@@ -112,18 +102,6 @@ float ExactInCodes(Random& random, bool is_int, bool is_first) {
   return static_cast<float>(sign * magnitude) / 8;
 }
 
-// A format whose rows of x become codes, if library and device multiply these.
-struct CodeFormat {
-  DType dtype;
-  bool tiled;  // one scale for 128 rows and columns, not for a row
-
-  const char* words() const { return tiled ? ", one scale per tile" : ", one scale per row"; }
-  TestWeight Make(Random& random, int64_t rows, int64_t cols) const {
-    return tiled ? MakeTileScaledWeight(random, dtype, rows, cols)
-                 : MakeRowScaledWeight(random, dtype, rows, cols);
-  }
-};
-
 double CheckCodes(Device& device, const Product& p, const CodeFormat& format) {
   Random random(static_cast<uint32_t>(p.n));
   const TestWeight weight = format.Make(random, p.rows, p.cols);
@@ -162,8 +140,6 @@ std::vector<float> RunMlp(Device& device, const TestWeight& up, const TestWeight
   return out.Read();
 }
 
-// The allowed error is a share of the root mean square: E4M3 rounds the rows of both products by
-// 2.6 % on average, and a gated product combines the errors of both its parts.
 double CheckMlp(Device& device, const CodeFormat& format, int64_t n) {
   constexpr int64_t kHidden = 256, kInter = 384;
   Random random(static_cast<uint32_t>(n));
@@ -173,13 +149,7 @@ double CheckMlp(Device& device, const CodeFormat& format, int64_t n) {
   auto reference = CreateReferenceDevice();
   const std::vector<float> expected = RunMlp(*reference, up, down, x);
   const std::vector<float> found = RunMlp(device, up, down, x);
-  double difference = 0, square = 0;
-  for (size_t i = 0; i < found.size(); ++i) {
-    difference += std::pow(static_cast<double>(found[i]) - expected[i], 2);
-    square += std::pow(static_cast<double>(expected[i]), 2);
-  }
-  const double worst = std::sqrt(difference / square) / 0.08;
-  return std::isnan(worst) ? 1e9 : worst;
+  return WorstOfCodes(found, expected);
 }
 
 double CheckAdapters(Device& device, int32_t rows, int32_t rank) {
@@ -295,55 +265,6 @@ double CheckAttention(Device& device, DType dtype, const AttentionShape& shape,
   return Worst(Attend(device, batch, cache, q, shape), Attend(*reference, batch, cache, q, shape));
 }
 
-// Rows that choose 2 of 3 experts: some two thirds of them share one.
-double CheckExperts(Device& device, DType dtype, int64_t n) {
-  constexpr int32_t kExperts = 3, kTopK = 2;
-  constexpr int64_t kHidden = 128, kInter = 128;
-  Random random(static_cast<uint32_t>(n));
-  std::vector<TestWeight> ups, downs;
-  for (int32_t e = 0; e < kExperts; ++e) {
-    for (int i = 0; i < 2; ++i) ups.push_back(MakeWeight(random, dtype, kInter, kHidden));
-    downs.push_back(MakeWeight(random, dtype, kHidden, kInter));
-  }
-  std::vector<int32_t> experts;
-  std::vector<float> weights;
-  for (int64_t i = 0; i < n * kTopK; ++i) {
-    experts.push_back(random.Below(kExperts));
-    weights.push_back(random.Uniform(0.2f, 1.0f));
-  }
-  Matrix x = Matrix::RandomOf(random, n, kHidden);
-  { OnDevice rounded(device, device.activation_dtype(), x); }
-  Matrix zeros(n, kHidden), inner(n * kTopK, kInter), rows(n * kTopK, kHidden);
-  auto mix = [&](Device& on) {
-    const auto pack = [&](const std::vector<TestWeight>& all) {
-      std::vector<WeightSource> sources;
-      sources.reserve(all.size());
-      for (const TestWeight& weight : all) sources.push_back(weight.source());
-      return Must(on.PackStack(sources, kExperts));
-    };
-    const auto up = pack(ups), down = pack(downs);
-    const DType act = on.activation_dtype();
-    OnDevice own_x(on, act, x), own_inner(on, act, inner), own_rows(on, act, rows);
-    OnDevice out(on, act, zeros);
-    const std::unique_ptr<kernels::Buffer> chosen = Copy(on, experts), shares = Copy(on, weights);
-    PlanRows(on, n);
-    Must(on.Run([&](Ops& ops) {
-      ops.ExpertMix({.x = own_x.tensor(),
-                     .experts = static_cast<const int32_t*>(chosen->data()),
-                     .weights = static_cast<const float*>(shares->data()),
-                     .top_k = kTopK,
-                     .up = up.get(),
-                     .down = down.get(),
-                     .activation = Activation::kSilu,
-                     .inner = own_inner.tensor(),
-                     .rows = own_rows.tensor(),
-                     .out = out.tensor()});
-    }));
-    return out.Read();
-  };
-  return Worst(mix(device), mix(*CreateReferenceDevice()));
-}
-
 // Greedy and filtered draws: the share of tokens that differ from the reference must be 0.
 double CheckSample(Device& device, size_t count, int64_t vocab) {
   Random random(3);
@@ -383,6 +304,13 @@ class Checks {
       for (int64_t n : {5, 30, 80, 200}) {  // chunks of 8, 32, 64 and 128 rows
         Check(absl::StrCat("experts ", std::string(Info(dtype).name), ", ", n, " rows"),
               [&] { return CheckExperts(device_, dtype, n); });
+      }
+    }
+    for (bool tiled : {false, true}) {  // by codes where many rows share an expert
+      const CodeFormat format = {DType::kF8G128, tiled};
+      for (int64_t n : {30, 80, 203}) {
+        Check(absl::StrCat("experts fp8", format.words(), ", ", n, " rows"),
+              [&] { return CheckExperts(device_, format, n); });
       }
     }
     for (int32_t rank : {1, 16, 200}) {

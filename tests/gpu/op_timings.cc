@@ -6,8 +6,11 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "tests/gpu/expert_ops.h"
 #include "tests/gpu/on_device.h"
 #include "tests/gpu/op_checks.h"
+#include "tests/gpu/sizes.h"
+#include "tests/gpu/timed.h"
 #include "tests/kernels/batch_edits.h"
 
 namespace heddle::gpu {
@@ -33,31 +36,8 @@ using kernels::test::TestBatch;
 using kernels::test::TestCache;
 using kernels::test::TestWeight;
 
-// Microseconds of one call of `op`, by the device's clock.
-double Time(Device& device, int32_t repeats, const std::function<void(Ops&, int32_t)>& op) {
-  auto run = [&] {
-    Must(device.Launch([&](Ops& ops) {
-      for (int32_t i = 0; i < repeats; ++i) op(ops, i);
-    }));
-    return static_cast<double>(Must(device.Finish()).run_ns) * 1e-3 / repeats;
-  };
-  run();  // chooses algorithms; the second makes the graph
-  run();
-  std::vector<double> times = {run(), run(), run(), run(), run()};
-  std::sort(times.begin(), times.end());
-  return times[2];
-}
-
-// Rows of random numbers, some of which repeat: millions more random numbers would change nothing
-// but the time to make them.
-Matrix RepeatedRows(int64_t rows, int64_t cols) {
-  constexpr int64_t kDistinct = 32;
-  Random random(2);
-  Matrix distinct = Matrix::RandomOf(random, std::min(rows, kDistinct), cols);
-  Matrix all(rows, cols);
-  for (int64_t r = 0; r < rows; ++r) std::copy_n(distinct.at(r % kDistinct, 0), cols, all.at(r, 0));
-  return all;
-}
+// Most columns and rows of a rehearsal.
+constexpr int64_t kRehearsedSize = 256, kRehearsedRows = 40;
 
 using Copies = std::vector<std::unique_ptr<PackedWeight>>;
 
@@ -67,7 +47,9 @@ using MakesWeight = TestWeight (*)(Random&, DType, int64_t, int64_t);
 // Copies of one [rows, cols] weight, used in turn, so that none stays in the L2. Its rows repeat as
 // those of RepeatedRows.
 Copies PackCopies(Device& device, DType dtype, int64_t rows, int64_t cols, MakesWeight make) {
-  constexpr int64_t kDistinct = 128, kMoreThanCached = int64_t{200} << 20;
+  constexpr int64_t kDistinct = 128;
+  const int64_t more_than_cached = Sized(int64_t{200} << 20, 1);
+  rows = Sized(rows, kRehearsedSize), cols = Sized(cols, kRehearsedSize);
   Random random(1);
   TestWeight weight = make(random, dtype, kDistinct, cols);
   const std::vector<uint8_t> distinct = weight.bytes;
@@ -79,28 +61,29 @@ Copies PackCopies(Device& device, DType dtype, int64_t rows, int64_t cols, Makes
   source.takes_int8_x = true;
   const auto bytes = static_cast<int64_t>(weight.bytes.size());
   Copies packed;
-  for (int64_t all = 0; all < kMoreThanCached; all += bytes) {
+  for (int64_t all = 0; all < more_than_cached; all += bytes) {
     packed.push_back(Must(device.Pack({&source, 1})));
   }
   return packed;
 }
 
+// The rows and columns of the timed weights.
+constexpr int64_t kTimedSize = 8192;
 struct LinearCase {
   std::string type;
   const Copies& packed;
   int64_t n;
 
   std::string name() const {
-    return absl::StrCat("linear ", type, " ", packed[0]->rows, " x ", packed[0]->rows, ", ", n,
-                        " rows");
+    return absl::StrCat("linear ", type, " ", kTimedSize, " x ", kTimedSize, ", ", n, " rows");
   }
 };
 
 Timing TimeLinear(Device& device, const LinearCase& c, int32_t repeats) {
-  const int64_t size = c.packed[0]->rows;
-  Matrix x = RepeatedRows(c.n, size);
+  const int64_t size = c.packed[0]->rows, n = Sized(c.n, kRehearsedRows);
+  Matrix x = RepeatedRows(n, size);
   OnDevice input(device, device.activation_dtype(), x), out(device, device.activation_dtype(), x);
-  PlanRows(device, c.n);
+  PlanRows(device, n);
   const double us = Time(device, repeats, [&](Ops& ops, int32_t i) {
     ops.Linear({.x = input.tensor(),
                 .weight = c.packed[static_cast<size_t>(i) % c.packed.size()].get(),
@@ -126,10 +109,11 @@ struct MlpCase {
 Timing TimeMlp(Device& device, const MlpCase& c, const Copies& ups, const Copies& downs,
                int32_t repeats) {
   const DType act = device.activation_dtype();
-  Matrix rows = RepeatedRows(c.n, kTimedHidden), inner(c.n, kTimedInter);
+  const int64_t n = Sized(c.n, kRehearsedRows);
+  Matrix rows = RepeatedRows(n, downs[0]->rows), inner(n, downs[0]->cols);
   const OnDevice x(device, act, rows), normed(device, act, rows), out(device, act, rows);
   const OnDevice between(device, act, inner);
-  PlanRows(device, c.n);
+  PlanRows(device, n);
   const kernels::NormArgs norm{.x = x.tensor(), .out = normed.tensor()};
   const double us = Time(device, repeats, [&](Ops& ops, int32_t i) {
     const PackedWeight* up = ups[static_cast<size_t>(i) % ups.size()].get();
@@ -259,16 +243,17 @@ struct AttentionCase {
   }
 
   TestBatch batch() const {
-    if (kind == kPrefill) return TestBatch({{{n, n}}, 16});
-    if (kind == kChunk) return TestBatch({{{n, context}}, 16});
+    const int32_t length = Sized(kind == kPrefill ? n : context, 70);
+    if (kind == kPrefill) return TestBatch({{{length, length}}, 16});
+    if (kind == kChunk) return TestBatch({{{Sized(n, 9), length}}, 16});
     BatchSpec spec{{}, 16};
     std::vector<int32_t> all;
-    for (int32_t s = 0; s < n; ++s) {
+    for (int32_t s = 0; s < Sized(n, 4); ++s) {
       all.push_back(s);
-      spec.sequences.push_back({1, context});
+      spec.sequences.push_back({1, length});
     }
     TestBatch made(spec);
-    if (shared > 0) SharePages({all, shared}, &made);
+    if (shared > 0) SharePages({all, Sized(shared, 48)}, &made);
     return made;
   }
 
@@ -296,12 +281,13 @@ struct DrawCase {
 };
 
 double TimeDraws(Device& device, const DrawCase& c, int32_t repeats) {
-  Matrix logits = RepeatedRows(c.n, DrawCase::kVocab);
-  for (int64_t r = 0; r < c.n; ++r) {
-    for (int64_t i = 0; i < DrawCase::kVocab; ++i) *logits.at(r, i) *= 3;
+  const int64_t n = Sized(c.n, 3), vocab = Sized(DrawCase::kVocab, 2000);
+  Matrix logits = RepeatedRows(n, vocab);
+  for (int64_t r = 0; r < n; ++r) {
+    for (int64_t i = 0; i < vocab; ++i) *logits.at(r, i) *= 3;
   }
   OnDevice on(device, DType::kF32, logits);
-  std::vector<SampleRowParams> rows(static_cast<size_t>(c.n));
+  std::vector<SampleRowParams> rows(static_cast<size_t>(n));
   for (size_t i = 0; i < rows.size(); ++i) {
     rows[i].logit_row = static_cast<int32_t>(i);
     rows[i].temperature = c.temperature;
@@ -309,7 +295,7 @@ double TimeDraws(Device& device, const DrawCase& c, int32_t repeats) {
     rows[i].counter = i;
   }
   std::vector<int32_t> tokens(rows.size());
-  PlanRows(device, c.n);
+  PlanRows(device, n);
   return Time(device, repeats, [&](Ops& ops, int32_t) {
     ops.Sample({.logits = on.tensor(), .rows = rows, .tokens = tokens.data()});
   });
@@ -356,8 +342,10 @@ class Timings {
     }
     for (const int64_t n : {1, 64, 4096}) {
       const std::string name = absl::StrCat("projections of 16 latent heads, ", n, " rows");
-      if (report_.begins(name)) report_.ends(TimeHeads(device_, name, kLite, n, repeats_));
+      if (!report_.begins(name)) continue;
+      report_.ends(TimeHeads(device_, name, kLite, Sized(n, kRehearsedRows), repeats_));
     }
+    TimeExperts(device_, report_);
     Draws();
   }
 
@@ -385,16 +373,16 @@ class Timings {
     Copies packed;  // made with the first that is asked for
     for (int64_t n : rows) {
       if (!report_.begins(absl::StrCat("linear ", type, ", ", n, " rows"))) continue;
-      if (packed.empty()) packed = PackCopies(device_, dtype, kSize, kSize, make);
+      if (packed.empty()) packed = PackCopies(device_, dtype, kTimedSize, kTimedSize, make);
       const int32_t repeats = n > 128 ? std::max(1, repeats_ / 10) : repeats_;
       report_.ends(TimeLinear(device_, {type, packed, n}, repeats));
     }
     if (dtype != DType::kBF16) return;
     const std::string name =
-        absl::StrCat("linear bf16 ", kSize, " x ", kSize, " with 32 adapters of rank 16");
+        absl::StrCat("linear bf16 ", kTimedSize, " x ", kTimedSize, " with 32 adapters of rank 16");
     if (!report_.begins(name)) return;
-    if (packed.empty()) packed = PackCopies(device_, dtype, kSize, kSize, make);
-    report_.ends(TimeAdapters(device_, name, packed, 32, 16, repeats_));
+    if (packed.empty()) packed = PackCopies(device_, dtype, kTimedSize, kTimedSize, make);
+    report_.ends(TimeAdapters(device_, name, packed, Sized(32, 3), 16, repeats_));
   }
 
   void Mlps(DType dtype, const char* type, MakesWeight make) {
@@ -429,8 +417,6 @@ class Timings {
     }
   }
 
-  static constexpr int64_t kSize = 8192;
-
   Device& device_;
   const int32_t repeats_;
   const TimingReport& report_;
@@ -441,7 +427,7 @@ class Gaps {
  public:
   explicit Gaps(Device& device)
       : device_(device),
-        start_(RepeatedRows(1, kHidden)),
+        start_(RepeatedRows(1, Sized(kHidden, kRehearsedSize))),
         x_(device, device.activation_dtype(), start_),
         y_(device, device.activation_dtype(), start_),
         normed_(device, device.activation_dtype(), start_) {
@@ -449,13 +435,13 @@ class Gaps {
   }
 
   double OfNorms() {
-    return Time(device_, kChain, [&](Ops& ops, int32_t) {
+    return Time(device_, Sized(kChain, 4), [&](Ops& ops, int32_t) {
       ops.Norm({.x = x_.tensor(), .residual = {}, .out = x_.tensor()});
     });
   }
 
   double OfNormsAndProducts(const Copies& packed) {
-    return Time(device_, kChain, [&](Ops& ops, int32_t i) {
+    return Time(device_, Sized(kChain, 4), [&](Ops& ops, int32_t i) {
       OnDevice& from = i % 2 == 0 ? x_ : y_;
       OnDevice& to = i % 2 == 0 ? y_ : x_;
       ops.Norm({.x = from.tensor(), .residual = {}, .out = normed_.tensor()});

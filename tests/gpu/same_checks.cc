@@ -2,6 +2,7 @@
 
 #include <filesystem>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -9,6 +10,7 @@
 #include "base/status.h"
 #include "engine/model/load.h"
 #include "engine/model/random_model.h"
+#include "tests/gpu/sizes.h"
 #include "tests/gpu/stepped_answers.h"
 
 namespace heddle::gpu {
@@ -68,6 +70,7 @@ class Checker {
     HEDDLE_ASSIGN_OR_RETURN(engine::ModelSpec spec, engine::KnownShape(model_));
     spec.layers.resize(2);
     spec.vocab = 8192;
+    spec = Sized(std::move(spec));
     HEDDLE_ASSIGN_OR_RETURN(const kernels::DType format,
                             engine::RandomFormat(std::string(weights_)));
     return engine::LoadRandomModel(spec, format, options);

@@ -23,7 +23,7 @@ struct ExpertGroups {
   ExpertChunk* chunks = nullptr;  // [max_chunks]
   int32_t* n_chunks = nullptr;    // one number, <= max_chunks
   int32_t max_chunks = 0;
-  int32_t chunk_rows = 0;  // most pairs of a chunk: 8, 32, 64 or 128
+  int32_t chunk_rows = 0;  // most pairs of a chunk: 8, 32, 64, 96 or 128
   // For several blocks, of kGroupPairs pairs each; nullptr: one block groups all.
   int32_t* block_counts = nullptr;  // [blocks, experts]
   int32_t* counter = nullptr;       // 0 before and after
@@ -40,7 +40,7 @@ struct ExpertLinearParams {
   const int32_t* experts = nullptr;
   int32_t pairs_per_row = 1;
   int64_t matrix_rows = 0;
-  ExpertGroups groups;  // for LaunchExpertSkinny and LaunchExpertMixed
+  ExpertGroups groups;  // for all but LaunchExpertLinear
 };
 Error LaunchRoute(const RouteArgs& args, Stream stream);
 Error LaunchExpertLinear(const ExpertLinearParams& params, int64_t n_pairs, DType act,
@@ -53,6 +53,11 @@ Error LaunchGroupExperts(const int32_t* experts, int64_t n_pairs, int32_t count,
 Error LaunchExpertSkinny(const ExpertLinearParams& params, Stream stream);
 // The same with chunks of 64 or 128 rows, on sm_90a; requirements of LaunchLinearMixed, and kBF16.
 Error LaunchExpertMixed(const ExpertLinearParams& params, Stream stream);
+// The same for weights of kF8Row and kF8Block, on sm_90a, and rows of x as codes in the order of
+// groups.pairs: linear.x gives only their number, that of the pairs. Chunks have up to
+// ChunkRowsOfCodes rows.
+Error LaunchExpertBulkCodes(const ExpertLinearParams& params, const CodeRows& x,
+                            int32_t num_multiprocessors, Stream stream);
 // out[t] += sum over i of weights[t, i] * rows[t * top_k + i].
 Error LaunchExpertSum(Tensor rows, const float* weights, int32_t top_k, Tensor out, bool adds,
                       DType act, Stream stream);

@@ -64,8 +64,10 @@ struct ElementOf<WeightLayout::kBF16> {
   using Type = BFloat16;
 };
 
-template <int kXRowsOf, WeightLayout kLayout>
+// kOfExperts: for linear_bulk_experts.cuh.
+template <int kXRowsOf, WeightLayout kLayout, bool kOfExpertsOf = false>
 struct Shape {
+  static constexpr bool kOfExperts = kOfExpertsOf;
   using Element = typename ElementOf<kLayout>::Type;
   static constexpr bool kScalesX = kLayout == WeightLayout::kF8Row;
   static constexpr bool kIsTiled = kLayout == WeightLayout::kF8Block;
@@ -77,7 +79,7 @@ struct Shape {
   static constexpr int kStage = (kRows + kXRows) * kLine;  // elements
   static constexpr int kStageBytes = kLineBytes * (kRows + kXRows);
   static_assert(!kIsTiled || kCols == kScaleTile);
-  static constexpr int kMaxStages = 5, kMaxBytes = 220 << 10;
+  static constexpr int kMaxStages = 5, kMaxBytes = (kOfExperts ? 187 : 220) << 10;
   static constexpr int kStages =
       kMaxStages * kStageBytes <= kMaxBytes ? kMaxStages : kMaxBytes / kStageBytes;
 };
@@ -108,30 +110,34 @@ struct Turn {
   HEDDLE_DEVICE int empty() const { return S::kStages + place(); }
 };
 
-// The first weight row of unit `unit` of the block's; kGated: gate and up rows take turns.
+// The first weight row of unit `unit` of the block's, in its matrix; kGated: gate and up rows take
+// turns.
 template <typename S>
 HEDDLE_DEVICE int FirstRowOfUnit(const LinearParams& p, int weights, int unit) {
   if (p.epilogue != Epilogue::kGated) return weights * S::kRows + unit * S::kUnit;
   return weights * (S::kRows / 2) + unit / 2 * S::kUnit + unit % 2 * static_cast<int>(p.half);
 }
 
-// The copies that one thread starts.
+// The copies that one thread starts. `first_stage`: that of turn 0 among those of the columns;
+// `matrix`: the first weight row of the matrix.
 template <typename S>
 class Producer {
  public:
-  HEDDLE_DEVICE Producer(const BulkParams& params, const BlockPlace& place, int first_x_row,
-                         const Memory<S>& memory)
+  HEDDLE_DEVICE Producer(const BulkParams& params, int weights, int first_stage, int first_x_row,
+                         const Memory<S>& memory, int matrix = 0)
       : params_(params),
         memory_(memory),
-        first_stage_(place.part * params.stages),
+        first_stage_(first_stage),
         first_x_row_(first_x_row),
-        weights_(place.weights) {}
+        weights_(weights),
+        matrix_(matrix) {}
 
   HEDDLE_DEVICE void CopyWeights(const Turn<S>& turn) const {
     BarrierArriveExpecting(memory_.barriers, turn.full(), S::kStageBytes);
     HEDDLE_UNROLL
     for (int i = 0; i < S::kRows / S::kUnit; ++i) {
-      Copy(turn, i * S::kUnit, params_.weights, FirstRowOfUnit<S>(params_.linear, weights_, i));
+      Copy(turn, i * S::kUnit, params_.weights,
+           matrix_ + FirstRowOfUnit<S>(params_.linear, weights_, i));
     }
   }
   HEDDLE_DEVICE void CopyX(const Turn<S>& turn) const {
@@ -147,7 +153,7 @@ class Producer {
 
   const BulkParams& params_;
   const Memory<S>& memory_;
-  int first_stage_, first_x_row_, weights_;
+  int first_stage_, first_x_row_, weights_, matrix_;
 };
 
 // Run by one warp.
@@ -192,22 +198,23 @@ HEDDLE_DEVICE void MultiplyTile(const Memory<S>& memory, const Turn<S>& turn, in
   }
 }
 
-// Adds weights x^T of this warpgroup's tiles to the sums. A stage is released when the products of
-// the next one have been started.
+// Adds weights x^T of this warpgroup's tiles to the sums, for turns from `first` on. A stage is
+// released when the products of the next one have been started.
 template <typename S>
-HEDDLE_DEVICE void Consume(int stages, const Memory<S>& memory, sums::Sums<S>& sums) {
+HEDDLE_DEVICE void Consume(int first, int stages, const Memory<S>& memory, sums::Sums<S>& sums) {
   HoldSums(sums[0]);
   HoldSums(sums[1]);
-  for (Turn<S> turn = {0}; turn.count < stages; ++turn.count) {
+  for (Turn<S> turn = {first}; turn.count < first + stages; ++turn.count) {
     BarrierWait(memory.barriers, turn.full(), turn.parity());
     WarpgroupFence();
     HEDDLE_UNROLL
     for (int tile = 0; tile < kTiles; ++tile) MultiplyTile<S>(memory, turn, tile, true, sums[tile]);
     WarpgroupCommit();
     WarpgroupWait<1>();
-    if (turn.count > 0) LeaveStage<S>(memory, {turn.count - 1});
+    if (turn.count > first) LeaveStage<S>(memory, {turn.count - 1});
   }
   WarpgroupWait<0>();
+  if constexpr (S::kOfExperts) LeaveStage<S>(memory, {first + stages - 1});
   HoldSums(sums[0]);
   HoldSums(sums[1]);
 }
@@ -217,15 +224,17 @@ HEDDLE_DEVICE void Consume(int stages, const Memory<S>& memory, sums::Sums<S>& s
 template <typename S>
 class ScalesOfStage {
  public:
-  HEDDLE_DEVICE ScalesOfStage(const BulkParams& params, const BlockPlace& place, int first_x_row)
+  // `linear`: that of the block's matrix.
+  HEDDLE_DEVICE ScalesOfStage(const BulkParams& params, const LinearParams& linear,
+                              const BlockPlace& place, int first_x_row)
       : params_(params),
+        tile_scales_(linear.weight.tile_scales),
         first_tile_(place.part * params.stages),
         x_row_(first_x_row + 2 * (Lane() % 4)) {
-    const DeviceWeight& weight = params.linear.weight;
+    const DeviceWeight& weight = linear.weight;
     HEDDLE_UNROLL
     for (int tile = 0; tile < kTiles; ++tile) {
-      const int unit =
-          FirstRowOfUnit<S>(params.linear, place.weights, WarpIndex() / 4 * kTiles + tile);
+      const int unit = FirstRowOfUnit<S>(linear, place.weights, WarpIndex() / 4 * kTiles + tile);
       HEDDLE_UNROLL
       for (int h = 0; h < 2; ++h) {
         const int row = unit + WarpIndex() % 4 * 16 + Lane() / 4 + 8 * h;
@@ -236,7 +245,7 @@ class ScalesOfStage {
     }
   }
   HEDDLE_DEVICE void Load(int stage) {
-    const float* weights = params_.linear.weight.tile_scales + first_tile_ + stage;
+    const float* weights = tile_scales_ + first_tile_ + stage;
     HEDDLE_UNROLL
     for (int tile = 0; tile < kTiles; ++tile) {
       HEDDLE_UNROLL
@@ -247,7 +256,12 @@ class ScalesOfStage {
     for (int n = 0; n < S::kXRows / 8; ++n) {
       const int row = x_row_ + 8 * n;
       of_x[n] = {};
-      if (row < params_.linear.x.rows) of_x[n] = LoadGroup<2>(x + row);
+      if (row >= params_.linear.x.rows) continue;
+      if constexpr (S::kOfExperts) {
+        of_x[n] = {{x[row], x[row + 1]}};  // chunks begin anywhere; strides are even
+      } else {
+        of_x[n] = LoadGroup<2>(x + row);
+      }
     }
   }
 
@@ -256,6 +270,7 @@ class ScalesOfStage {
 
  private:
   const BulkParams& params_;
+  const float* tile_scales_;
   int tiles_[kTiles][2];  // indices of the first tile of the rows' scales
   int first_tile_, x_row_;
 };
@@ -276,11 +291,11 @@ HEDDLE_DEVICE void AddScaled(const ScalesOfStage<S>& scales, const float (&of_ro
 
 // Consume where each stage has scales of its own.
 template <typename S>
-HEDDLE_DEVICE void ConsumeScaled(int stages, const Memory<S>& memory, ScalesOfStage<S> scales,
-                                 sums::Sums<S>& sums) {
+HEDDLE_DEVICE void ConsumeScaled(int first, int stages, const Memory<S>& memory,
+                                 ScalesOfStage<S> scales, sums::Sums<S>& sums) {
   float products[kTiles][S::kXRows / 8][4] = {};
-  for (Turn<S> turn = {0}; turn.count < stages; ++turn.count) {
-    scales.Load(turn.count);
+  for (Turn<S> turn = {first}; turn.count < first + stages; ++turn.count) {
+    scales.Load(turn.count - first);
     BarrierWait(memory.barriers, turn.full(), turn.parity());
     WarpgroupFence();
     HEDDLE_UNROLL
@@ -332,15 +347,16 @@ HEDDLE_KERNEL HEDDLE_BOUNDS(kThreads, 1) LinearBulkKernel(HEDDLE_PARAMS(BulkPara
   if (WarpIndex() >= kConsumerWarps) {
     RegistersDown<24>();
     if (WarpIndex() > kConsumerWarps) return WaitForPrevious();
-    Produce<S>({params, place, first, memory}, stages, p.reads_ahead, memory);
+    const Producer<S> producer(params, place.weights, place.part * params.stages, first, memory);
+    Produce<S>(producer, stages, p.reads_ahead, memory);
   } else {
     RegistersUp<240>();
     WaitForPrevious();
     float sums[kTiles][S::kXRows / 8][4] = {};
     if constexpr (S::kIsTiled) {
-      ConsumeScaled<S>(stages, memory, {params, place, first}, sums);
+      ConsumeScaled<S>(0, stages, memory, {params, p, place, first}, sums);
     } else {
-      Consume<S>(stages, memory, sums);
+      Consume<S>(0, stages, memory, sums);
     }
     sums::Store<S>(p, place, rows, sums, memory.arrived);
   }

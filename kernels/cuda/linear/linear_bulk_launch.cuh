@@ -12,24 +12,30 @@ namespace bulk {
 template <int kXRows>
 constexpr sums::SplitCosts kSplitCosts = {.start = 2, .shared = 2 + kXRows / 64, .each = 0};
 
-// `linear` has everything but x, which is given as a matrix without box_rows.
+// Describes both matrices; x is given without box_rows.
 template <typename S>
-Error LaunchShaped(BulkParams params, TiledMatrix x, int multiprocessors, Stream stream) {
-  const LinearParams& linear = params.linear;
-  const bool gated = linear.epilogue == Epilogue::kGated;
+Error EncodeMaps(const LinearParams& linear, TiledMatrix x, BulkParams* params) {
   constexpr int kBytes = sizeof(typename S::Element);
-  Error error = EncodeTensorMap({.data = linear.weight.data,
-                                 .rows = linear.weight.rows,
-                                 .cols = kBytes == 1 ? linear.weight.row_bytes : linear.weight.cols,
-                                 .row_stride = linear.weight.row_bytes / kBytes,
-                                 .box_rows = S::kUnit,
-                                 .element_bytes = kBytes},
-                                &params.weights);
+  const Error error =
+      EncodeTensorMap({.data = linear.weight.data,
+                       .rows = linear.weight.rows,
+                       .cols = kBytes == 1 ? linear.weight.row_bytes : linear.weight.cols,
+                       .row_stride = linear.weight.row_bytes / kBytes,
+                       .box_rows = S::kUnit,
+                       .element_bytes = kBytes},
+                      &params->weights);
   if (error != kSuccess) return error;
   x.box_rows = S::kXRows;
   x.element_bytes = kBytes;
-  error = EncodeTensorMap(x, &params.x);
-  if (error != kSuccess) return error;
+  return EncodeTensorMap(x, &params->x);
+}
+
+// `linear` has everything but x.
+template <typename S>
+Error LaunchShaped(BulkParams params, const TiledMatrix& x, int multiprocessors, Stream stream) {
+  const LinearParams& linear = params.linear;
+  const bool gated = linear.epilogue == Epilogue::kGated;
+  if (const Error error = EncodeMaps<S>(linear, x, &params); error != kSuccess) return error;
   const int chunks = CeilDiv(linear.x.rows, S::kXRows);
   const int weights = CeilDiv(OutputCols(linear), gated ? S::kRows / 2 : S::kRows);
   const int stages = CeilDiv(linear.weight.cols, S::kCols);

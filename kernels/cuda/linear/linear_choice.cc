@@ -128,4 +128,10 @@ int32_t ChooseChunkRows(int64_t n_pairs, int64_t n_experts, bool has_hopper_code
   return n_pairs <= 64 * n_experts ? 64 : 128;
 }
 
+bool ExpertsTakeCodes(int64_t n_pairs, int64_t n_experts) { return n_pairs > 64 * n_experts; }
+
+int32_t ChunkRowsOfCodes(WeightLayout layout) {
+  return TraitsOf(layout).is_tiled ? kBulkTiledRows : 128;
+}
+
 }  // namespace heddle::kernels::cuda

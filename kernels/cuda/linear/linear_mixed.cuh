@@ -29,6 +29,7 @@
 // BF16 (linear_plain.cu).
 #pragma once
 
+#include "kernels/cuda/linear/expert_matrix.cuh"
 #include "kernels/cuda/linear/expert_params.h"
 #include "kernels/cuda/linear/linear_mixed_stages.cuh"
 
@@ -266,7 +267,7 @@ HEDDLE_KERNEL HEDDLE_BOUNDS(kThreads, 1) LinearMixedKernel(HEDDLE_PARAMS(MixedPa
   const LinearParams p =
       groups.chunks == nullptr
           ? params.experts.linear
-          : skinny::ParamsOfExpert(params.experts, groups.chunks[BlockX()].expert);
+          : ParamsOfExpert(params.experts, groups.chunks[BlockX()].expert);
   const BlockRows rows = RowsOfBlock<S>(params.experts);
   const int all_stages = static_cast<int>((p.weight.cols + S::kCols - 1) / S::kCols);
   const int first_stage = BlockZ() * params.stages;

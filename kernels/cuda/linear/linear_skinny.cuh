@@ -22,6 +22,7 @@
 // waits for memory twice.
 #pragma once
 
+#include "kernels/cuda/linear/expert_matrix.cuh"
 #include "kernels/cuda/linear/expert_params.h"
 #include "kernels/cuda/linear/fragments.cuh"
 #include "kernels/cuda/linear/linear_skinny_sums.cuh"
@@ -263,20 +264,6 @@ HEDDLE_KERNEL HEDDLE_BOUNDS((Shape<kLayout, kXTiles, kWide>::kThreads),
     AddGroups(p, groups, FindX<kXTiles>(p, rows), sums);
   }
   Reduce<kLayout, kXTiles, kWide>(p, BlockY(), rows, sums, arena);
-}
-
-// The product with one matrix of the stack.
-HEDDLE_DEVICE LinearParams ParamsOfExpert(const ExpertLinearParams& p, int expert) {
-  const int64_t first = expert * p.matrix_rows;
-  LinearParams own = p.linear;
-  own.weight.rows = p.matrix_rows;
-  own.weight.data += first * own.weight.row_bytes;
-  own.weight.scales += first * own.weight.scales_stride;
-  own.weight.tile_scales += first / kScaleTile * own.weight.tiles_stride;
-  if (own.weight.row_factors != nullptr) own.weight.row_factors += first;
-  if (own.bias != nullptr) own.bias += first;
-  if (own.bias_up != nullptr) own.bias_up += first;
-  return own;
 }
 
 // BlockY: a chunk of the pairs of one expert; blocks beyond the last chunk have no work.

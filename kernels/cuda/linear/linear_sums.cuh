@@ -35,12 +35,13 @@ constexpr int kConsumersMeet = 1;
 // The rows of x and of the output that a block works on.
 struct BlockRows {
   const int32_t* pairs = nullptr;  // [count] (row, choice) pairs; nullptr: rows from `first` on
-  int first = 0;
+  int first = 0;                   // with pairs: the row of codes of the first one
   int count = 0;
   int pairs_per_row = 1;
   HEDDLE_DEVICE int X(int t) const {
     return pairs == nullptr ? first + t : pairs[t] / pairs_per_row;
   }
+  HEDDLE_DEVICE int Code(int t) const { return first + t; }  // row of codes
   HEDDLE_DEVICE int Out(int t) const { return pairs == nullptr ? first + t : pairs[t]; }
   HEDDLE_DEVICE int slices() const { return (count + kSliceRows - 1) / kSliceRows; }
 };
@@ -157,7 +158,7 @@ HEDDLE_DEVICE void StorePart(const LinearParams& p, const BlockPlace& place, con
     const Shared<float> sums = part.From(t * kSliceStride);
     const int64_t out = rows.Out(first + t);
     float scale = 1.0f;
-    if constexpr (S::kScalesX) scale = p.x_scales[rows.X(first + t)];
+    if constexpr (S::kScalesX) scale = p.x_scales[rows.Code(first + t)];
     if (!wide) {
       HEDDLE_UNROLL_BY(1)
       for (int e = 0; e < to.count; ++e) {

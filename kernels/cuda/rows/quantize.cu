@@ -14,6 +14,8 @@ constexpr int kMaxWarps = 8;
 struct QuantizeParams {
   Tensor x;
   CodeRows codes;
+  const int32_t* pairs = nullptr;  // of QuantizeKernel: row t of codes is row pairs[t] /
+  int32_t pairs_per_row = 1;       // pairs_per_row of x; nullptr: row t
 };
 
 template <WeightLayout kLayout>
@@ -38,14 +40,15 @@ HEDDLE_KERNEL QuantizeKernel(HEDDLE_PARAMS(QuantizeParams, p)) {
   StartInTurn();
   SharedArena arena;
   const int64_t t = BlockX();
-  const BFloat16* row = p.x.row<BFloat16>(t);
+  const int64_t from = p.pairs == nullptr ? t : p.pairs[t] / p.pairs_per_row;
+  const BFloat16* row = p.x.row<BFloat16>(from);
   const auto load = [&](int64_t k) { return code_rows::Read(row, k, p.x.cols); };
   code_rows::StoreRow<kLayout>(p.codes, t, arena.Take<float>(kMaxWarps), load, load);
 }
 
-LaunchShape ShapeOf(const Tensor& x, const CodeRows& codes, int shared_bytes) {
+LaunchShape ShapeOf(int64_t rows, const CodeRows& codes, int shared_bytes) {
   const int warps = CeilDiv(codes.row_bytes / code_rows::kColumns, 32);
-  return {.grid_x = static_cast<int>(x.rows),
+  return {.grid_x = static_cast<int>(rows),
           .threads = 32 * (warps < kMaxWarps ? warps : kMaxWarps),
           .shared_bytes = shared_bytes};
 }
@@ -53,15 +56,22 @@ LaunchShape ShapeOf(const Tensor& x, const CodeRows& codes, int shared_bytes) {
 }  // namespace
 
 Error LaunchQuantizeRows(Tensor x, const CodeRows& to, Stream stream) {
-  const LaunchShape shape = ShapeOf(x, to, SharedBytesFor<float>(kMaxWarps));
+  return LaunchQuantizePairs(x, nullptr, 1, x.rows, to, stream);
+}
+
+Error LaunchQuantizePairs(Tensor x, const int32_t* pairs, int32_t pairs_per_row, int64_t n,
+                          const CodeRows& to, Stream stream) {
+  const LaunchShape shape = ShapeOf(n, to, SharedBytesFor<float>(kMaxWarps));
+  const QuantizeParams params = {x, to, pairs, pairs_per_row};
   return code_rows::ForLayout(to.layout, [&]<WeightLayout kLayout>() {
-    return Launch(QuantizeKernel<kLayout>, shape, stream, QuantizeParams{x, to});
+    return Launch(QuantizeKernel<kLayout>, shape, stream, params);
   });
 }
 
 Error LaunchRestoreRows(const CodeRows& from, Tensor x, Stream stream) {
   return code_rows::ForLayout(from.layout, [&]<WeightLayout kLayout>() {
-    return Launch(RestoreKernel<kLayout>, ShapeOf(x, from, 0), stream, QuantizeParams{x, from});
+    return Launch(RestoreKernel<kLayout>, ShapeOf(x.rows, from, 0), stream,
+                  QuantizeParams{x, from});
   });
 }
 

@@ -39,6 +39,9 @@ Error LaunchNorm(const NormArgs& args, const NormAdapters& adapters, DType act, 
 // x is BF16, aligned as for LaunchLinearSkinny. E4M3 rounds to nearest even, as integers do. A row
 // with NaN or infinity gives products that are not finite.
 Error LaunchQuantizeRows(Tensor x, const CodeRows& to, Stream stream);
+// The same for `n` rows of codes, row i from row pairs[i] / pairs_per_row of x: for experts.
+Error LaunchQuantizePairs(Tensor x, const int32_t* pairs, int32_t pairs_per_row, int64_t n,
+                          const CodeRows& to, Stream stream);
 // The same for the result of Norm(args), which is not written: codes are made from the F32 values.
 // REQUIRES: args.x aligned as above, weight and bias to 16 bytes, no residual.
 Error LaunchNormCodes(const NormArgs& args, const CodeRows& to, Stream stream);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstring>
 #include <string>
 #include <string_view>
@@ -65,6 +66,8 @@ bool FindRow(const Copy& copy, int64_t row, uint64_t* address) {
   return true;
 }
 
+std::atomic<int64_t> tensor_copies{0};
+
 // Parts of the box outside of the tensor become zero (ISA 5.5.3 "Tiled Mode").
 bool CopyBox(const Copy& copy) {
   Warp& warp = *copy.warp;
@@ -114,6 +117,7 @@ bool CopyBytes(const Copy& copy) {
 void Perform(const Copy& copy) {
   Warp& warp = *copy.warp;
   if (!CheckAsyncProxy(warp, copy.to, copy.bytes, copy.lane)) return;
+  tensor_copies += copy.is_tensor ? 1 : 0;
   if (!(copy.is_tensor ? CopyBox(copy) : CopyBytes(copy))) return;
   CompleteTransaction(warp, copy.barrier, copy.bytes, copy.lane);
 }
@@ -292,5 +296,7 @@ bool AdvanceBulkCopies(Block& block) {
   Perform(copy);
   return true;
 }
+
+int64_t TensorCopies() { return tensor_copies; }
 
 }  // namespace heddle::ptx
