@@ -167,10 +167,11 @@ constexpr TimedHeads kLite = {16, 1, 576, true}, kV3 = {128, 1, 576, true};
 CacheOnDevice RepeatedPages(Device& device, DType dtype, const TestBatch& batch,
                             const TimedHeads& heads) {
   constexpr int32_t kDistinct = 64;
-  TestCache cache(dtype, std::min(batch.num_pages, kDistinct), 16, heads.n_kv_heads, heads.dim, 1);
+  TestCache cache(dtype, std::min(batch.num_pages, kDistinct), 16, heads.n_kv_heads, heads.dim,
+                  /*seed=*/2);
   const auto distinct = static_cast<int64_t>(cache.keys.size());
   cache.view.num_pages = batch.num_pages;
-  const int64_t bytes = batch.num_pages * cache.view.block_bytes();
+  const int64_t bytes = cache.view.PageOffset(batch.num_pages);
   CacheOnDevice all(cache.view, Must(device.Allocate(bytes)), Must(device.Allocate(bytes)));
   for (int64_t at = 0; at < bytes; at += distinct) {
     const int64_t part = std::min(distinct, bytes - at);

@@ -8,7 +8,7 @@ retired its group (PTX ISA, wgmma.wait_group). nvcc knows that of sums; of left 
 reads again it has been seen to hand the registers on, without a word: wrong numbers, now and then
 (ptxas before CUDA 13.3; also reported in Triton's issue 9433 and pull request 11781).
 Neither a compiler's warning nor the emulator shows that. To be run on kernels/cuda/linear/linear_mixed_*.cu,
-linear_bulk.cu, linear_bulk_8.cu and attention/attention_hopper_*.cu with every new nvcc. Exit code 1: something was found.
+linear_bulk.cu, linear_bulk_8.cu, linear_bulk_experts.cu and attention/attention_hopper_*.cu with every new nvcc. Exit code 1: something was found.
 """
 import re
 import sys
