@@ -34,7 +34,7 @@ cd "$here/../.."
 
 default_parts="ops models bench serve"
 # Seconds that each part may take. Those of one call are less than nine minutes together.
-declare -A limit=([ops]=80 [shapes]=170 [same]=120 [models]=60 [bench]=130 [serve]=280
+declare -A limit=([ops]=80 [shapes]=170 [same]=120 [models]=60 [bench]=115 [serve]=280
                   [peers]=90 [tune]=150 [throughput]=235 [sanitize]=160)
 # Words that stand for several parts.
 declare -A call=([first]="ops shapes same models" [second]="bench peers sanitize"
