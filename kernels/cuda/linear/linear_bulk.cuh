@@ -258,7 +258,8 @@ class ScalesOfStage {
       of_x[n] = {};
       if (row >= params_.linear.x.rows) continue;
       if constexpr (S::kOfExperts) {
-        of_x[n] = {{x[row], x[row + 1]}};  // chunks begin anywhere; strides are even
+        // Chunks begin anywhere, and the last row's scale is the last of its tile.
+        of_x[n] = {{x[row], row + 1 < params_.linear.x.rows ? x[row + 1] : 0.0f}};
       } else {
         of_x[n] = LoadGroup<2>(x + row);
       }

@@ -48,8 +48,8 @@ int64_t MostBulkCodes(const DeviceWeight& weight);
 double PredictMixedNs(const DeviceWeight& weight, int64_t n);
 double PredictDequantizedNs(const DeviceWeight& weight, int64_t n);
 
-// Whether experts that are FP8 get so many rows that codes of x pay (LaunchExpertBulkCodes), and the
-// rows of a chunk then. Up to 64 rows an expert, weights are read for as long as BF16 takes.
+// Whether experts that are FP8 get so many rows that codes of x pay (LaunchExpertBulkCodes), and
+// the rows of a chunk then. Up to 64 rows an expert, weights are read for as long as BF16 takes.
 bool ExpertsTakeCodes(int64_t n_pairs, int64_t n_experts);
 int32_t ChunkRowsOfCodes(WeightLayout layout);
 // Rows of a chunk of a mixture of experts for n_pairs rows and n_experts: 8 and 32 are for

@@ -264,10 +264,9 @@ HEDDLE_KERNEL HEDDLE_BOUNDS(kThreads, 1) LinearMixedKernel(HEDDLE_PARAMS(MixedPa
     WaitForPrevious();  // earlier launches determine which weights a block needs
     if (BlockX() >= *groups.n_chunks) return;
   }
-  const LinearParams p =
-      groups.chunks == nullptr
-          ? params.experts.linear
-          : ParamsOfExpert(params.experts, groups.chunks[BlockX()].expert);
+  const LinearParams p = groups.chunks == nullptr
+                             ? params.experts.linear
+                             : ParamsOfExpert(params.experts, groups.chunks[BlockX()].expert);
   const BlockRows rows = RowsOfBlock<S>(params.experts);
   const int all_stages = static_cast<int>((p.weight.cols + S::kCols - 1) / S::kCols);
   const int first_stage = BlockZ() * params.stages;
