@@ -35,20 +35,33 @@ class LocalGroup {
 
   int32_t world() const { return world_; }
 
-  // Publishes the part of the rank's `round`-th meeting, and waits for those of the others.
-  bool Meet(int32_t rank, uint32_t round, const void* part, int* spins,
-            std::span<const void*> parts) {
+  // A rank's meetings are of two kinds, each with places for parts in turn. One that ends when it
+  // begins: a rank writes a place again in the one after the next, which begins when all have come
+  // to the next one. One that ends later: a rank begins the fourth behind it when it has ended the
+  // second, which all have begun, and before that ended this one.
+  enum class Kind : uint8_t { kAtOnce, kBegun };
+  static constexpr uint32_t kPlaces[] = {2, 4};
+  struct Meeting {
+    uint32_t round = 0;  // of all meetings of the rank
+    Kind kind = Kind::kAtOnce;
+    uint32_t place = 0;
+  };
+
+  // Publishes the rank's part of a meeting.
+  void Come(int32_t rank, const Meeting& meeting, const void* part) {
     Rank& own = ranks_[static_cast<size_t>(rank)];
-    own.parts[round % 2] = part;
+    own.PlaceOf(meeting) = part;
     own.arrived.fetch_add(kEvent, std::memory_order_acq_rel);
     own.arrived.notify_all();
+  }
+  // Waits for the parts of the others.
+  bool WaitForAll(int32_t rank, const Meeting& meeting, int* spins, std::span<const void*> parts) {
     for (int32_t r = 0; r < world_; ++r) {
       Rank& other = ranks_[static_cast<size_t>(r)];
-      if (r != rank && !Reach(other.arrived, (round + 1) * kEvent, spins)) return false;
-      // A rank writes this place again in the meeting after the next, which begins when all have
-      // come to the next one.
-      if (!parts.empty()) parts[static_cast<size_t>(r)] = other.parts[round % 2];
+      if (r != rank && !Reach(other.arrived, (meeting.round + 1) * kEvent, spins)) return false;
+      if (!parts.empty()) parts[static_cast<size_t>(r)] = other.PlaceOf(meeting);
     }
+    const Rank& own = ranks_[static_cast<size_t>(rank)];
     return (own.arrived.load(std::memory_order_relaxed) & kAborted) == 0;
   }
 
@@ -103,8 +116,13 @@ class LocalGroup {
  private:
   struct alignas(64) Rank {
     std::atomic<uint32_t> arrived{0};
-    const void* parts[2] = {nullptr, nullptr};  // of the last meetings, by the parity of the round
-    std::vector<Mail> mail;                     // to each rank
+    const void* parts[2] = {nullptr, nullptr};
+    std::vector<Mail> mail;  // to each rank
+    const void* begun_parts[4] = {};
+
+    const void*& PlaceOf(const Meeting& meeting) {
+      return meeting.kind == Kind::kAtOnce ? parts[meeting.place] : begun_parts[meeting.place];
+    }
   };
 
   static void Poison(std::atomic<uint32_t>& counter) {
@@ -133,10 +151,24 @@ class LocalCommunicator final : public Communicator {
   bool Exchange(const void* part, int64_t /*bytes*/, int64_t /*most_bytes*/,
                 std::span<const void*> parts) override {
     HEDDLE_CHECK(static_cast<int32_t>(parts.size()) >= world(), "a place for each rank's part");
-    return group_->Meet(rank_, round_++, part, &spins_, parts);
+    return Meet(part, parts);
   }
 
-  bool Barrier() override { return group_->Meet(rank_, round_++, nullptr, &spins_, {}); }
+  bool BeginExchange(const void* part, int64_t /*bytes*/, int64_t /*most_bytes*/) override {
+    HEDDLE_CHECK(n_begun_ - n_ended_ < 2, "two exchanges at most have begun");
+    LocalGroup::Meeting& meeting = begun_[n_begun_++ % 2];
+    meeting = Next(LocalGroup::Kind::kBegun);
+    group_->Come(rank_, meeting, part);
+    return true;
+  }
+
+  bool EndExchange(std::span<const void*> parts) override {
+    HEDDLE_CHECK(n_begun_ != n_ended_, "an exchange that ends has begun");
+    HEDDLE_CHECK(static_cast<int32_t>(parts.size()) >= world(), "a place for each rank's part");
+    return group_->WaitForAll(rank_, begun_[n_ended_++ % 2], &spins_, parts);
+  }
+
+  bool Barrier() override { return Meet(nullptr, {}); }
 
   bool Send(const void* data, int64_t bytes, int32_t to) override {
     if (!Post(data, bytes, to)) return false;
@@ -175,9 +207,23 @@ class LocalCommunicator final : public Communicator {
   void AtAbort(std::function<void()> call) override { group_->AtAbort(std::move(call)); }
 
  private:
+  LocalGroup::Meeting Next(LocalGroup::Kind kind) {
+    const auto of_kind = static_cast<size_t>(kind);
+    return {round_++, kind, meetings_[of_kind]++ % LocalGroup::kPlaces[of_kind]};
+  }
+  bool Meet(const void* part, std::span<const void*> parts) {
+    const LocalGroup::Meeting meeting = Next(LocalGroup::Kind::kAtOnce);
+    group_->Come(rank_, meeting, part);
+    return group_->WaitForAll(rank_, meeting, &spins_, parts);
+  }
+
   const std::shared_ptr<LocalGroup> group_;
   const int32_t rank_;
-  uint32_t round_ = 0;              // meetings so far; wraps around
+  uint32_t round_ = 0;             // meetings so far; wraps around
+  uint32_t meetings_[2] = {0, 0};  // the same, of each kind
+  LocalGroup::Meeting begun_[2];   // that have not ended, in turn
+  uint32_t n_begun_ = 0;
+  uint32_t n_ended_ = 0;
   std::vector<uint32_t> sent_;      // messages to each rank
   std::vector<uint32_t> received_;  // messages from each rank
   int spins_ = kMaxSpins;

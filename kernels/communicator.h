@@ -39,6 +39,12 @@ class Communicator {
                       std::span<const void*> parts) {
     return Exchange(part, bytes, most_bytes, parts);
   }
+  // Exchange in two calls, between which the rank may compute, and call others: the parts travel
+  // meanwhile. Exchanges end in the order in which they begin, and two at most have begun. A part
+  // must not change until two exchanges that began later have ended; parts[r] can be read until the
+  // next but one begins.
+  virtual bool BeginExchange(const void* part, int64_t bytes, int64_t most_bytes) = 0;
+  virtual bool EndExchange(std::span<const void*> parts) = 0;
   // Waits until every rank has come here.
   virtual bool Barrier() = 0;
 

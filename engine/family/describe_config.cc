@@ -321,6 +321,20 @@ absl::Status ReadSegments(const JsonSource& config, const Family& family, ModelS
   return absl::OkStatus();
 }
 
+// Ladder residuals (Zhang et al. 2025). No published class reads such checkpoints: those that were
+// made of Llama have its tensors, and here this key.
+absl::Status ReadLadder(const JsonSource& config, const Family& family, ModelSpec* spec) {
+  constexpr std::string_view kLadder = "ladder_residual";
+  HEDDLE_ASSIGN_OR_RETURN(const bool is_ladder, config.BoolOr(kLadder, false));
+  if (!is_ladder) return absl::OkStatus();
+  if (family.name != "llama") {
+    return config.Unsupported(kLadder, "true",
+                              base::StrCat("in the family ", family.name, ": only llama has it"));
+  }
+  for (LayerSpec& layer : spec->layers) layer.wiring = Wiring::kLadder;
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<std::vector<int32_t>> ReadDims(const JsonSource& config, std::string_view key) {
@@ -365,6 +379,7 @@ absl::StatusOr<ModelDescription> DescribeConfigWithNames(const Family& family,
     HEDDLE_RETURN_IF_ERROR(family.refine(config.decoder, &description.spec, &names));
   }
   HEDDLE_RETURN_IF_ERROR(ReadSegments(config.decoder, family, &description.spec, &names));
+  HEDDLE_RETURN_IF_ERROR(ReadLadder(config.decoder, family, &description.spec));
   description.names = MakeNames(names, prefix, description.spec);
   HEDDLE_RETURN_IF_ERROR(ReadSpecialIds(config, values.vocab, &description));
   HEDDLE_RETURN_IF_ERROR(ReadGeneration(config.generation, &description.generation));

@@ -44,7 +44,7 @@ absl::Status RefineFalconNorms(const JsonSource& config, bool grouped, ModelSpec
   HEDDLE_ASSIGN_OR_RETURN(int32_t norms,
                           config.DimOr("num_ln_in_parallel_attn", 2, grouped ? 2 : 1));
   if (!parallel) return absl::OkStatus();
-  for (LayerSpec& layer : spec->layers) layer.parallel_residual = true;
+  for (LayerSpec& layer : spec->layers) layer.wiring = Wiring::kParallel;
   LayerNames& layer = names->layer;
   if (grouped && norms == 2) {
     layer.attn_norm = "h.{}.ln_attn.weight";
@@ -148,7 +148,9 @@ absl::Status RefineGranite(const JsonSource& config, ModelSpec* spec, NameMap*) 
 
 absl::Status RefineGptNeox(const JsonSource& config, ModelSpec* spec, NameMap*) {
   HEDDLE_ASSIGN_OR_RETURN(bool parallel, config.BoolOr("use_parallel_residual", true));
-  for (LayerSpec& layer : spec->layers) layer.parallel_residual = parallel;
+  for (LayerSpec& layer : spec->layers) {
+    layer.wiring = parallel ? Wiring::kParallel : Wiring::kSequential;
+  }
   return absl::OkStatus();
 }
 

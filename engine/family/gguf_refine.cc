@@ -126,7 +126,9 @@ absl::Status RefineGgufSmolLm3(const GgufSource&, const TensorFinder&, ModelSpec
 absl::Status RefineGgufGptNeox(const GgufSource& source, const TensorFinder&, ModelSpec* spec,
                                NameMap*) {
   HEDDLE_ASSIGN_OR_RETURN(bool parallel, source.BoolOr("use_parallel_residual", true));
-  for (LayerSpec& layer : spec->layers) layer.parallel_residual = parallel;
+  for (LayerSpec& layer : spec->layers) {
+    layer.wiring = parallel ? Wiring::kParallel : Wiring::kSequential;
+  }
   return absl::OkStatus();
 }
 
@@ -258,7 +260,7 @@ absl::Status RefineGgufDeci(const GgufSource& source, const TensorFinder&, Model
 // The model has one norm for both blocks; if there is a second one, it is attention's.
 absl::Status RefineGgufFalcon(const GgufSource&, const TensorFinder& find, ModelSpec* spec,
                               NameMap* names) {
-  for (LayerSpec& layer : spec->layers) layer.parallel_residual = true;
+  for (LayerSpec& layer : spec->layers) layer.wiring = Wiring::kParallel;
   LayerNames& layer = names->layer;
   layer.mlp_norm = layer.attn_norm;
   layer.mlp_norm_bias = layer.attn_norm_bias;

@@ -11,7 +11,7 @@ constexpr std::string_view kPhiGguf[] = {"phi2"};
 
 // Attention and MLP read the stream through one norm.
 void ReadOnce(ModelSpec* spec, NameMap* names) {
-  for (LayerSpec& layer : spec->layers) layer.parallel_residual = true;
+  for (LayerSpec& layer : spec->layers) layer.wiring = Wiring::kParallel;
   names->layer.mlp_norm = names->layer.attn_norm;
   names->layer.mlp_norm_bias = names->layer.attn_norm_bias;
 }

@@ -75,7 +75,7 @@ void DropRopeOfFullLayers(ModelSpec* spec) {
 }
 
 void MakeParallel(ModelSpec* spec, NameMap* names) {
-  for (LayerSpec& layer : spec->layers) layer.parallel_residual = true;
+  for (LayerSpec& layer : spec->layers) layer.wiring = Wiring::kParallel;
   names->layer.mlp_norm = names->layer.attn_norm;
   names->layer.mlp_norm_bias = names->layer.attn_norm_bias;
 }

@@ -17,7 +17,8 @@ absl::Status CheckDflashLayers(const Checkpoint& file, const ModelSpec& spec) {
   for (const LayerSpec& layer : spec.layers) {
     const AttentionSpec& attention = layer.attention;
     if (attention.mla.kv_rank > 0 || layer.moe.n_experts > 0 ||
-        attention.qk_norm == QkNorm::kFullWidth || layer.parallel_residual || !layer.pre_norm) {
+        attention.qk_norm == QkNorm::kFullWidth || layer.wiring != Wiring::kSequential ||
+        !layer.pre_norm) {
       return absl::UnimplementedError(base::StrCat(
           file.path().string(), ": is a DFlash network whose layers are not Qwen 3's"));
     }

@@ -22,7 +22,7 @@ absl::StatusOr<std::unique_ptr<Decoder>> Decoder::Create(kernels::Device& device
     if (layer.moe.apart) continue;
     // Experts add to the stream while it may still be read, and do so without a norm behind them.
     HEDDLE_CHECK(layer.moe.n_experts == 0 ||
-                     (layer.pre_norm && !layer.post_norm && !layer.parallel_residual),
+                     (layer.pre_norm && !layer.post_norm && layer.wiring == Wiring::kSequential),
                  "experts need a norm of their input alone");
   }
   std::unique_ptr<Decoder> decoder(new Decoder(spec, weights));
@@ -112,20 +112,26 @@ Tensor Decoder::Normed(kernels::Ops& ops, const BlockInput& in) {
   return in.x;
 }
 
+kernels::LinearArgs Decoder::LastProduct(int32_t layer, AdapterSite site, Tensor in) const {
+  const LayerWeights& weights = weights_.layers[layer];
+  const LinearWeights& linear = site == AdapterSite::kOut ? weights.out : weights.down;
+  return {.x = in,
+          .weight = linear.matrix.get(),
+          .bias = linear.bias.data(),
+          .epilogue = kernels::Epilogue::kAdd,
+          .out = Stream(static_cast<int32_t>(in.rows)),
+          .adapters = Adapters(layer, site)};
+}
+
 void Decoder::AddToStream(kernels::Ops& ops, int32_t layer, AdapterSite site, Tensor in) {
   const LayerSpec& spec = spec_.layers[layer];
+  if (spec.wiring == Wiring::kLadder) return AddLater(ops, layer, site, in);
   const LayerWeights& weights = weights_.layers[layer];
   const bool is_attention = site == AdapterSite::kOut;
   const bool is_part = is_attention ? spec.attention_is_part : spec.mlp_is_part;
-  const LinearWeights& linear = is_attention ? weights.out : weights.down;
   const NormWeights& post_norm = is_attention ? weights.attention_post_norm : weights.mlp_post_norm;
-  const Tensor x = View(*x_, static_cast<int32_t>(in.rows), spec_.hidden);
-  kernels::LinearArgs args{.x = in,
-                           .weight = linear.matrix.get(),
-                           .bias = linear.bias.data(),
-                           .epilogue = kernels::Epilogue::kAdd,
-                           .out = x,
-                           .adapters = Adapters(layer, site)};
+  kernels::LinearArgs args = LastProduct(layer, site, in);
+  const Tensor x = args.out;
   if (!spec.post_norm) {
     if (is_part) {
       std::optional<kernels::NormArgs> next;
@@ -303,17 +309,26 @@ void Decoder::RunLayers(kernels::Ops& ops, int32_t n_tokens, const KvStorage& ca
   for (int32_t layer = 0; layer < spec_.n_layers(); ++layer) {
     KeepStream(ops, layer, Stream(n_tokens));
     PredictStreams(ops, layer, n_tokens);
-    const bool parallel = spec_.layers[layer].parallel_residual;
+    const Wiring wiring = spec_.layers[layer].wiring;
+    if (wiring != Wiring::kLadder && spec_.StageOf(layer) == spec_.stage)
+      AddLate(ops, std::nullopt);
+    const bool parallel = wiring == Wiring::kParallel;
     if (parallel) MlpIn(ops, layer, n_tokens, cache);
     Attention(ops, layer, n_tokens, cache);
     if (!parallel) MlpIn(ops, layer, n_tokens, cache);
     MlpOut(ops, layer, n_tokens);
     EndLayer(ops, layer, n_tokens);
   }
+  if (spec_.stage + 1 == spec_.n_stages) AddLate(ops, std::nullopt);
 }
 
 void Decoder::BeginStream(kernels::Ops& ops, Tensor x) {
-  if (spec_.stage > 0) return ops.RecvRows(x, spec_.stage - 1);
+  late_ = {};
+  is_normed_ = false;
+  if (spec_.stage > 0) {
+    ops.RecvRows(x, spec_.stage - 1);
+    return RecvLate(ops, static_cast<int32_t>(x.rows));
+  }
   Embed(ops, x);
   if (weights_.positions != nullptr) {
     ops.AddPositions(*weights_.positions, spec_.position_offset, x);
@@ -333,6 +348,7 @@ void Decoder::RunStage(kernels::Ops& ops, int32_t n_tokens, int32_t n_logit_rows
   EndStreams(ops, x);
   if (spec_.stage + 1 < spec_.n_stages) {
     PostRows(ops, n_tokens, spec_.stage + 1, &x_);
+    PostLate(ops, n_tokens);
   } else {
     KeepFinal(ops, x);
     LeaveStage(ops, x, n_logit_rows);

@@ -229,17 +229,35 @@ class Decoder {
     if (factor != 1.0f) ops.Scale(x, factor);
   }
   static kernels::Tensor Normed(kernels::Ops& ops, const BlockInput& in);
-  // Adds post_norm(linear(in)) to the stream, for the linear at kOut or kDown of the layer.
+  // Adds post_norm(linear(in)) to the stream, for the linear at kOut or kDown of the layer; behind
+  // the next block in layers with Wiring::kLadder.
   void AddToStream(kernels::Ops& ops, int32_t layer, AdapterSite site, kernels::Tensor in);
+  // The product of that linear, as it is added to the stream.
+  kernels::LinearArgs LastProduct(int32_t layer, AdapterSite site, kernels::Tensor in) const;
+  // Wiring::kLadder. The first adds what is late, and keeps what this block gives until the next
+  // one has read the stream; where ranks share it, its parts are on their way. The second adds it;
+  // `norm` makes the next block's rows where that is a sum. The last two
+  // pass it on to the next stage of a pipeline, if the layers before end with such a block.
+  void AddLater(kernels::Ops& ops, int32_t layer, AdapterSite site, kernels::Tensor in);
+  void AddLate(kernels::Ops& ops, const std::optional<kernels::NormArgs>& norm);
+  void PostLate(kernels::Ops& ops, int32_t n_tokens);
+  void RecvLate(kernels::Ops& ops, int32_t n_tokens);
+  bool LeavesLate(int32_t stage) const {
+    const int32_t last = spec_.stage_borders[static_cast<size_t>(stage) + 1] - 1;
+    return last >= 0 && spec_.layers[last].wiring == Wiring::kLadder;
+  }
   // The same without the norm, or into `out` if there is one, in a part of a model: adds up what
   // the ranks have. `product` is that linear; its weight is null if this rank has no share.
-  void AddOfRanks(kernels::Ops& ops, kernels::LinearArgs product, kernels::Tensor out,
+  void AddOfRanks(kernels::Ops& ops, const kernels::LinearArgs& product, kernels::Tensor out,
                   const std::optional<kernels::NormArgs>& norm);
+  // Makes the product. Returns the sum that is then to be added up.
+  kernels::AllReduceArgs OwnPart(kernels::Ops& ops, kernels::LinearArgs product,
+                                 kernels::Tensor out);
   // The norm of the block that reads the stream next behind AddToStream, for the sum to make its
   // rows on the way; none: that block reads something else, or there is none here.
   std::optional<kernels::NormArgs> NormBehind(int32_t layer, AdapterSite site,
                                               int32_t n_tokens) const;
-  // A buffer for a sum's part: not the one that the other ranks may still be reading.
+  // A buffer for a sum's part: not one that the other ranks may still be reading.
   kernels::Tensor NextPart(int64_t rows);
   kernels::NormArgs NormOf(const NormWeights& norm, kernels::Tensor x, kernels::Tensor out) const;
   // The first `rows` rows of a buffer as [rows, cols], densely packed.
@@ -299,17 +317,30 @@ class Decoder {
   std::unique_ptr<kernels::Buffer> chosen_weight_;  // the same, F32
   std::unique_ptr<kernels::Buffer> expert_inner_;   // [max_batch_tokens * top_k, inter]
   std::unique_ptr<kernels::Buffer> expert_rows_;    // [max_batch_tokens * top_k, hidden]
-  // Rows of the last steps that other stages may still read, in turn [n_stages], each
-  // [max_batch_tokens, hidden].
+  // Rows of the last steps that other stages may still read, in turn, for each message of a step
+  // [n_stages], each [max_batch_tokens, hidden].
   std::vector<std::unique_ptr<kernels::Buffer>> posted_;
   size_t next_posted_ = 0;
   // The following belong to a part of a model.
-  std::unique_ptr<kernels::Buffer> parts_[2];    // [max_batch_tokens, hidden] of sums
+  // Of sums, in turn: two, or four where sums are late; each [max_batch_tokens, hidden].
+  std::vector<std::unique_ptr<kernels::Buffer>> parts_;
   std::unique_ptr<kernels::Buffer> all_heads_;   // [max_batch_tokens, widest of all ranks' q]
   std::unique_ptr<kernels::Buffer> own_logits_;  // [rows of logits, own vocab] F32
-  int32_t next_part_ = 0;                        // index into parts_
+  size_t next_part_ = 0;                         // index into parts_
   bool is_normed_ = false;                       // normed_ has the rows that the next block reads
   kernels::Tensor part_;                         // of the block's sum; null: nothing there yet
+  // What a block has given that the stream does not have yet (Wiring::kLadder): a sum over ranks
+  // that has begun, or rows, of this rank alone or from the stage before.
+  struct Late {
+    enum class Kind : uint8_t { kNothing, kSum, kRows };
+    Kind kind = Kind::kNothing;
+    size_t place = 0;            // kRows: index into late_rows_
+    kernels::Tensor rows;        // the same
+    kernels::AllReduceArgs sum;  // kSum
+  };
+  Late late_;
+  // Those rows, in turn; each [max_batch_tokens, hidden].
+  std::vector<std::unique_ptr<kernels::Buffer>> late_rows_;
   std::vector<Rotation> rotations_;
   std::vector<int32_t> rotation_of_layer_;               // index into rotations_, -1: none
   std::vector<kernels::QueryRotation> query_rotations_;  // [layers]

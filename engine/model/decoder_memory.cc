@@ -23,6 +23,9 @@ struct Widths {
   int64_t streams = 0;
   int64_t aside = 0;
   int64_t parts = 0;
+  int64_t n_parts = 0;  // of that width
+  int64_t n_late = 0;
+  int64_t n_posted = 0;  // of rows of the stream
   int64_t all_heads = 0;
   int64_t shifted = 0;
   int64_t time_mix = 0;
@@ -35,15 +38,24 @@ struct Widths {
   // Elements of activations per token; those of 4-byte values are counted apart.
   int64_t activations(int64_t hidden) const {
     return 2 * hidden + qkv + attended + q_latent + heads + inner + expert_inner + expert_rows +
-           2 * parts + all_heads + layer_inputs + streams + aside + index_keys + shifted +
-           time_mix + waist + first_value;
+           n_parts * parts + (n_late + n_posted) * hidden + all_heads + layer_inputs + streams +
+           aside + index_keys + shifted + time_mix + waist + first_value;
   }
   int64_t words() const { return experts + 2 * choices + row_gates + index_weights + index_places; }
 };
 
 Widths WidestLayer(const ModelSpec& spec) {
   Widths widths;
+  const bool has_late =
+      std::any_of(spec.layers.begin(), spec.layers.end(),
+                  [](const LayerSpec& layer) { return layer.wiring == Wiring::kLadder; });
   widths.parts = spec.is_part() ? spec.hidden : 0;
+  // A sum that is late is read while the next one has begun and two more are made.
+  widths.n_parts = !spec.is_part() ? 0 : has_late ? 4 : 2;
+  if (has_late) widths.n_late = !spec.is_part() ? 2 : spec.n_stages > 1 ? 1 : 0;
+  if (spec.n_stages > 1) {
+    widths.n_posted = int64_t{spec.n_stages} * (has_late ? 2 : 1);
+  }
   widths.layer_inputs = widths.inner = spec.layer_inputs();
   if (const int64_t count = spec.altup.count; count > 0) {
     widths.streams = count * spec.hidden;
@@ -105,8 +117,7 @@ Widths WidestLayer(const ModelSpec& spec) {
 int64_t Decoder::ActivationBytes(const ModelSpec& spec, int32_t max_batch_tokens,
                                  kernels::DType dtype) {
   const Widths widths = WidestLayer(spec);
-  const int64_t posted = spec.n_stages > 1 ? int64_t{spec.n_stages} * spec.hidden : 0;
-  return max_batch_tokens * (kernels::RowBytes(dtype, widths.activations(spec.hidden) + posted) +
+  return max_batch_tokens * (kernels::RowBytes(dtype, widths.activations(spec.hidden)) +
                              widths.words() * int64_t{sizeof(float)});
 }
 
@@ -139,8 +150,6 @@ absl::Status Decoder::AllocateBuffers(kernels::Device& device, int32_t max_batch
       {&chosen_weight_, widths.choices, f32},
       {&expert_inner_, widths.expert_inner, dtype_},
       {&expert_rows_, widths.expert_rows, dtype_},
-      {&parts_[0], widths.parts, dtype_},
-      {&parts_[1], widths.parts, dtype_},
       {&all_heads_, widths.all_heads, dtype_},
       {&layer_inputs_, widths.layer_inputs, dtype_},
       {&streams_, widths.streams, dtype_},
@@ -152,10 +161,14 @@ absl::Status Decoder::AllocateBuffers(kernels::Device& device, int32_t max_batch
         *wanted.buffer,
         device.Allocate(max_batch_tokens * kernels::RowBytes(wanted.dtype, wanted.cols)));
   }
-  posted_.resize(spec_.n_stages > 1 ? static_cast<size_t>(spec_.n_stages) : 0);
-  for (auto& buffer : posted_) {
-    HEDDLE_ASSIGN_OR_RETURN(
-        buffer, device.Allocate(max_batch_tokens * kernels::RowBytes(dtype_, spec_.hidden)));
+  parts_.resize(static_cast<size_t>(widths.n_parts));
+  posted_.resize(static_cast<size_t>(widths.n_posted));
+  late_rows_.resize(static_cast<size_t>(widths.n_late));
+  for (auto* rows : {&parts_, &posted_, &late_rows_}) {
+    for (auto& buffer : *rows) {
+      HEDDLE_ASSIGN_OR_RETURN(
+          buffer, device.Allocate(max_batch_tokens * kernels::RowBytes(dtype_, spec_.hidden)));
+    }
   }
   return absl::OkStatus();
 }

@@ -33,7 +33,7 @@ void Decoder::AdaptEmbedding(kernels::Ops& ops, Tensor x) const {
 }
 
 Tensor Decoder::NextPart(int64_t rows) {
-  next_part_ = 1 - next_part_;
+  next_part_ = (next_part_ + 1) % parts_.size();
   return View(*parts_[next_part_], static_cast<int32_t>(rows), spec_.hidden);
 }
 
@@ -42,7 +42,7 @@ std::optional<kernels::NormArgs> Decoder::NormBehind(int32_t layer, AdapterSite 
   const LayerSpec& spec = spec_.layers[layer];
   if (site == AdapterSite::kOut) {
     const bool has_mlp = spec.mlp.inter > 0 || spec.moe.n_experts > 0;
-    if (spec.parallel_residual || !has_mlp) return std::nullopt;
+    if (spec.wiring == Wiring::kParallel || !has_mlp) return std::nullopt;
     return Unnormed(layer, weights_.layers[layer].mlp_norm, AdapterSite::kMlpNorm, n_tokens).norm;
   }
   if (layer + 1 == spec_.n_layers()) return std::nullopt;
@@ -50,17 +50,26 @@ std::optional<kernels::NormArgs> Decoder::NormBehind(int32_t layer, AdapterSite 
   const AttentionSpec& attention = next.attention;
   const bool has_attention = attention.n_heads > 0 || attention.conv.channels > 0 ||
                              attention.recurrence.is_here() || attention.linear;
-  const bool is_next =
-      !next.parallel_residual && has_attention && next.attention_input == AttentionInput::kStream;
+  const bool reads_it = spec.wiring == Wiring::kLadder ? next.wiring == Wiring::kLadder
+                                                       : next.wiring != Wiring::kParallel;
+  const bool is_next = reads_it && has_attention && next.attention_input == AttentionInput::kStream;
   if (!is_next) return std::nullopt;
   return Unnormed(layer + 1, weights_.layers[layer + 1].attention_norm, AdapterSite::kAttentionNorm,
                   n_tokens)
       .norm;
 }
 
-void Decoder::AddOfRanks(kernels::Ops& ops, kernels::LinearArgs product, Tensor out,
+void Decoder::AddOfRanks(kernels::Ops& ops, const kernels::LinearArgs& product, Tensor out,
                          const std::optional<kernels::NormArgs>& norm) {
-  kernels::AllReduceArgs sum{.bias = product.bias, .out = out, .norm = norm};
+  kernels::AllReduceArgs sum = OwnPart(ops, product, out);
+  sum.norm = norm;
+  is_normed_ = norm.has_value();
+  ops.AllReduce(sum);
+}
+
+kernels::AllReduceArgs Decoder::OwnPart(kernels::Ops& ops, kernels::LinearArgs product,
+                                        Tensor out) {
+  kernels::AllReduceArgs sum{.bias = product.bias, .out = out};
   if (out.data == nullptr) sum.residual = product.out;
   if (product.weight != nullptr) {
     const bool is_begun = part_.data != nullptr;
@@ -72,8 +81,7 @@ void Decoder::AddOfRanks(kernels::Ops& ops, kernels::LinearArgs product, Tensor 
   }
   sum.partial = part_;
   part_ = {};
-  is_normed_ = norm.has_value();
-  ops.AllReduce(sum);
+  return sum;
 }
 
 void Decoder::NormHeadsOfRanks(kernels::Ops& ops, Tensor own, const DeviceVector& weight,

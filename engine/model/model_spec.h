@@ -271,10 +271,19 @@ enum class AttentionInput : uint8_t {
                // recurrence of one layer of the checkpoint (Falcon-H1); no stage lies between them
 };
 
+// Which stream the blocks of a layer read.
+enum class Wiring : uint8_t {
+  kSequential,  // that to which all blocks before have added
+  kParallel,    // both as it was before the layer
+  kLadder  // as it was before the last block added to it, so that ranks compute a block while the
+           // parts of that one's sum travel; behind layers of other wirings, the whole stream.
+           // Source: Zhang et al. 2025 (Ladder-Residual)
+};
+
 // A layer adds two blocks to the residual stream x, attention and then the MLP:
 //   x += post_norm(block(pre_norm(x))), either norm only where the layer has it; or
 //   x = norm(x + block(x)) with stream_norm, whose norms have the places of post_norm's.
-// With parallel_residual both blocks read x as it was before the layer. The MLP block is the sum of
+// Which x a block reads, the wiring says. The MLP block is the sum of
 // `mlp` and `moe`, which read the same input: beside experts, mlp is the expert that all rows
 // share.
 struct LayerSpec {
@@ -284,7 +293,7 @@ struct LayerSpec {
   bool pre_norm = true;
   bool post_norm = false;
   bool stream_norm = false;
-  bool parallel_residual = false;
+  Wiring wiring = Wiring::kSequential;
   AttentionInput attention_input = AttentionInput::kStream;
   bool scales_stream = false;  // the stream is multiplied by a number behind the layer
   // LAuReL (Menghani et al. 2024): what attention reads, and the norm of two products of it, the

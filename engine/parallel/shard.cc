@@ -199,6 +199,7 @@ LayerSpec LayerElsewhere(const LayerSpec& layer) {
   LayerSpec empty;
   empty.attention.window = layer.attention.window;
   empty.attention.head_dim = layer.attention.head_dim;
+  empty.wiring = layer.wiring;
   return empty;
 }
 

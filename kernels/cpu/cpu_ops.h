@@ -24,12 +24,13 @@
 #include "kernels/cpu/selection.h"
 #include "kernels/cpu/thread_pool.h"
 #include "kernels/cpu/wkv.h"
+#include "kernels/late_sums.h"
 #include "kernels/ops.h"
 #include "kernels/owned_batch.h"
 
 namespace heddle::kernels::cpu {
 
-class CpuOps final : public Ops {
+class CpuOps final : public Ops, public LateSums {
  public:
   CpuOps(const KernelTable& table, ThreadPool& pool) : table_(table), pool_(pool) {}
 
@@ -79,6 +80,8 @@ class CpuOps final : public Ops {
   void RecvRows(Tensor rows, int32_t from) override;
   void EmbedShare(const PackedWeight& table, int64_t first_row, float scale, Tensor out) override;
   void AllReduce(const AllReduceArgs& args) override;
+  void BeginAllReduce(const AllReduceArgs& args) override;
+  void EndAllReduce(const AllReduceArgs& args) override;
   void GatherColumns(const GatherColumnsArgs& args) override;
 
  private:
@@ -91,6 +94,7 @@ class CpuOps final : public Ops {
     });
   }
 
+  void Sum(const AllReduceArgs& args, bool is_begun);
   // The adapter of a row; -1: none.
   int32_t SlotOf(const AdapterRows& rows, int64_t t) const;
   bool IsAdapted(const NormArgs& args) const;

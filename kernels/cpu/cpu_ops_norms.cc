@@ -41,12 +41,20 @@ void CpuOps::RopeKvWrite(const RopeKvWriteArgs& args) {
   });
 }
 
-void CpuOps::AllReduce(const AllReduceArgs& args) {
+void CpuOps::AllReduce(const AllReduceArgs& args) { Sum(args, /*is_begun=*/false); }
+void CpuOps::EndAllReduce(const AllReduceArgs& args) { Sum(args, /*is_begun=*/true); }
+
+void CpuOps::Sum(const AllReduceArgs& args, bool is_begun) {
   HEDDLE_CHECK(ranks_.has_value(), "this device is in no group of ranks");
   float* own = args.norm.has_value() ? NormVectors(*args.norm) : nullptr;
-  ranks_->AllReduce(args, [&](int64_t t, int32_t thread) {
+  ranks_->AllReduce(args, is_begun, [&](int64_t t, int32_t thread) {
     if (args.norm.has_value()) NormRow(*args.norm, t, thread, own);
   });
+}
+
+void CpuOps::BeginAllReduce(const AllReduceArgs& args) {
+  HEDDLE_CHECK(ranks_.has_value(), "this device is in no group of ranks");
+  ranks_->BeginAllReduce(args);
 }
 
 int32_t CpuOps::SlotOf(const AdapterRows& rows, int64_t t) const {

@@ -33,15 +33,23 @@ void RankOps::SumRow(const Sums& sums, int64_t row) const {
                    .out = sums.target.row<float>(row)});
 }
 
-void RankOps::AllReduce(const AllReduceArgs& args,
-                        const std::function<void(int64_t row, int32_t thread)>& finish) {
-  if (sent_.has_value()) return sent_->AllReduce(args, finish);
+void RankOps::BeginAllReduce(const AllReduceArgs& args) {
+  if (sent_.has_value()) return sent_->BeginAllReduce(args);
+  const Tensor target = args.residual.data != nullptr ? args.residual : args.out;
+  const int64_t bytes = target.rows * target.cols * int64_t{sizeof(float)};
+  static_cast<void>(communicator_->BeginExchange(args.partial.data, bytes, bytes));
+}
+
+void RankOps::AllReduce(const AllReduceArgs& args, bool is_begun, const Finish& finish) {
+  if (sent_.has_value()) return sent_->AllReduce(args, is_begun, finish);
   const Tensor target = args.residual.data != nullptr ? args.residual : args.out;
   HEDDLE_CHECK(args.partial.data == nullptr || args.partial.stride == target.cols,
                "all-reduce: the partial sums are not dense");
   const int64_t bytes = target.rows * target.cols * int64_t{sizeof(float)};
   const void* all[kMaxRanks];
-  if (!communicator_->Exchange(args.partial.data, bytes, bytes, all)) return;
+  const bool are_there = is_begun ? communicator_->EndExchange(all)
+                                  : communicator_->Exchange(args.partial.data, bytes, bytes, all);
+  if (!are_there) return;
   Sums sums{.parts = {}, .num_parts = 0, .args = args, .target = target};
   const int32_t world = communicator_->world();
   for (int32_t r = 0; r < world; ++r) {

@@ -29,9 +29,12 @@ class RankOps {
     }
   }
 
+  using Finish = std::function<void(int64_t row, int32_t thread)>;
+
   // Calls finish(row, thread) for each row whose result is complete here, behind the sum.
-  void AllReduce(const AllReduceArgs& args,
-                 const std::function<void(int64_t row, int32_t thread)>& finish);
+  // `is_begun`: the oldest of those that BeginAllReduce has begun (late_sums.h).
+  void AllReduce(const AllReduceArgs& args, bool is_begun, const Finish& finish);
+  void BeginAllReduce(const AllReduceArgs& args);
   void GatherColumns(const GatherColumnsArgs& args);
 
  private:

@@ -95,23 +95,42 @@ void SentRows::SumRows(std::span<const void* const> parts, const float* bias, bo
   });
 }
 
-void SentRows::AllReduce(const AllReduceArgs& args, const Finish& finish) {
+void SentRows::AllReduce(const AllReduceArgs& args, bool is_begun, const Finish& finish) {
   const bool adds = args.residual.data != nullptr;
   const Tensor target = adds ? args.residual : args.out;
   HEDDLE_CHECK(args.partial.data == nullptr || args.partial.stride == target.cols,
                "all-reduce: the partial sums are not dense");
+  const auto world = static_cast<size_t>(communicator_.world());
+  const bool in_two = GoesInTwoRounds(target);
+  std::array<const void*, kMaxRanks> all;
+  if (is_begun && !in_two) {
+    if (!communicator_.EndExchange(all)) return;
+    SumRows(std::span(all).first(world), args.bias, adds, target, finish);
+    return;
+  }
   const DType wire = communicator_.wire_type();
   const int64_t bytes = target.rows * RowBytes(wire, target.cols);
   const char* own = ToWire(wire, static_cast<const float*>(args.partial.data),
                            target.rows * target.cols, pool_, &wire_);
-  const int32_t world = communicator_.world();
-  if (world >= kLeastRanksOfTwoRounds && bytes > kMostBytesInOneRound && target.rows >= world) {
-    AddInTwoRounds(own, args, target, finish);
-    return;
-  }
-  std::array<const void*, kMaxRanks> all;
+  if (in_two) return AddInTwoRounds(own, args, target, finish);
   if (!communicator_.Exchange(own, bytes, bytes, all)) return;
-  SumRows(std::span(all).first(static_cast<size_t>(world)), args.bias, adds, target, finish);
+  SumRows(std::span(all).first(world), args.bias, adds, target, finish);
+}
+
+bool SentRows::GoesInTwoRounds(Tensor target) const {
+  const int64_t bytes = target.rows * RowBytes(communicator_.wire_type(), target.cols);
+  const int32_t world = communicator_.world();
+  return world >= kLeastRanksOfTwoRounds && bytes > kMostBytesInOneRound && target.rows >= world;
+}
+
+void SentRows::BeginAllReduce(const AllReduceArgs& args) {
+  const Tensor target = args.residual.data != nullptr ? args.residual : args.out;
+  if (GoesInTwoRounds(target)) return;
+  const DType wire = communicator_.wire_type();
+  const int64_t bytes = target.rows * RowBytes(wire, target.cols);
+  const char* own = ToWire(wire, static_cast<const float*>(args.partial.data),
+                           target.rows * target.cols, pool_, &begun_wire_[n_begun_++ % 2]);
+  static_cast<void>(communicator_.BeginExchange(own, bytes, bytes));
 }
 
 void SentRows::AddInTwoRounds(const char* own, const AllReduceArgs& args, Tensor target,

@@ -24,18 +24,20 @@ namespace heddle::kernels::cpu {
 
 class SentRows {
  public:
+  using Finish = std::function<void(int64_t row, int32_t thread)>;
+
   SentRows(SendingCommunicator& communicator, const RowKernels& rows, ThreadPool& pool)
       : communicator_(communicator), rows_(rows), pool_(pool) {}
 
   // As RankOps::AllReduce.
-  void AllReduce(const AllReduceArgs& args,
-                 const std::function<void(int64_t row, int32_t thread)>& finish);
+  void AllReduce(const AllReduceArgs& args, bool is_begun, const Finish& finish);
+  // Sums of two rounds are left to AllReduce: what the second one sends, the first one has given.
+  void BeginAllReduce(const AllReduceArgs& args);
 
  private:
-  using Finish = std::function<void(int64_t row, int32_t thread)>;
-
   void SumRows(std::span<const void* const> parts, const float* bias, bool adds, Tensor target,
                const Finish& finish);
+  bool GoesInTwoRounds(Tensor target) const;
   void AddInTwoRounds(const char* own, const AllReduceArgs& args, Tensor target,
                       const Finish& finish);
 
@@ -43,6 +45,8 @@ class SentRows {
   const RowKernels& rows_;
   ThreadPool& pool_;
   Scratch wire_, sums_, sent_sums_;
+  Scratch begun_wire_[2];  // parts of sums that have begun, in turn
+  size_t n_begun_ = 0;
   Scratch read_;  // rows that SumRows has in F32
 };
 

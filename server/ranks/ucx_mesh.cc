@@ -1,9 +1,5 @@
-#include <algorithm>
-#include <array>
-#include <atomic>
-#include <chrono>
-#include <cstring>
-#include <mutex>
+#include "server/ranks/ucx_mesh.h"
+
 #include <optional>
 #include <thread>
 #include <utility>
@@ -12,9 +8,7 @@
 #include "base/message.h"
 #include "base/status.h"
 #include "kernels/await.h"
-#include "kernels/sending_communicator.h"
-#include "server/ranks/rank_mesh.h"
-#include "server/ranks/ucx_library.h"
+#include "server/ranks/mesh_communicator.h"
 
 namespace heddle::server {
 namespace {
@@ -36,89 +30,7 @@ absl::Status UcxError(const UcxLibrary& ucx, const char* what, ucs_status_t stat
   return absl::InternalError(base::StrCat("UCX: ", what, ": ", ucx.status_string(status)));
 }
 
-class UcxMesh final : public RankMesh, public std::enable_shared_from_this<UcxMesh> {
- public:
-  UcxMesh(const UcxLibrary& ucx, const Options& options)
-      : ucx_(ucx), loopback_only_(options.loopback_only), timeout_(options.timeout) {}
-  ~UcxMesh() override;
-  absl::Status Open();
-
-  std::string address() const override { return address_; }
-  absl::Status Connect(const std::vector<Peer>& peers, int32_t own, uint64_t key) override;
-  std::shared_ptr<Communicator> Join(const std::vector<int32_t>& members,
-                                     kernels::DType wire) override;
-
-  void set_timeout(std::chrono::milliseconds timeout) override { timeout_ = timeout; }
-
-  void Abort(const absl::Status& why) override {
-    const std::lock_guard lock(mutex_);
-    if (is_aborted_.load(std::memory_order_relaxed)) return;
-    status_ = why.ok() ? absl::AbortedError("the group of ranks was aborted") : why;
-    is_aborted_.store(true, std::memory_order_release);
-  }
-  absl::Status status() const override {
-    const std::lock_guard lock(mutex_);
-    return status_;
-  }
-  int64_t ops() const override { return ops_.load(std::memory_order_relaxed); }
-  bool waits() const override { return waits_.load(std::memory_order_relaxed); }
-
-  // For the communicators; ranks are those of the mesh. Each returns false if it was aborted.
-  void BeginOp() { ops_.fetch_add(1, std::memory_order_relaxed); }
-  void StartSend(const void* data, int64_t bytes, int32_t to);
-  bool FinishSends();
-  // Begins to take the next message of a rank, of at most so many bytes: into `data`, or into a
-  // buffer of the mesh that stays as it is until the rank's next part. FinishReceive waits for it
-  // and tells its length; each that was begun is to be finished, in any order of ranks.
-  void StartReceive(int32_t from, void* data, int64_t most_bytes);
-  void StartPart(int32_t from, int64_t most_bytes);
-  bool FinishReceive(int32_t from, int64_t* bytes);
-  bool ReceiveAll(int32_t from, void* data, int64_t bytes);
-  const char* PartOf(int32_t from) const { return links_[static_cast<size_t>(from)].part.data(); }
-
- private:
-  struct Link {
-    ucp_ep_h endpoint = nullptr;
-    uint32_t sent = 0;
-    uint32_t received = 0;
-    std::vector<char> part;     // the last one
-    void* receiving = nullptr;  // UCX's request for the message that was asked for
-    std::string name;
-    UcxMesh* mesh = nullptr;
-  };
-
-  static void OnBroken(void* link, ucp_ep_h, ucs_status_t status);
-  // One to one for a key (SplitMix64's mixing), so that two messages never have the same, and not
-  // to be guessed without it.
-  ucp_tag_t Tag(int32_t from, uint32_t message) const {
-    uint64_t x = ((static_cast<uint64_t>(from) << 32) | message) ^ key_;
-    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9U;
-    x = (x ^ (x >> 27)) * 0x94d049bb133111ebU;
-    return x ^ (x >> 31);
-  }
-  // Makes progress until `is_done`; `peer` is who is to blame for a wait that is too long.
-  template <typename F>
-  bool WaitUntil(const F& is_done, const Link* peer);
-  bool WaitFor(void* request, const Link* peer);
-  void Fail(const Link* peer, ucs_status_t status);
-  void Broke(const Link& link, ucs_status_t status);
-
-  const UcxLibrary& ucx_;
-  const bool loopback_only_;
-  std::chrono::milliseconds timeout_;
-  ucp_context_h context_ = nullptr;
-  ucp_worker_h worker_ = nullptr;
-  std::string address_;
-  int32_t own_ = 0;
-  uint64_t key_ = 0;
-  std::vector<Link> links_;     // [world]
-  std::vector<void*> pending_;  // requests that are not done
-  std::atomic<int64_t> ops_{0};
-  std::atomic<bool> waits_{false};
-  std::atomic<bool> is_aborted_{false};
-  mutable std::mutex mutex_;
-  absl::Status status_;  // GUARDED_BY(mutex_)
-};
+}  // namespace
 
 absl::Status UcxMesh::Open() {
   ucp_config_t* config = nullptr;
@@ -154,7 +66,15 @@ absl::Status UcxMesh::Open() {
 
 UcxMesh::~UcxMesh() {
   Abort(absl::CancelledError("the mesh of ranks is closed"));
-  std::vector<void*> closing = std::move(pending_);
+  std::vector<void*> closing = std::move(given_up_);
+  for (std::vector<void*>& sends : sends_) {
+    closing.insert(closing.end(), sends.begin(), sends.end());
+  }
+  for (Link& link : links_) {
+    for (const Link::Inbox& inbox : link.inboxes) {
+      if (UCS_PTR_IS_PTR(inbox.receiving)) closing.push_back(inbox.receiving);
+    }
+  }
   for (void* request : closing) ucx_.request_cancel(worker_, request);
   for (Link& link : links_) {
     if (link.endpoint == nullptr) continue;
@@ -258,7 +178,7 @@ bool UcxMesh::WaitFor(void* request, const Link* peer) {
   const bool in_time = WaitUntil(
       [&] { return (status = ucx_.request_check_status(request)) != UCS_INPROGRESS; }, peer);
   if (status == UCS_INPROGRESS) {
-    pending_.push_back(request);  // the destructor ends it
+    given_up_.push_back(request);  // the destructor ends it
     return false;
   }
   ucx_.request_free(request);
@@ -266,7 +186,7 @@ bool UcxMesh::WaitFor(void* request, const Link* peer) {
   return in_time && status == UCS_OK;
 }
 
-void UcxMesh::StartSend(const void* data, int64_t bytes, int32_t to) {
+void UcxMesh::StartSend(const void* data, int64_t bytes, int32_t to, Batch batch) {
   if (is_aborted_.load(std::memory_order_acquire)) return;
   Link& link = links_[static_cast<size_t>(to)];
   ucp_request_param_t param{};
@@ -275,41 +195,50 @@ void UcxMesh::StartSend(const void* data, int64_t bytes, int32_t to) {
   if (UCS_PTR_IS_ERR(request)) {
     Broke(link, UCS_PTR_STATUS(request));
   } else if (request != nullptr) {
-    pending_.push_back(request);
+    sends_[batch].push_back(request);
   }
 }
 
-// Waits until all that was sent has left this process, which may then compute for long.
-bool UcxMesh::FinishSends() {
-  while (!pending_.empty()) {
-    void* request = pending_.back();
-    pending_.pop_back();
+bool UcxMesh::FinishSends(Batch batch) {
+  std::vector<void*>& sends = sends_[batch];
+  while (!sends.empty()) {
+    void* request = sends.back();
+    sends.pop_back();
     if (!WaitFor(request, nullptr)) return false;
   }
-  if (is_aborted_.load(std::memory_order_acquire)) return false;
+  return !is_aborted_.load(std::memory_order_acquire);
+}
+
+void UcxMesh::Push() {
+  constexpr int kTurns = 8;  // a message of some fragments
+  for (int i = 0; i < kTurns && ucx_.worker_progress(worker_) != 0; ++i) {
+  }
+}
+
+bool UcxMesh::Flush() {
   ucp_request_param_t param{};
   return WaitFor(ucx_.worker_flush(worker_, &param), nullptr);
 }
 
-void UcxMesh::StartPart(int32_t from, int64_t most_bytes) {
-  std::vector<char>& part = links_[static_cast<size_t>(from)].part;
+void UcxMesh::StartPart(int32_t from, int64_t most_bytes, Batch batch) {
+  std::vector<char>& part = links_[static_cast<size_t>(from)].inboxes[batch].part;
   if (part.size() < static_cast<size_t>(most_bytes)) part.resize(static_cast<size_t>(most_bytes));
-  StartReceive(from, part.data(), most_bytes);
+  StartReceive(from, part.data(), most_bytes, batch);
 }
 
 // Asked for before they come, messages are put into place as they do. UCX gives a request even for
 // one that is there: without a request it leaves the length of the message unknown.
-void UcxMesh::StartReceive(int32_t from, void* data, int64_t most_bytes) {
+void UcxMesh::StartReceive(int32_t from, void* data, int64_t most_bytes, Batch batch) {
   Link& link = links_[static_cast<size_t>(from)];
   ucp_request_param_t param{};
   param.op_attr_mask = UCP_OP_ATTR_FLAG_NO_IMM_CMPL;
-  link.receiving = ucx_.tag_recv(worker_, data, static_cast<size_t>(most_bytes),
-                                 Tag(from, link.received++), ~ucp_tag_t{0}, &param);
+  link.inboxes[batch].receiving = ucx_.tag_recv(worker_, data, static_cast<size_t>(most_bytes),
+                                                Tag(from, link.received++), ~ucp_tag_t{0}, &param);
 }
 
-bool UcxMesh::FinishReceive(int32_t from, int64_t* bytes) {
+bool UcxMesh::FinishReceive(int32_t from, Batch batch, int64_t* bytes) {
   Link& link = links_[static_cast<size_t>(from)];
-  void* request = std::exchange(link.receiving, nullptr);
+  void* request = std::exchange(link.inboxes[batch].receiving, nullptr);
   if (UCS_PTR_IS_ERR(request)) {
     Fail(&link, UCS_PTR_STATUS(request));
     return false;
@@ -319,7 +248,7 @@ bool UcxMesh::FinishReceive(int32_t from, int64_t* bytes) {
   const bool in_time = WaitUntil(
       [&] { return (status = ucx_.tag_recv_test(request, &arrived)) != UCS_INPROGRESS; }, &link);
   if (status == UCS_INPROGRESS) {
-    pending_.push_back(request);  // the destructor ends it
+    given_up_.push_back(request);  // the destructor ends it
     return false;
   }
   ucx_.request_free(request);
@@ -334,109 +263,19 @@ bool UcxMesh::FinishReceive(int32_t from, int64_t* bytes) {
 }
 
 bool UcxMesh::ReceiveAll(int32_t from, void* data, int64_t bytes) {
-  StartReceive(from, data, bytes);
+  StartReceive(from, data, bytes, kAtOnce);
   int64_t received = 0;
-  if (!FinishReceive(from, &received)) return false;
+  if (!FinishReceive(from, kAtOnce, &received)) return false;
   if (received == bytes) return true;
   Abort(absl::InvalidArgumentError(base::StrCat(links_[static_cast<size_t>(from)].name, " sent ",
                                                 received, " bytes where a step has ", bytes)));
   return false;
 }
 
-class MeshCommunicator final : public kernels::SendingCommunicator {
- public:
-  MeshCommunicator(std::shared_ptr<UcxMesh> mesh, std::vector<int32_t> members, int32_t own,
-                   kernels::DType wire)
-      : mesh_(std::move(mesh)), members_(std::move(members)), wire_(wire) {
-    const auto at = std::find(members_.begin(), members_.end(), own);
-    HEDDLE_CHECK(at != members_.end(), "a rank joins a group of others");
-    rank_ = static_cast<int32_t>(at - members_.begin());
-  }
-
-  int32_t rank() const override { return rank_; }
-  int32_t world() const override { return static_cast<int32_t>(members_.size()); }
-  kernels::DType wire_type() const override { return wire_; }
-
-  bool Exchange(const void* part, int64_t bytes, int64_t most_bytes,
-                std::span<const void*> parts) override {
-    HEDDLE_CHECK(static_cast<int32_t>(parts.size()) >= world(), "a place for each rank's part");
-    return Meet(part, part == nullptr ? 0 : bytes, most_bytes, parts);
-  }
-  bool ExchangeEach(std::span<const void* const> to, std::span<const int64_t> bytes,
-                    int64_t most_bytes, std::span<const void*> parts) override {
-    mesh_->BeginOp();
-    StartParts(most_bytes);
-    for (int32_t r = 0; r < world(); ++r) {
-      const auto at = static_cast<size_t>(r);
-      if (r != rank_) mesh_->StartSend(to[at], bytes[at], members_[at]);
-    }
-    const auto own = static_cast<size_t>(rank_);
-    return FinishParts(to[own], bytes[own], parts) && mesh_->FinishSends();
-  }
-  bool Gather(const void* part, int64_t bytes, int64_t most_bytes, int32_t root,
-              std::span<const void*> parts) override {
-    if (rank_ != root) return Post(part, part == nullptr ? 0 : bytes, root);
-    HEDDLE_CHECK(static_cast<int32_t>(parts.size()) >= world(), "a place for each rank's part");
-    mesh_->BeginOp();
-    StartParts(most_bytes);
-    return FinishParts(part, part == nullptr ? 0 : bytes, parts);
-  }
-  bool Barrier() override { return Meet(nullptr, 0, 0, {}); }
-
-  bool Send(const void* data, int64_t bytes, int32_t to) override { return Post(data, bytes, to); }
-  bool Post(const void* data, int64_t bytes, int32_t to) override {
-    mesh_->BeginOp();
-    mesh_->StartSend(data, bytes, members_[static_cast<size_t>(to)]);
-    return mesh_->FinishSends();
-  }
-  bool Recv(void* data, int64_t bytes, int32_t from) override {
-    mesh_->BeginOp();
-    return mesh_->ReceiveAll(members_[static_cast<size_t>(from)], data, bytes);
-  }
-
-  void Abort(const absl::Status& why) override { mesh_->Abort(why); }
-  absl::Status status() const override { return mesh_->status(); }
-
- private:
-  bool Meet(const void* part, int64_t bytes, int64_t most_bytes, std::span<const void*> parts) {
-    mesh_->BeginOp();
-    StartParts(most_bytes);
-    for (int32_t r = 0; r < world(); ++r) {
-      if (r != rank_) mesh_->StartSend(part, bytes, members_[static_cast<size_t>(r)]);
-    }
-    return FinishParts(part, bytes, parts) && mesh_->FinishSends();
-  }
-  void StartParts(int64_t most_bytes) {
-    for (int32_t r = 0; r < world(); ++r) {
-      if (r != rank_) mesh_->StartPart(members_[static_cast<size_t>(r)], most_bytes);
-    }
-  }
-  // Waits for the parts of all others, also behind one that did not come.
-  bool FinishParts(const void* part, int64_t bytes, std::span<const void*> parts) {
-    bool is_met = true;
-    for (int32_t r = 0; r < world(); ++r) {
-      const auto at = static_cast<size_t>(r);
-      int64_t received = bytes;
-      if (r != rank_) is_met = mesh_->FinishReceive(members_[at], &received) && is_met;
-      if (parts.empty()) continue;
-      const void* own = bytes > 0 ? part : nullptr;
-      parts[at] = r == rank_ ? own : received > 0 ? mesh_->PartOf(members_[at]) : nullptr;
-    }
-    return is_met;
-  }
-
-  const std::shared_ptr<UcxMesh> mesh_;
-  const std::vector<int32_t> members_;
-  const kernels::DType wire_;
-  int32_t rank_ = 0;
-};
-
 std::shared_ptr<Communicator> UcxMesh::Join(const std::vector<int32_t>& members,
                                             kernels::DType wire) {
-  return std::make_shared<MeshCommunicator>(shared_from_this(), members, own_, wire);
+  return MakeMeshCommunicator(shared_from_this(), members, own_, wire);
 }
-
-}  // namespace
 
 absl::StatusOr<std::string> RankMesh::Version() {
   HEDDLE_ASSIGN_OR_RETURN(const UcxLibrary* ucx, LoadUcx());

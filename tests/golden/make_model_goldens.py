@@ -14,6 +14,7 @@ import json
 import math
 import pathlib
 import sys
+import types
 
 import gguf
 import numpy as np
@@ -616,6 +617,7 @@ CASES = {
     "llama_yarn_rope": dict(config=dict(
         LLAMA, num_hidden_layers=2,
         rope_scaling=dict(type="yarn", factor=4.0, original_max_position_embeddings=32))),
+    "llama_ladder": dict(config=dict(LLAMA, ladder_residual=True)),
     "llama_bf16": dict(config=dict(LLAMA, num_hidden_layers=2, tie_word_embeddings=True),
                        dtype="BF16"),
     "llama_f16": dict(config=dict(LLAMA, num_hidden_layers=2), dtype="F16"),
@@ -937,6 +939,26 @@ def build_deci(config: dict):
     return model
 
 
+def wire_as_ladder(model) -> None:
+    """Ladder residuals (Zhang et al. 2025): a block reads the stream without what the last block has given."""
+    def forward(tokens):
+        base = model.model
+        stream = base.embed_tokens(tokens)
+        n = tokens.shape[1]
+        angles = base.rotary_emb(stream, torch.arange(n)[None])
+        mask = torch.full((1, 1, n, n), torch.finfo(torch.float32).min).triu(1)
+        late = torch.zeros_like(stream)
+        for layer in base.layers:
+            given = layer.self_attn(hidden_states=layer.input_layernorm(stream), position_embeddings=angles,
+                                    attention_mask=mask)[0]
+            stream, late = stream + late, given
+            given = layer.mlp(layer.post_attention_layernorm(stream))
+            stream, late = stream + late, given
+        return types.SimpleNamespace(logits=model.lm_head(base.norm(stream + late)))
+
+    model.forward = forward
+
+
 def routing_biases(model):
     """Buffers that are weights."""
     return [(name, buffer) for name, buffer in model.named_buffers()
@@ -961,6 +983,8 @@ def build_model(case: dict):
     else:
         model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager",
                                                               experts_implementation="eager")
+    if case["config"].get("ladder_residual"):
+        wire_as_ladder(model)
     return fill_model(model, case)
 
 

@@ -45,6 +45,58 @@ TEST_CASE("Every rank sees every rank's part, round after round", "[unit]") {
   }));
 }
 
+TEST_CASE("An exchange that has begun ends later, behind others", "[unit]") {
+  const int32_t world = GENERATE(1, 2, 3, 8);
+  CHECK(OnRanks(world, [world](Communicator& own) {
+    uint64_t begun[4] = {};  // in turns: a part is free when two that began later have ended
+    uint64_t at_once = 0;
+    const auto end = [&](uint64_t round) {
+      const void* parts[kMaxRanks];
+      if (!own.EndExchange(parts)) return false;
+      for (int32_t r = 0; r < world; ++r) {
+        const auto seen = *static_cast<const uint64_t*>(parts[r]);
+        if (seen != 1000 * round + static_cast<uint64_t>(r)) return false;
+      }
+      return true;
+    };
+    constexpr uint64_t kRounds = 2000;
+    for (uint64_t round = 0; round < kRounds; ++round) {
+      begun[round % 4] = 1000 * round + static_cast<uint64_t>(own.rank());
+      if (!own.BeginExchange(&begun[round % 4], sizeof(uint64_t), sizeof(uint64_t))) return false;
+      // Some ranks are late, now and then.
+      if (round % 97 == static_cast<uint64_t>(own.rank())) std::this_thread::yield();
+      if (round % 5 == 0) {
+        at_once = round;
+        const void* parts[kMaxRanks];
+        if (!own.Exchange(&at_once, sizeof(uint64_t), sizeof(uint64_t), parts)) return false;
+        if (*static_cast<const uint64_t*>(parts[world - 1]) != round || !own.Barrier())
+          return false;
+      }
+      if (round > 0 && !end(round - 1)) return false;
+    }
+    return end(kRounds - 1) && own.Barrier();
+  }));
+}
+
+TEST_CASE("Nobody waits where an exchange begins", "[unit]") {
+  std::vector<std::unique_ptr<Communicator>> ranks = MakeLocalCommunicators(2);
+  const int32_t values[] = {3, 4};
+  const void* parts[2] = {};
+  for (const auto& rank : ranks) {  // on one thread: rank 1 comes when rank 0 has begun
+    CHECK(rank->BeginExchange(&values[rank->rank()], sizeof(int32_t), sizeof(int32_t)));
+    CHECK(rank->BeginExchange(nullptr, 0, sizeof(int32_t)));
+  }
+  CHECK(ranks[0]->EndExchange(parts));
+  CHECK(parts[0] == &values[0]);
+  CHECK(parts[1] == &values[1]);
+  CHECK(ranks[0]->EndExchange(parts));
+  CHECK(parts[1] == nullptr);
+  CHECK(ranks[0]->BeginExchange(nullptr, 0, sizeof(int32_t)));
+  ranks[1]->Abort(absl::UnavailableError("rank 1 has lost its weights"));
+  CHECK(!ranks[0]->EndExchange(parts));
+  CHECK(!ranks[1]->EndExchange(parts));
+}
+
 TEST_CASE("A rank may have no part", "[unit]") {
   CHECK(OnRanks(3, [](Communicator& own) {
     const int value = own.rank();

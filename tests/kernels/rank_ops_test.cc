@@ -13,6 +13,7 @@
 #include "catch2/catch.hpp"
 #include "kernels/communicator.h"
 #include "kernels/device.h"
+#include "kernels/late_sums.h"
 #include "tests/kernels/testing.h"
 
 namespace heddle::kernels {
@@ -124,6 +125,56 @@ TEST_CASE("Ranks sum their parts to the same bits", "[kernel]") {
           // Each of the `world` + 1 additions rounds by half a unit in the last place at most.
           CHECK(ErrorOf(sum) <= (world + 2) * 0x1p-24);
         }
+      }
+    }
+  }
+}
+
+// What ranks have behind four sums, each added to the stream and normed; `is_late`: each ends when
+// the next has begun.
+std::vector<Matrix> Streams(const MakeDevice& make, int32_t world, int64_t rows, bool is_late) {
+  constexpr int64_t kDim = 1030;
+  constexpr size_t kSums = 4;
+  Random random(11);
+  std::vector<std::vector<Matrix>> parts(static_cast<size_t>(world));
+  for (auto& own : parts) {
+    for (size_t i = 0; i < kSums; ++i) own.push_back(Matrix::RandomOf(random, rows, kDim));
+  }
+  const std::vector<float> weight = random.Normals(kDim);
+  const Matrix stream = Matrix::RandomOf(random, rows, kDim);
+  std::vector<Matrix> streams(static_cast<size_t>(world), stream);
+  std::vector<Matrix> normed(static_cast<size_t>(world), stream);
+  OnRanks(world, make, [&](int32_t r, Ops& ops) {
+    const auto rank = static_cast<size_t>(r);
+    auto* late = is_late ? dynamic_cast<LateSums*>(&ops) : nullptr;
+    const Tensor x = streams[rank].tensor();
+    const NormArgs norm{
+        .x = x, .weight = weight.data(), .eps = 1e-5f, .out = normed[rank].tensor()};
+    const auto sum_of = [&](size_t i) {
+      AllReduceArgs sum{.residual = x, .norm = norm};
+      if (i != 2 || r != world - 1) sum.partial = parts[rank][i].tensor();
+      return sum;
+    };
+    for (size_t i = 0; i < kSums; ++i) {
+      if (late) late->BeginAllReduce(sum_of(i));
+      if (late && i > 0) late->EndAllReduce(sum_of(i - 1));
+      if (!late) ops.AllReduce(sum_of(i));
+    }
+    if (late) late->EndAllReduce(sum_of(kSums - 1));
+  });
+  streams.insert(streams.end(), normed.begin(), normed.end());
+  return streams;
+}
+
+TEST_CASE("Sums that begin before others end have the bits of those at once", "[kernel]") {
+  for (const auto& [name, make] : Makers()) {
+    if (name == "reference") continue;  // begins no sums
+    for (const int32_t world : {1, 2, 3, 5}) {
+      for (const int64_t rows : {int64_t{1}, int64_t{9}, int64_t{80}}) {  // the last in two rounds
+        INFO(name << ", " << world << " ranks, " << rows << " rows");
+        const std::vector<Matrix> expected = Streams(make, world, rows, /*is_late=*/false);
+        const std::vector<Matrix> found = Streams(make, world, rows, /*is_late=*/true);
+        for (size_t i = 0; i < found.size(); ++i) CHECK(test::SameBits(found[i], expected[i]));
       }
     }
   }

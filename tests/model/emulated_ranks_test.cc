@@ -105,8 +105,8 @@ void CheckNoFindings() {
 // Heads, features and tokens of these models divide by few of these numbers; some ranks have none.
 TEST_CASE("GPUs that share a model give transformers' logits", "[cuda]") {
   const Gpus gpus(3);
-  const std::string name =
-      GENERATE(as<std::string>{}, "llama", "gemma2", "olmo2", "qwen3_moe", "deepseek_v2");
+  const std::string name = GENERATE(as<std::string>{}, "llama", "llama_ladder", "gemma2", "olmo2",
+                                    "qwen3_moe", "deepseek_v2");
   const test::Golden golden = test::LoadGolden(name);
   test::TempDir dir;
   const std::filesystem::path path = test::WriteGoldenModel(golden, dir.path());

@@ -61,6 +61,12 @@ TEST_CASE("A key that nobody reads and nobody knows is refused by its name", "[m
   config["rope_scaling"]["llama_4_scaling_beta"] = 0.1;
   test::CheckError(StatusOf(config), absl::StatusCode::kUnimplemented,
                    {"\"rope_scaling.llama_4_scaling_beta\" is 0.1"});
+  config = *test::LoadGolden("qwen2").config;
+  config["ladder_residual"] = true;
+  test::CheckError(StatusOf(config), absl::StatusCode::kUnimplemented,
+                   {"\"ladder_residual\" is true", "only llama has it"});
+  config["ladder_residual"] = false;
+  CHECK(StatusOf(config).ok());
   // Some are known to be harmless with one value only.
   config = *test::LoadGolden("mistral").config;
   config["attention_bias"] = false;

@@ -17,6 +17,7 @@
 #include "catch2/catch.hpp"
 #include "kernels/communicator.h"
 #include "kernels/device.h"
+#include "kernels/late_sums.h"
 #include "kernels/ops.h"
 #include "tests/parallel/processes.h"
 
@@ -64,6 +65,41 @@ std::vector<float> SumsOfThreads(int32_t world) {
   return all[0];
 }
 
+// What a rank has behind sums that begin before the last one ends, of few rows and of many.
+std::vector<float> LateSums(const std::shared_ptr<kernels::Communicator>& group, bool is_late) {
+  const int32_t rank = group->rank();
+  auto device = kernels::CreateCpuDevice({.num_threads = 1});
+  if (!device.ok() || !(*device)->JoinGroup(group).ok()) return {};
+  std::vector<float> all;
+  for (const int64_t rows : {int64_t{1}, int64_t{64}, int64_t{700}}) {
+    constexpr size_t kSums = 6;
+    std::vector<std::vector<float>> parts(kSums);
+    for (size_t n = 0; n < kSums; ++n) {
+      for (int64_t i = 0; i < rows * kHidden; ++i) {
+        const auto at = static_cast<float>(i) + 1000.0f * static_cast<float>(n);
+        parts[n].push_back(std::sin(at * 0.37f + static_cast<float>(rank) * 1.3f));
+      }
+    }
+    std::vector<float> stream(parts[0].size(), 0.25f);
+    const auto sum_of = [&](size_t n) {
+      return kernels::AllReduceArgs{.partial = {parts[n].data(), rows, kHidden, kHidden},
+                                    .residual = {stream.data(), rows, kHidden, kHidden}};
+    };
+    const absl::Status ran = (*device)->Run([&](kernels::Ops& ops) {
+      auto* late = is_late ? dynamic_cast<kernels::LateSums*>(&ops) : nullptr;
+      for (size_t n = 0; n < kSums; ++n) {
+        if (late) late->BeginAllReduce(sum_of(n));
+        if (late && n > 0) late->EndAllReduce(sum_of(n - 1));
+        if (!late) ops.AllReduce(sum_of(n));
+      }
+      if (late) late->EndAllReduce(sum_of(kSums - 1));
+    });
+    if (!ran.ok() || !group->Barrier()) return {};
+    all.insert(all.end(), stream.begin(), stream.end());
+  }
+  return all;
+}
+
 bool All(const std::vector<bool>& results) {
   return !results.empty() && std::find(results.begin(), results.end(), false) == results.end();
 }
@@ -78,6 +114,17 @@ TEST_CASE("Sums over processes have the bits of sums over threads", "[unit]") {
         const std::vector<float> near = SumsOfThreads(world);
         return !far.empty() && far.size() == near.size() &&
                std::memcmp(far.data(), near.data(), far.size() * sizeof(float)) == 0;
+      })));
+}
+
+TEST_CASE("Sums over processes may begin before the last one ends", "[unit]") {
+  const int32_t world = GENERATE(2, 3);
+  const auto wire = GENERATE(kernels::DType::kF32, kernels::DType::kBF16);
+  CHECK(
+      All(test::OnProcesses(world, {.timeout = milliseconds(20000)}, [&](RankMesh& mesh, int32_t) {
+        const auto group = mesh.Join(test::AllRanks(world), wire);
+        const std::vector<float> expected = LateSums(group, /*is_late=*/false);
+        return !expected.empty() && LateSums(group, /*is_late=*/true) == expected;
       })));
 }
 

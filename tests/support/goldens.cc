@@ -49,6 +49,7 @@ std::vector<std::string> GoldenNames() {
           "llama3_rope",
           "llama_linear_rope",
           "llama_yarn_rope",
+          "llama_ladder",
           "llama_bf16",
           "llama_f16",
           "llama_q8_0",
