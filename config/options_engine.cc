@@ -132,7 +132,8 @@ constexpr Option kEngineOptions[] = {
      .help = "With --tp or --pp: the processors of each rank, stage by stage, such as 0-15:16-31 "
              "for two sockets. A rank's "
              "threads and memory stay there, and it has as many threads as processors, or as "
-             "--threads says of each rank.",
+             "--threads says of each rank. With --ranks-listen and --join: of each rank of this "
+             "process, which share layers.",
      .commands = kEngineCommands | kBench | kPlanning,
      .default_text = "ranks share all processors"},
     {.name = "rank-devices",

@@ -60,7 +60,8 @@ struct LoadOptions {
   std::vector<HostMemory> rank_memory;  // of those devices; filled when they are made
   // Where every rank of `layout` is a process: this one's place among them. Null: all are here.
   std::shared_ptr<RankMeeting> meeting;
-  std::vector<std::vector<int>> rank_cpus;  // [layout.world()] each rank's processors; empty: all
+  // [layout.world()] each rank's processors, or, with `meeting`, [1] those of its rank; empty: all.
+  std::vector<std::vector<int>> rank_cpus;
 };
 
 // A model's description and limits, and the device that it runs on, without an executor.

@@ -34,33 +34,18 @@ int64_t BlockOf(const Checkpoint& checkpoint, const std::string& name, const Wei
 
 std::span<const int> CpusOf(const LoadOptions& options, int32_t rank) {
   if (options.rank_cpus.empty()) return {};
-  return options.rank_cpus[static_cast<size_t>(rank)];
+  return options.rank_cpus[options.meeting != nullptr ? 0 : static_cast<size_t>(rank)];
 }
 
 // Nothing, or lists for all ranks of processors that this process may use, each in one list.
 absl::Status CheckCpus(const LoadOptions& options) {
-  const std::vector<int> usable = kernels::cpu::FindUsableCpus().ids;
-  std::vector<int> seen;
-  if (!options.rank_cpus.empty() &&
-      static_cast<int32_t>(options.rank_cpus.size()) != options.layout.world()) {
+  const int32_t ranks = options.meeting != nullptr ? 1 : options.layout.world();
+  if (!options.rank_cpus.empty() && static_cast<int32_t>(options.rank_cpus.size()) != ranks) {
     return absl::InvalidArgumentError(absl::StrCat("--rank-cpus has ", options.rank_cpus.size(),
-                                                   " lists for ", options.layout.world(),
+                                                   " lists for ", ranks,
                                                    " ranks (--tp times --pp)"));
   }
-  for (const std::vector<int>& cpus : options.rank_cpus) {
-    for (const int cpu : cpus) {
-      if (std::find(usable.begin(), usable.end(), cpu) == usable.end()) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("--rank-cpus names processor ", cpu, ", which this process may not use"));
-      }
-      if (std::find(seen.begin(), seen.end(), cpu) != seen.end()) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("--rank-cpus names processor ", cpu, " twice"));
-      }
-      seen.push_back(cpu);
-    }
-  }
-  return absl::OkStatus();
+  return CheckRankCpus(options.rank_cpus);
 }
 
 // The communicators of all ranks: those that share layers, and, across stages, those of equal rank
@@ -144,7 +129,6 @@ absl::Status CheckMeeting(const LoadOptions& options) {
   const std::pair<const char*, bool> refused[] = {
       {"--device cuda", static_cast<bool>(options.make_device)},
       {"--lora-merge", !options.merged_adapter.empty()},
-      {"--rank-cpus", !options.rank_cpus.empty()},
   };
   for (const auto& [what, is_asked] : refused) {
     if (!is_asked) continue;
@@ -176,6 +160,25 @@ absl::Status CheckShares(const Layout& layout) {
 }
 
 }  // namespace
+
+absl::Status CheckRankCpus(std::span<const std::vector<int>> rank_cpus) {
+  const std::vector<int> usable = kernels::cpu::FindUsableCpus().ids;
+  std::vector<int> seen;
+  for (const std::vector<int>& cpus : rank_cpus) {
+    for (const int cpu : cpus) {
+      if (std::find(usable.begin(), usable.end(), cpu) == usable.end()) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("--rank-cpus names processor ", cpu, ", which this process may not use"));
+      }
+      if (std::find(seen.begin(), seen.end(), cpu) != seen.end()) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("--rank-cpus names processor ", cpu, " twice"));
+      }
+      seen.push_back(cpu);
+    }
+  }
+  return absl::OkStatus();
+}
 
 absl::Status CheckLayout(const LoadOptions& options) {
   const std::pair<const char*, int32_t> counts[] = {{"tp", options.layout.tp},
@@ -325,12 +328,13 @@ CutBlocks CutBlocksOf(const Checkpoint& checkpoint, const ModelDescription& mode
 kernels::CpuDeviceOptions CpuOfRank(const LoadOptions& options, int32_t rank) {
   kernels::CpuDeviceOptions cpu = options.cpu;
   const int32_t world = options.layout.world();
-  if (world == 1 || options.meeting != nullptr) return cpu;
+  if (world == 1) return cpu;
   if (!options.rank_cpus.empty()) {
     const auto own = static_cast<int32_t>(CpusOf(options, rank).size());
     cpu.num_threads = cpu.num_threads > 0 ? std::min(cpu.num_threads, own) : own;
     return cpu;
   }
+  if (options.meeting != nullptr) return cpu;
   const int32_t all =
       cpu.num_threads > 0 ? cpu.num_threads : kernels::cpu::FindUsableCpus().num_cores;
   cpu.num_threads = std::max(1, all / world + (rank < all % world ? 1 : 0));
@@ -366,7 +370,8 @@ absl::StatusOr<LoadedRanks> LoadRanks(const LoadOptions& options, const ModelInf
   }
   if (options.meeting != nullptr) {
     HEDDLE_RETURN_IF_ERROR(options.meeting->JoinGroups(head));
-    HEDDLE_ASSIGN_OR_RETURN(loaded.head, make_weights(head, 0));
+    HEDDLE_ASSIGN_OR_RETURN(loaded.head,
+                            OnCpusOfHead(options, [&] { return make_weights(head, 0); }));
     HEDDLE_ASSIGN_OR_RETURN(loaded.others, options.meeting->Others(info.capacity.limits));
     return loaded;
   }

@@ -30,6 +30,9 @@ std::string LayoutText(const Layout& layout);
 // INVALID_ARGUMENT or UNIMPLEMENTED, naming the option, for a layout that these options exclude.
 absl::Status CheckLayout(const LoadOptions& options);
 
+// INVALID_ARGUMENT if the lists name a processor twice, or one that this thread may not use.
+absl::Status CheckRankCpus(std::span<const std::vector<int>> rank_cpus);
+
 // How the products of a checkpoint's model may be cut, with weights kept as the policy says.
 CutBlocks CutBlocksOf(const Checkpoint& checkpoint, const ModelDescription& model,
                       const WeightPolicy& policy);

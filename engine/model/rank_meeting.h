@@ -1,5 +1,5 @@
 // How a rank finds those that are processes of their own: what a loader asks of whoever connects
-// them. Every process has one rank then.
+// them. A process has one of them, or several that each load by themselves.
 //
 // Life: Agree, when this process knows what it has room for; JoinGroups, on the rank's device; then
 // the head's Others, or the worker's steps. Thread-safety: none.

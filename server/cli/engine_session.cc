@@ -78,8 +78,7 @@ absl::StatusOr<EngineSession> StartEngine(const config::Config& config, const Lo
   loop_options.on_draft_failure = [&log](const std::string& why) {
     log.Warning("the drafter has turned itself off", {{"why", why}});
   };
-  HEDDLE_ASSIGN_OR_RETURN(session.ranks, StartRankHead(config, options, &log));
-  options.meeting = session.ranks;
+  HEDDLE_ASSIGN_OR_RETURN(session.ranks, StartRankHead(config, &options, &log));
   // Runs while the weights load: a vocabulary of 150,000 tokens takes some tenths of a second.
   std::future<LoadedTokenizer> tokenizer = std::async(
       std::launch::async, [&config] { return engine::text::LoadTokenizer(config.model); });

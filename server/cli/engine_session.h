@@ -9,6 +9,7 @@
 #include "config/config.h"
 #include "engine/model/load.h"
 #include "engine/sampling_params.h"
+#include "server/cli/remote_ranks.h"
 #include "server/cli/speculation_options.h"
 #include "server/log.h"
 #include "server/loop/engine_loop.h"
@@ -18,7 +19,7 @@
 namespace heddle::server {
 
 struct EngineSession {
-  std::shared_ptr<RankHead> ranks;  // null: there are no ranks in other processes
+  StartedHead ranks;  // nothing: there are no ranks in other processes
   engine::ModelInfo model;
   engine::SamplingParams defaults;
   std::unique_ptr<ModelTextCodec> codec;

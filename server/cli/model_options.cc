@@ -228,8 +228,11 @@ absl::StatusOr<engine::LoadOptions> ToLoadOptions(const config::Config& config) 
   }
   HEDDLE_ASSIGN_OR_RETURN(options.layout.stage_layers, ParseStageLayers(config.pp_layers));
   HEDDLE_ASSIGN_OR_RETURN(options.rank_cpus, ParseRankCpus(config.rank_cpus));
+  // Of several processes each names its own processors.
+  const bool are_all = config.ranks_listen.empty() && config.join.empty();
+  const auto cpus_of_all = are_all ? options.rank_cpus : std::vector<std::vector<int>>();
   HEDDLE_ASSIGN_OR_RETURN(options.layout.weights,
-                          SharesOf(config.tp_shares, options.layout.tp, options.rank_cpus));
+                          SharesOf(config.tp_shares, options.layout.tp, cpus_of_all));
   // Ranks are made where the model is loaded; --device auto is then the CPU.
   const bool is_shared = options.layout.world() > 1;
   if (is_shared && config.device.starts_with("cuda")) {

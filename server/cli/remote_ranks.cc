@@ -3,17 +3,25 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <condition_variable>
 #include <future>
+#include <mutex>
 #include <optional>
 #include <random>
 #include <string>
+#include <thread>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/ascii.h"
 #include "base/message.h"
 #include "base/status.h"
+#include "engine/memory/host_memory.h"
+#include "engine/model/load_ranks.h"
+#include "engine/model/rank_binding.h"
 #include "kernels/cpu/cpuid.h"
 #include "server/cli/build_name.h"
 #include "server/cli/key_file.h"
@@ -77,20 +85,72 @@ struct OwnPart {
   engine::RankOffer offer;
 };
 
+// Tells the ranks of a process that they are to end: a signal has come, or one of them has ended.
+// Thread-safety: any thread calls anything.
+class Ending {
+ public:
+  // `signals`: where they come from; null: none do. They come to one of the threads that wait.
+  explicit Ending(SignalWatch* signals) : signals_(signals) {}
+
+  void End(int number) {  // of a signal; 0: none
+    const std::lock_guard lock(mutex_);
+    if (!number_.has_value()) number_ = number;
+    changed_.notify_all();
+  }
+  // The number, if they are to end; waits for that up to `timeout`.
+  std::optional<int> Wait(milliseconds timeout) {
+    {
+      std::unique_lock lock(mutex_);
+      const auto is_told = [this] { return number_.has_value(); };
+      if (signals_ == nullptr) changed_.wait_for(lock, timeout, is_told);
+      if (signals_ == nullptr || is_told()) return number_;
+    }
+    const std::optional<int> signal = signals_->Wait(timeout);
+    if (signal.has_value() && *signal != SIGHUP) End(*signal);
+    const std::lock_guard lock(mutex_);
+    return number_;
+  }
+
+ private:
+  SignalWatch* const signals_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::optional<int> number_;  // GUARDED_BY(mutex_)
+};
+
 // A rank's way through groups.
 struct RankRun {
   const config::Config& config;
-  const engine::LoadOptions& options;
+  engine::LoadOptions options;
   RankAddress head;
   RankTls tls;
   RankCaller caller;
-  SignalWatch& signals;
+  Ending& ending;
   const Logger& log;
   OwnPart part;
 };
 
+// The options of rank `rank` of a process that has as many as --rank-cpus has lists: its
+// processors, and its part of the memory.
+engine::LoadOptions OfFamilyRank(const engine::LoadOptions& all, int32_t rank, int32_t ranks) {
+  engine::LoadOptions options = all;
+  if (!all.rank_cpus.empty()) options.rank_cpus = {all.rank_cpus[static_cast<size_t>(rank)]};
+  if (ranks == 1) return options;
+  options.capacity.kv_bytes /= ranks;
+  options.capacity.host_kv_bytes /= ranks;
+  engine::HostMemory memory = engine::ReadHostMemory();
+  memory.total_bytes /= ranks;
+  memory.available_bytes /= ranks;
+  options.memory = memory;
+  return options;
+}
+
+int32_t FamilyRanks(const engine::LoadOptions& options) {
+  return std::max(1, static_cast<int32_t>(options.rank_cpus.size()));
+}
+
 // Tries until the head answers: it may not have begun, may be ending, or may wait for others.
-// UNAVAILABLE: it has not within `patience`; nullopt: for ever.
+// UNAVAILABLE: it has not within `patience`; nullopt: for ever. CANCELLED: the rank is to end.
 absl::StatusOr<std::shared_ptr<RankClient>> JoinHead(RankRun& run,
                                                      std::optional<milliseconds> patience) {
   const auto begin = std::chrono::steady_clock::now();
@@ -100,12 +160,13 @@ absl::StatusOr<std::shared_ptr<RankClient>> JoinHead(RankRun& run,
     if (!absl::IsUnavailable(client.status())) return client;
     if (is_first) {
       run.log.Info("waiting for the head",
-                   {{"at", run.config.join}, {"why", std::string(client.status().message())}});
+                   {{"at", run.head.text()}, {"why", std::string(client.status().message())}});
     }
     if (patience.has_value() && std::chrono::steady_clock::now() - begin > *patience) {
       return client;
     }
-    const std::optional<int> number = run.signals.Wait(kRetry);
+    const std::optional<int> number = run.ending.Wait(kRetry);
+    if (number == 0) return absl::CancelledError("another rank of this process has ended");
     if (number.has_value()) {
       run.log.Info("stopped while it waited for the head", {{"signal", *number}});
       run.log.Flush();
@@ -158,14 +219,19 @@ absl::Status PrepareAndRun(RankRun& run, const std::shared_ptr<RankClient>& clie
 
 // One life of the group. nullopt: a signal has ended it.
 std::optional<absl::Status> RunOnce(RankRun& run, const std::shared_ptr<RankClient>& client) {
-  run.log.Info("joined the head", {{"at", run.config.join}, {"rank", int64_t{client->rank()}}});
-  std::future<absl::Status> running =
-      std::async(std::launch::async, [&] { return PrepareAndRun(run, client); });
+  run.log.Info("joined the head", {{"at", run.head.text()}, {"rank", int64_t{client->rank()}}});
+  // On the rank's processors, as all threads that it starts.
+  std::future<absl::Status> running = std::async(std::launch::async, [&]() -> absl::Status {
+    if (!run.options.rank_cpus.empty()) {
+      HEDDLE_RETURN_IF_ERROR(engine::BindThisThread(run.options.rank_cpus.front()));
+    }
+    return PrepareAndRun(run, client);
+  });
   bool is_stopped = false;
-  while (running.wait_for(milliseconds(0)) != std::future_status::ready) {
-    const std::optional<int> number = run.signals.Wait(milliseconds(20));
-    if (!number.has_value() || number == SIGHUP) continue;
-    run.log.Info("shutting down", {{"signal", *number}});
+  while (running.wait_for(milliseconds(is_stopped ? 20 : 0)) != std::future_status::ready) {
+    const std::optional<int> number = run.ending.Wait(milliseconds(20));
+    if (!number.has_value()) continue;
+    if (!is_stopped && number != 0) run.log.Info("shutting down", {{"signal", *number}});
     is_stopped = true;
     client->Stop();
   }
@@ -174,13 +240,81 @@ std::optional<absl::Status> RunOnce(RankRun& run, const std::shared_ptr<RankClie
   return status;
 }
 
+// One rank of this process, until the group ends; as RunRank.
+absl::Status RunUntilEnd(RankRun& run) {
+  std::optional<milliseconds> patience;  // for the first head: without end
+  while (true) {
+    absl::StatusOr<std::shared_ptr<RankClient>> client = JoinHead(run, patience);
+    if (absl::IsCancelled(client.status())) return absl::OkStatus();
+    if (absl::IsUnavailable(client.status())) return absl::AbortedError(client.status().message());
+    HEDDLE_RETURN_IF_ERROR(client.status());
+    const std::optional<absl::Status> status = RunOnce(run, *client);
+    if (!status.has_value() || status->ok()) return absl::OkStatus();
+    if (!absl::IsUnavailable(*status)) return *status;
+    patience = (*client)->settings().rejoin;
+    if (patience->count() == 0) return absl::AbortedError(status->message());
+    run.log.Warning("the group is lost: joining again", {{"why", std::string(status->message())}});
+  }
+}
+
+// The ranks of a head's process beside rank 0, each on a thread: they join as those of other
+// processes do, without a socket.
+class RanksOfHead final : public FamilyOfHead {
+ public:
+  RanksOfHead(const config::Config& config, const engine::LoadOptions& options,
+              const RankHeadOptions& head, RankHead& started, const Logger* log)
+      : config_(config), ending_(nullptr) {
+    for (int32_t rank = 1; rank < head.settings.head_ranks; ++rank) {
+      const RankFamily family = {head.settings.session, rank, head.settings.head_ranks,
+                                 head.local_groups};
+      runs_.push_back(std::make_unique<RankRun>(
+          RankRun{config_,
+                  OfFamilyRank(options, rank, family.ranks),
+                  {head.host, started.port()},
+                  {},
+                  {head.identity, RandomNumber(), 0, family, started.OwnChannel()},
+                  ending_,
+                  *log,
+                  {}}));
+    }
+    for (const auto& run : runs_) {
+      threads_.emplace_back([run = run.get()] {
+        const absl::Status status = RunUntilEnd(*run);
+        if (status.ok()) return;
+        run->log.Error("a rank of this process has ended",
+                       {{"why", std::string(status.message())}});
+      });
+    }
+  }
+  ~RanksOfHead() override {
+    ending_.End(0);
+    for (std::thread& thread : threads_) thread.join();
+  }
+
+ private:
+  const config::Config config_;
+  Ending ending_;
+  std::vector<std::unique_ptr<RankRun>> runs_;
+  std::vector<std::thread> threads_;
+};
+
 }  // namespace
 
-absl::StatusOr<std::shared_ptr<RankHead>> StartRankHead(const config::Config& config,
-                                                        const engine::LoadOptions& options,
-                                                        const Logger* log) {
-  if (config.ranks_listen.empty()) return nullptr;
+absl::StatusOr<StartedHead> StartRankHead(const config::Config& config, engine::LoadOptions* own,
+                                          const Logger* log) {
+  StartedHead started;
+  if (config.ranks_listen.empty()) return started;
+  const engine::LoadOptions options = *own;
   RankHeadOptions head;
+  HEDDLE_RETURN_IF_ERROR(engine::CheckRankCpus(options.rank_cpus));
+  const int32_t ranks = FamilyRanks(options);
+  if (ranks > options.layout.tp) {
+    return absl::InvalidArgumentError(
+        base::StrCat("--rank-cpus has ", ranks,
+                     " lists; with --ranks-listen they are for the ranks of this "
+                     "process, which share layers: ",
+                     options.layout.tp, " at most (--tp)"));
+  }
   HEDDLE_ASSIGN_OR_RETURN(const RankAddress address,
                           ParseRankAddress("--ranks-listen", config.ranks_listen));
   head.host = address.host;
@@ -201,8 +335,17 @@ absl::StatusOr<std::shared_ptr<RankHead>> StartRankHead(const config::Config& co
           std::chrono::duration<double>(config.rank_timeout.value)),
       .rejoin = std::chrono::duration_cast<milliseconds>(
           std::chrono::duration<double>(config.rank_rejoin_timeout.value)),
-      .session = RandomNumber()};
-  return RankHead::Start(head, log);
+      .session = RandomNumber(),
+      .head_ranks = ranks};
+  *own = OfFamilyRank(options, 0, ranks);
+  if (!own->rank_cpus.empty()) head.own_cpus = own->rank_cpus.front();
+  if (ranks > 1) head.local_groups = std::make_shared<LocalGroups>();
+  HEDDLE_ASSIGN_OR_RETURN(started.head, RankHead::Start(head, log));
+  own->meeting = started.head;
+  if (ranks > 1) {
+    started.family = std::make_unique<RanksOfHead>(config, options, head, *started.head, log);
+  }
+  return started;
 }
 
 absl::Status RunRank(const config::Config& config, SignalWatch& signals, const Logger& log) {
@@ -210,21 +353,36 @@ absl::Status RunRank(const config::Config& config, SignalWatch& signals, const L
   HEDDLE_ASSIGN_OR_RETURN(const engine::LoadOptions options, ToLoadOptions(config));
   HEDDLE_ASSIGN_OR_RETURN(const RankTls tls, TlsOf(config, log));
   HEDDLE_ASSIGN_OR_RETURN(const RankIdentity identity, IdentityOf(config, options, log));
-  RankRun run{
-      config,  options, address, tls, {identity, RandomNumber(), static_cast<int32_t>(config.rank)},
-      signals, log,     {}};
-  std::optional<milliseconds> patience;  // for the first head: without end
-  while (true) {
-    absl::StatusOr<std::shared_ptr<RankClient>> client = JoinHead(run, patience);
-    if (absl::IsUnavailable(client.status())) return absl::AbortedError(client.status().message());
-    HEDDLE_RETURN_IF_ERROR(client.status());
-    const std::optional<absl::Status> status = RunOnce(run, *client);
-    if (!status.has_value() || status->ok()) return absl::OkStatus();
-    if (!absl::IsUnavailable(*status)) return *status;
-    patience = (*client)->settings().rejoin;
-    if (patience->count() == 0) return absl::AbortedError(status->message());
-    log.Warning("the group is lost: joining again", {{"why", std::string(status->message())}});
+  HEDDLE_RETURN_IF_ERROR(engine::CheckRankCpus(options.rank_cpus));
+  const int32_t ranks = FamilyRanks(options);
+  RankFamily family;
+  if (ranks > 1) family = {RandomNumber(), 0, ranks, std::make_shared<LocalGroups>()};
+  Ending ending(&signals);
+  std::vector<std::unique_ptr<RankRun>> runs;
+  for (family.rank = 0; family.rank < ranks; ++family.rank) {
+    runs.push_back(std::make_unique<RankRun>(
+        RankRun{config,
+                OfFamilyRank(options, family.rank, ranks),
+                address,
+                tls,
+                {identity, RandomNumber(), static_cast<int32_t>(config.rank), family, nullptr},
+                ending,
+                log,
+                {}}));
   }
+  if (ranks == 1) return RunUntilEnd(*runs.front());
+  // One that ends takes the others along: the head has lost them all, or none.
+  std::vector<std::future<absl::Status>> endings;
+  for (const auto& run : runs) {
+    endings.push_back(std::async(std::launch::async, [run = run.get()] {
+      absl::Status status = RunUntilEnd(*run);
+      run->ending.End(0);
+      return status;
+    }));
+  }
+  absl::Status first;
+  for (auto& one : endings) first.Update(one.get());
+  return first;
 }
 
 }  // namespace heddle::server

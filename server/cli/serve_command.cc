@@ -486,8 +486,8 @@ absl::Status RunServe(const config::Config& config) {
                log);
 
   Certificates certificates(tls.get(), grpc.get(), &log);
-  absl::Status end = WaitForEnd(config, signals, *session.loop, session.ranks.get(), grpc.get(),
-                                {&certificates, &key_file, server.get()}, log);
+  absl::Status end = WaitForEnd(config, signals, *session.loop, session.ranks.head.get(),
+                                grpc.get(), {&certificates, &key_file, server.get()}, log);
   if (end.ok()) LeaveFirst(config, signals, *server, grpc.get(), *session.loop, log);
   DrainAndStop(config, signals, *server, grpc.get(), *session.loop, log);
   if (session.loop->IsStuck()) {

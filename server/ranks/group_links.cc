@@ -44,12 +44,24 @@ absl::StatusOr<LinkSpeed> Measure(kernels::Communicator& group) {
                    .gbit_s = bits / 1000 / std::max(*bulk_us - *empty_us, 1.0)};
 }
 
+// Whether the ranks from `first` on are all of this process.
+bool IsFamily(const GroupPlace& place, int32_t first, int32_t count) {
+  if (place.local == nullptr) return false;
+  const std::span<const uint64_t> group =
+      place.families.subspan(static_cast<size_t>(first), static_cast<size_t>(count));
+  return group.front() != 0 && std::all_of(group.begin(), group.end(), [&](uint64_t family) {
+           return family == group.front();
+         });
+}
+
 }  // namespace
 
-absl::StatusOr<LinkSpeeds> JoinGroups(RankMesh& mesh, const RankSettings& settings, int32_t rank,
-                                      kernels::Device& device) {
+absl::StatusOr<JoinedGroups> JoinGroups(RankMesh& mesh, const RankSettings& settings,
+                                        const GroupPlace& place, kernels::Device& device) {
   const engine::Layout& layout = settings.layout;
-  LinkSpeeds speeds;
+  const int32_t rank = place.rank;
+  JoinedGroups joined;
+  LinkSpeeds& speeds = joined.speeds;
   mesh.set_timeout(kPatience);
   const auto join = [&](int32_t first, int32_t step, int32_t count, std::optional<LinkSpeed>* speed)
       -> absl::StatusOr<std::shared_ptr<kernels::Communicator>> {
@@ -60,9 +72,12 @@ absl::StatusOr<LinkSpeeds> JoinGroups(RankMesh& mesh, const RankSettings& settin
     HEDDLE_ASSIGN_OR_RETURN(*speed, Measure(*group));
     return group;
   };
-  if (layout.tp > 1) {
-    HEDDLE_ASSIGN_OR_RETURN(auto group,
-                            join(rank / layout.tp * layout.tp, 1, layout.tp, &speeds.group));
+  const int32_t first = rank / layout.tp * layout.tp;  // of the stage
+  if (layout.tp > 1 && IsFamily(place, first, layout.tp)) {
+    joined.local = place.local->Join(place.key, first, layout.tp, rank - first, place.progress);
+    HEDDLE_RETURN_IF_ERROR(device.JoinGroup(joined.local));
+  } else if (layout.tp > 1) {
+    HEDDLE_ASSIGN_OR_RETURN(auto group, join(first, 1, layout.tp, &speeds.group));
     HEDDLE_RETURN_IF_ERROR(device.JoinGroup(std::move(group)));
   }
   if (layout.pp > 1) {
@@ -71,7 +86,7 @@ absl::StatusOr<LinkSpeeds> JoinGroups(RankMesh& mesh, const RankSettings& settin
     HEDDLE_RETURN_IF_ERROR(device.JoinStages(std::move(stages)));
   }
   mesh.set_timeout(std::chrono::milliseconds(0));
-  return speeds;
+  return joined;
 }
 
 }  // namespace heddle::server

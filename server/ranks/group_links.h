@@ -3,10 +3,13 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
+#include <span>
 
 #include "absl/status/statusor.h"
 #include "kernels/device.h"
+#include "server/ranks/local_groups.h"
 #include "server/ranks/rank_mesh.h"
 #include "server/ranks/rank_settings.h"
 
@@ -22,11 +25,23 @@ struct LinkSpeeds {
   std::optional<LinkSpeed> stages;  // of a pipeline; likewise
 };
 
-// `rank` counts stage by stage, as Layout does. REQUIRES: the mesh is connected, and the settings
-// are those of all ranks.
-// Then all ranks measure their links, within some 30 ms at 1 Gbit/s. Errors: a rank that does not
-// come is named after some seconds.
-absl::StatusOr<LinkSpeeds> JoinGroups(RankMesh& mesh, const RankSettings& settings, int32_t rank,
-                                      kernels::Device& device);
+// The place of a rank among all, which are counted stage by stage, as Layout does.
+struct GroupPlace {
+  int32_t rank = 0;
+  uint64_t key = 0;                    // of the epoch
+  std::span<const uint64_t> families;  // [world] of all ranks; 0: alone in its process
+  LocalGroups* local = nullptr;        // of this process; null: it has one rank
+  LocalProgress* progress = nullptr;   // with `local`
+};
+struct JoinedGroups {
+  LinkSpeeds speeds;
+  std::shared_ptr<kernels::Communicator> local;  // null: the ranks of the stage are not all here
+};
+
+// REQUIRES: the mesh is connected, and the settings are those of all ranks. A stage whose ranks are
+// all of one process meets in its memory. Then all ranks measure their links, within some 30 ms at
+// 1 Gbit/s. Errors: a rank that does not come is named after some seconds.
+absl::StatusOr<JoinedGroups> JoinGroups(RankMesh& mesh, const RankSettings& settings,
+                                        const GroupPlace& place, kernels::Device& device);
 
 }  // namespace heddle::server

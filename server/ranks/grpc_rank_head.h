@@ -34,6 +34,9 @@ class GrpcRankHead final : public RankHead, public std::enable_shared_from_this<
 
   absl::Status Listen();
   uint16_t port() const override { return port_; }
+  std::shared_ptr<grpc::Channel> OwnChannel() override {
+    return server_->InProcessChannel(grpc::ChannelArguments());
+  }
   absl::Status Failure() const override {
     const std::lock_guard lock(mutex_);
     return ended_;
@@ -61,6 +64,7 @@ class GrpcRankHead final : public RankHead, public std::enable_shared_from_this<
   // A step towards a whole group, as OtherRanks::Regroup.
   absl::Status Regroup(kernels::Device& device);
   bool may_regroup() const { return options_.settings.rejoin.count() > 0; }
+  const std::vector<int>& own_cpus() const { return options_.own_cpus; }
   void Close(const std::string& why);
 
  private:
@@ -93,9 +97,12 @@ class GrpcRankHead final : public RankHead, public std::enable_shared_from_this<
   void EndForGood(const absl::Status& why);
   void CheckDeadline(RankRoster::Time now);
   absl::Status ForClients() const;
-  std::vector<RankMesh::Peer> Peers() const;
+  // All ranks as they are now; their families are kept for JoinGroups.
+  std::vector<RankMesh::Peer> Peers();
   ranks::v1::FromHead StartMessage(const engine::ExecutorLimits& limits,
                                    const std::vector<RankMesh::Peer>& peers) const;
+  // Ends all waiting of rank 0.
+  void AbortOwn(const absl::Status& why);
   absl::StatusOr<std::shared_ptr<RankMesh>> NewMesh();
   absl::Status BeginEpoch(kernels::Device& device, std::unique_lock<std::mutex>* lock);
   void Watch();
@@ -105,7 +112,10 @@ class GrpcRankHead final : public RankHead, public std::enable_shared_from_this<
   Service service_;
   int port_ = 0;
   std::shared_ptr<RankMesh> mesh_;
-  uint64_t mesh_key_ = 0;  // of this epoch
+  uint64_t mesh_key_ = 0;  // of this epoch, as the next two
+  std::vector<uint64_t> families_;
+  std::shared_ptr<kernels::Communicator> local_;  // rank 0's group in this process, or null
+  LocalProgress local_progress_;
   std::unique_ptr<grpc::Server> server_;
 
   mutable std::mutex mutex_;

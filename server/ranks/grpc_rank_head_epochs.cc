@@ -38,7 +38,7 @@ void GrpcRankHead::Spread() {
   is_spread_ = true;
   const absl::Status& why = roster_.failure();
   log_->Error("the ranks cannot go on", {{"why", std::string(why.message())}});
-  mesh_->Abort(why);
+  AbortOwn(why);
   if (!lost_since_.has_value()) lost_since_ = Clock::now();
   const bool is_barren = roster_.begun_halves() > 0 && !has_done_step_;
   barren_epochs_ = is_barren ? barren_epochs_ + 1 : 0;
@@ -72,13 +72,20 @@ void GrpcRankHead::CheckDeadline(Clock::time_point now) {
                    options_.settings.rejoin.count(), " ms (--rank-rejoin-timeout)")));
 }
 
-std::vector<RankMesh::Peer> GrpcRankHead::Peers() const {
+std::vector<RankMesh::Peer> GrpcRankHead::Peers() {
   std::vector<RankMesh::Peer> peers = {{mesh_->address(), "the head"}};
+  families_ = {options_.settings.head_ranks > 1 ? options_.settings.session : 0};
   for (const auto& [rank, id] : roster_.ranks()) {
     const RankRoster::Member& member = *roster_.Find(id);
     peers.push_back({member.mesh_address, member.name()});
+    families_.push_back(member.family);
   }
   return peers;
+}
+
+void GrpcRankHead::AbortOwn(const absl::Status& why) {
+  mesh_->Abort(why);
+  if (local_ != nullptr) local_->Abort(why);
 }
 
 v1::FromHead GrpcRankHead::StartMessage(const engine::ExecutorLimits& limits,
@@ -92,10 +99,11 @@ v1::FromHead GrpcRankHead::StartMessage(const engine::ExecutorLimits& limits,
   start.set_max_ahead_tokens(limits.max_ahead_tokens);
   start.set_rows_beyond_guesses(limits.rows_beyond_guesses);
   for (const int32_t feature : limits.drafter_features) start.add_drafter_features(feature);
-  for (const RankMesh::Peer& peer : peers) {
+  for (size_t i = 0; i < peers.size(); ++i) {
     v1::Start::Peer* added = start.add_peers();
-    added->set_mesh_address(peer.address);
-    added->set_name(peer.name);
+    added->set_mesh_address(peers[i].address);
+    added->set_name(peers[i].name);
+    added->set_family(families_[i]);
   }
   return message;
 }
@@ -123,8 +131,19 @@ absl::StatusOr<engine::ExecutorLimits> GrpcRankHead::Agree(const engine::RankOff
 }
 
 absl::Status GrpcRankHead::JoinGroups(kernels::Device& device) {
-  HEDDLE_ASSIGN_OR_RETURN(const LinkSpeeds speeds,
-                          server::JoinGroups(*mesh_, options_.settings, 0, device));
+  const GroupPlace place = {.rank = 0,
+                            .key = mesh_key_,
+                            .families = families_,
+                            .local = options_.local_groups.get(),
+                            .progress = &local_progress_};
+  HEDDLE_ASSIGN_OR_RETURN(JoinedGroups joined,
+                          server::JoinGroups(*mesh_, options_.settings, place, device));
+  {
+    const std::lock_guard lock(mutex_);
+    local_ = std::move(joined.local);
+    if (local_ != nullptr && !roster_.failure().ok()) local_->Abort(roster_.failure());
+  }
+  const LinkSpeeds& speeds = joined.speeds;
   const std::pair<const char*, std::optional<LinkSpeed>> links[] = {
       {"ranks that share layers", speeds.group}, {"stages", speeds.stages}};
   for (const auto& [of, speed] : links) {
@@ -157,6 +176,7 @@ absl::Status GrpcRankHead::Regroup(kernels::Device& device) {
     case RankRoster::Phase::kLost: {
       if (!roster_.ranks().empty()) break;  // their calls are about to end
       HEDDLE_ASSIGN_OR_RETURN(mesh_, NewMesh());
+      local_ = nullptr;
       roster_.Regather(Clock::now());
       is_spread_ = false;
       has_done_step_ = false;

@@ -60,9 +60,7 @@ class Client final : public RankClient {
   const engine::RankOffer& offer() const override { return offer_; }
   int32_t rank() const override { return rank_; }
   absl::StatusOr<engine::ExecutorLimits> Agree(const engine::RankOffer& own) override;
-  absl::Status JoinGroups(kernels::Device& device) override {
-    return server::JoinGroups(*mesh_, settings_, rank_, device).status();
-  }
+  absl::Status JoinGroups(kernels::Device& device) override;
   absl::StatusOr<std::unique_ptr<engine::OtherRanks>> Others(
       const engine::ExecutorLimits&) override {
     return absl::FailedPreconditionError("a rank that is not the head has no others");
@@ -83,6 +81,9 @@ class Client final : public RankClient {
   grpc::ClientContext context_;
   std::unique_ptr<grpc::ClientReaderWriter<v1::FromRank, v1::FromHead>> stream_;
   std::shared_ptr<RankMesh> mesh_;
+  std::shared_ptr<LocalGroups> local_groups_;  // of the process; null: it has one rank
+  LocalProgress local_progress_;
+  GroupStart start_;  // from Agree on
   int32_t rank_ = 0;
   RankSettings settings_;
   engine::RankOffer offer_;
@@ -95,6 +96,8 @@ class Client final : public RankClient {
   std::deque<v1::FromHead> queue_;  // GUARDED_BY(mutex_), as the two below
   bool is_over_ = false;            // nothing more comes
   bool is_closing_ = false;
+  std::shared_ptr<kernels::Communicator> local_;  // its group in this process's memory, or null
+  absl::Status aborted_;                          // why that is at its end, or would be
   std::thread reader_, beat_;
 };
 
@@ -127,8 +130,11 @@ absl::Status Client::Connect(const std::string& host, uint16_t port, const RankT
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 4 * kKeepaliveMs);
   arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   arguments.SetMaxReceiveMessageSize(-1);  // from the head, which this process trusts
-  stub_ = v1::Ranks::NewStub(grpc::CreateCustomChannel(
-      base::StrCat(host, ":", std::to_string(port)), credentials, arguments));
+  const std::string address = base::StrCat(host, ":", std::to_string(port));
+  stub_ = v1::Ranks::NewStub(caller.channel != nullptr
+                                 ? caller.channel
+                                 : grpc::CreateCustomChannel(address, credentials, arguments));
+  local_groups_ = caller.family.groups;
   stream_ = stub_->Join(&context_);
   v1::FromRank message;
   v1::Hello& hello = *message.mutable_hello();
@@ -143,6 +149,9 @@ absl::Status Client::Connect(const std::string& host, uint16_t port, const RankT
   hello.set_held_rank(held.rank);
   hello.set_process(caller.process);
   hello.set_wanted_rank(caller.wanted_rank);
+  hello.set_family(caller.family.number);
+  hello.set_family_rank(caller.family.rank);
+  hello.set_family_ranks(caller.family.ranks);
   v1::FromHead answer;
   if (!Write(message) || !stream_->Read(&answer)) return Refusal(stream_->Finish());
   if (!answer.has_welcome()) return absl::InvalidArgumentError("the head does not say Welcome");
@@ -165,9 +174,27 @@ void Client::Read() {
     changed_.notify_all();
   }
   const std::lock_guard lock(mutex_);
-  if (!is_over_) mesh_->Abort(absl::UnavailableError("the connection to the head has ended"));
+  const absl::Status ended = absl::UnavailableError("the connection to the head has ended");
+  if (!is_over_) mesh_->Abort(ended);
+  // Also behind an end in order: another rank of this process may wait in a step that has none.
+  aborted_ = ended;
+  if (local_ != nullptr) local_->Abort(ended);
   is_over_ = true;
   changed_.notify_all();
+}
+
+absl::Status Client::JoinGroups(kernels::Device& device) {
+  const GroupPlace place = {.rank = rank_,
+                            .key = start_.mesh_key,
+                            .families = start_.families,
+                            .local = local_groups_.get(),
+                            .progress = &local_progress_};
+  HEDDLE_ASSIGN_OR_RETURN(JoinedGroups joined,
+                          server::JoinGroups(*mesh_, settings_, place, device));
+  const std::lock_guard lock(mutex_);
+  local_ = std::move(joined.local);
+  if (local_ != nullptr && !aborted_.ok()) local_->Abort(aborted_);
+  return absl::OkStatus();
 }
 
 void Client::Beat() {
@@ -176,8 +203,8 @@ void Client::Beat() {
     lock.unlock();
     v1::FromRank message;
     message.mutable_beat()->set_step(step_);
-    message.mutable_beat()->set_op(mesh_->ops());
-    message.mutable_beat()->set_waits(mesh_->waits());
+    message.mutable_beat()->set_op(mesh_->ops() + local_progress_.ops);
+    message.mutable_beat()->set_waits(mesh_->waits() || local_progress_.waits);
     message.mutable_beat()->set_busy_ms(BusyMs());
     if (!Write(message)) return;
     lock.lock();
@@ -220,10 +247,9 @@ absl::StatusOr<engine::ExecutorLimits> Client::Agree(const engine::RankOffer& ow
   if (!Write(message) || !Next(&answer)) return Lost();
   if (answer.has_end()) return EndOf(answer.end());
   if (!answer.has_start()) return absl::InvalidArgumentError("the head does not say Start");
-  HEDDLE_ASSIGN_OR_RETURN(const GroupStart group,
-                          FromStart(answer.start(), own, settings_.layout.world()));
-  HEDDLE_RETURN_IF_ERROR(mesh_->Connect(group.peers, rank_, group.mesh_key));
-  return group.limits;
+  HEDDLE_ASSIGN_OR_RETURN(start_, FromStart(answer.start(), own, settings_.layout.world()));
+  HEDDLE_RETURN_IF_ERROR(mesh_->Connect(start_.peers, rank_, start_.mesh_key));
+  return start_.limits;
 }
 
 absl::Status Client::RunHalf(const RankOrders::Order& order, engine::RankWorker& worker) {
@@ -247,7 +273,9 @@ absl::Status Client::Run(engine::RankWorker& worker, const engine::ExecutorLimit
       return absl::IsCancelled(end) ? absl::OkStatus() : end;
     }
     absl::Status status = order.ok() ? RunHalf(*order, worker) : order.status();
-    if (const absl::Status mesh = mesh_->status(); !mesh.ok()) {
+    absl::Status mesh = mesh_->status();
+    if (mesh.ok() && local_ != nullptr) mesh = local_->status();
+    if (!mesh.ok()) {
       std::unique_lock lock(mutex_);
       changed_.wait_for(lock, kPatienceForHead, [this] { return is_over_; });
       status = absl::UnavailableError(mesh.message());

@@ -15,9 +15,14 @@
 #include "absl/status/statusor.h"
 #include "engine/model/rank_meeting.h"
 #include "engine/model/rank_worker.h"
+#include "server/ranks/local_groups.h"
 #include "server/ranks/rank_identity.h"
 #include "server/ranks/rank_settings.h"
 #include "server/ranks/rank_tls.h"
+
+namespace grpc {
+class Channel;
+}  // namespace grpc
 
 namespace heddle::server {
 
@@ -27,11 +32,21 @@ struct HeldPlace {
   int32_t rank = 0;
 };
 
+// Ranks of one process: they have memory and fate in common.
+struct RankFamily {
+  uint64_t number = 0;  // a random one; 0: there is one rank
+  int32_t rank = 0;     // among them
+  int32_t ranks = 1;
+  std::shared_ptr<LocalGroups> groups;  // theirs; null: there is one rank
+};
+
 // Who calls, in each of its calls.
 struct RankCaller {
   RankIdentity identity;
-  uint64_t process = 0;     // a random number
+  uint64_t process = 0;     // a random number, of each rank
   int32_t wanted_rank = 0;  // 0: any
+  RankFamily family;
+  std::shared_ptr<grpc::Channel> channel;  // to a head in this process; null: over the network
 };
 
 class RankClient : public engine::RankMeeting {

@@ -13,14 +13,20 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "engine/model/rank_meeting.h"
 #include "server/log.h"
+#include "server/ranks/local_groups.h"
 #include "server/ranks/rank_identity.h"
 #include "server/ranks/rank_settings.h"
 #include "server/ranks/rank_tls.h"
+
+namespace grpc {
+class Channel;
+}  // namespace grpc
 
 namespace heddle::server {
 
@@ -30,6 +36,9 @@ struct RankHeadOptions {
   RankTls tls;
   RankIdentity identity;
   RankSettings settings;
+  std::vector<int> own_cpus;  // that rank 0 computes on; empty: all
+  // With settings.head_ranks above 1: where rank 0 meets the other ranks of this process.
+  std::shared_ptr<LocalGroups> local_groups;
 };
 
 class RankHead : public engine::RankMeeting {
@@ -38,6 +47,8 @@ class RankHead : public engine::RankMeeting {
   static absl::StatusOr<std::shared_ptr<RankHead>> Start(const RankHeadOptions& options,
                                                          const Logger* log);
   virtual uint16_t port() const = 0;
+  // To this head without a socket: for ranks of this process.
+  virtual std::shared_ptr<grpc::Channel> OwnChannel() = 0;
   // Whether a rank is lost and the group is not whole again.
   virtual bool is_lost() const = 0;
   // OK until the group has ended for good: UNAVAILABLE, with rank, address, step and op.

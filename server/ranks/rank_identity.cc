@@ -37,6 +37,7 @@ absl::Status CheckIdentity(const RankIdentity& head, const RankIdentity& other) 
 }
 
 std::string HostOfPeer(std::string_view peer) {
+  if (peer.starts_with("inproc")) return "this process";
   const size_t scheme = peer.find(':');
   const size_t port = peer.rfind(':');
   if (scheme == std::string_view::npos || port <= scheme) return std::string(peer);

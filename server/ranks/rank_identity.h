@@ -24,13 +24,16 @@ struct RankIdentity {
 // FAILED_PRECONDITION that names the first field that differs, and both values.
 absl::Status CheckIdentity(const RankIdentity& head, const RankIdentity& other);
 
-// "10.0.0.7" of "ipv4:10.0.0.7:41234", as gRPC names a peer.
+// "10.0.0.7" of "ipv4:10.0.0.7:41234", as gRPC names a peer; "this process" of one without a
+// socket.
 std::string HostOfPeer(std::string_view peer);
 
 // HOST:PORT of an option. IPv6 addresses are in brackets.
 struct RankAddress {
   std::string host;
   uint16_t port = 0;
+
+  std::string text() const { return host + ":" + std::to_string(port); }
 };
 absl::StatusOr<RankAddress> ParseRankAddress(std::string_view option, std::string_view text);
 bool IsLoopbackHost(std::string_view host);

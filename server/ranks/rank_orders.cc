@@ -48,6 +48,7 @@ absl::StatusOr<GroupStart> FromStart(const ranks::v1::Start& start, const engine
       return absl::InvalidArgumentError("the head names a rank that has no address");
     }
     group.peers.push_back({peer.mesh_address(), peer.name()});
+    group.families.push_back(peer.family());
   }
   return group;
 }

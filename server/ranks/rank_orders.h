@@ -23,6 +23,7 @@ namespace heddle::server {
 struct GroupStart {
   engine::ExecutorLimits limits;
   std::vector<RankMesh::Peer> peers;  // [world] in the order of ranks
+  std::vector<uint64_t> families;     // [world] GroupPlace::families
   uint64_t mesh_key = 0;
 };
 

@@ -118,36 +118,100 @@ absl::Status RankRoster::LetIn(CallId call, Member* member, const FromRank& mess
   if (hello.process() != 0 && has_call) {
     return absl::UnavailableError("an earlier call of the same process has not ended yet");
   }
-  HEDDLE_ASSIGN_OR_RETURN(member->rank, PlaceFor(hello, now));
+  HEDDLE_RETURN_IF_ERROR(CheckFamily(hello));
+  member->family = hello.family();
+  member->family_rank = hello.family_rank();
+  member->family_ranks = std::max(hello.family_ranks(), 1);
+  HEDDLE_ASSIGN_OR_RETURN(member->rank, PlaceFor(*member, hello, now));
   member->mesh_address = hello.mesh_address();
   member->process = hello.process();
   ranks_[member->rank] = call;
   return absl::OkStatus();
 }
 
+// The ranks of a process share layers: tensor parallelism is for its memory, the pipeline for
+// links.
+absl::Status RankRoster::CheckFamily(const ranks::v1::Hello& hello) const {
+  const int32_t ranks = std::max(hello.family_ranks(), 1);
+  const bool is_one = hello.family() == 0 ? ranks == 1 : ranks > 1;
+  if (!is_one || hello.family_rank() < 0 || hello.family_rank() >= ranks) {
+    return absl::InvalidArgumentError(base::StrCat("it is rank ", hello.family_rank(), " of ",
+                                                   hello.family_ranks(), " of its process"));
+  }
+  if (ranks <= settings_.layout.tp) return absl::OkStatus();
+  return absl::OutOfRangeError(base::StrCat("the process has ", ranks, " ranks (--rank-cpus), and ",
+                                            settings_.layout.tp, " share layers (--tp)"));
+}
+
+const RankRoster::Member* RankRoster::FindFamily(uint64_t family) const {
+  for (const auto& [rank, call] : ranks_) {
+    const Member& member = calls_.at(call);
+    if (family != 0 && member.family == family) return &member;
+  }
+  return nullptr;
+}
+
+// Whether a process has the place, though not each of its ranks may have called yet.
+bool RankRoster::IsClaimed(int32_t rank) const {
+  if (rank < settings_.head_ranks) return true;
+  return std::any_of(ranks_.begin(), ranks_.end(), [&](const auto& entry) {
+    const Member& member = calls_.at(entry.second);
+    return rank >= member.first() && rank < member.first() + member.family_ranks;
+  });
+}
+
 // Ranks that have their weights come back to their own places. For a while, nobody else gets these.
-absl::StatusOr<int32_t> RankRoster::PlaceFor(const ranks::v1::Hello& hello, Time now) const {
+// Ranks of one process get places one behind the other.
+absl::StatusOr<int32_t> RankRoster::PlaceFor(const Member& member, const ranks::v1::Hello& hello,
+                                             Time now) const {
   const bool gathers = phase_ == Phase::kGathering;
   const int32_t wanted = hello.wanted_rank();
   if (wanted < 0 || wanted >= world()) {
     return absl::OutOfRangeError(
         base::StrCat("--rank is ", wanted, "; the ranks beside the head are 1 to ", world() - 1));
   }
+  const int32_t count = member.family_ranks;
+  // Whether the ranks from `first` on are there, and of one stage.
+  const auto is_run = [&](int32_t first) {
+    return first >= 0 && first + count <= world() &&
+           first % settings_.layout.tp + count <= settings_.layout.tp;
+  };
   if (gathers && hello.held_rank() > 0 && hello.held_session() == settings_.session) {
-    if (hello.held_rank() < world() && !ranks_.contains(hello.held_rank())) {
+    if (hello.held_rank() < world() && !ranks_.contains(hello.held_rank()) &&
+        is_run(hello.held_rank() - member.family_rank)) {
       return hello.held_rank();
     }
     return absl::ResourceExhaustedError(base::StrCat(
         "there is no place of rank ", hello.held_rank(), " any more: another one has it"));
   }
+  const bool is_of_head = hello.family() != 0 && hello.family() == settings_.session;
+  const Member* other = FindFamily(hello.family());
+  if (gathers && (is_of_head || other != nullptr)) {
+    const int32_t rank = (is_of_head ? 0 : other->first()) + member.family_rank;
+    const bool agree = count == (is_of_head ? settings_.head_ranks : other->family_ranks);
+    if (agree && rank > 0 && !ranks_.contains(rank)) return rank;
+    return absl::ResourceExhaustedError(
+        base::StrCat("there is no place of rank ", rank, " for another rank of the same process"));
+  }
   const bool are_kept = epoch_ > 1 && now - gathering_since_ <= settings_.timeout;
   bool has_room = false;
-  for (int32_t rank = 1; gathers && rank < world(); ++rank) {
-    if (ranks_.contains(rank) || (wanted > 0 && rank != wanted)) continue;
-    if (!are_kept || rank == culprit_) return rank;
+  for (int32_t first = 1; gathers && first + count <= world(); ++first) {
+    if ((wanted > 0 && first != wanted) || !is_run(first)) continue;
+    bool is_free = true;
+    bool are_lost = true;
+    for (int32_t rank = first; rank < first + count; ++rank) {
+      is_free = is_free && !IsClaimed(rank);
+      are_lost = are_lost && rank >= culprit_ && rank < lost_end_;
+    }
+    if (!is_free) continue;
+    if (!are_kept || are_lost) return first + member.family_rank;
     has_room = true;
   }
   if (has_room) return absl::UnavailableError("ranks that have their weights come first");
+  if (gathers && count > 1) {
+    return absl::ResourceExhaustedError(base::StrCat(
+        "there are no ", count, " places of one stage for the ranks of a process (--rank-cpus)"));
+  }
   if (gathers && wanted > 0) {
     return absl::ResourceExhaustedError(
         base::StrCat("another process is rank ", wanted, " (--rank)"));
@@ -311,15 +375,21 @@ absl::StatusOr<engine::ExecutorLimits> RankRoster::Start(const engine::RankOffer
 
 void RankRoster::Lose(const Member& member, const std::string& why) {
   if (phase_ == Phase::kLost) return;
+  std::string others;
+  for (int32_t rank = member.first(); rank < member.first() + member.family_ranks; ++rank) {
+    if (rank == member.rank) continue;
+    others += base::StrCat(others.empty() ? "; its process has rank " : ", ", rank);
+  }
   Fail(absl::UnavailableError(base::StrCat(member.name(), " is lost in step ", step_,
                                            " (it last reported step ", member.step, ", op ",
-                                           member.progress.op(), "): ", why)));
-  culprit_ = member.rank;
+                                           member.progress.op(), "): ", why, others)));
+  culprit_ = member.first();
+  lost_end_ = culprit_ + member.family_ranks;
 }
 
 void RankRoster::Fail(const absl::Status& why) {
   if (phase_ == Phase::kLost) return;
-  culprit_ = 0;
+  culprit_ = lost_end_ = 0;
   failure_ = why.ok() ? absl::UnavailableError("the group of ranks was ended") : why;
   phase_ = Phase::kLost;
 }

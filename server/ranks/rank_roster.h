@@ -53,6 +53,10 @@ class RankRoster {
     std::string host;
     std::string mesh_address;
     uint64_t process = 0;  // its random number
+    // Hello's, checked: which of how many ranks of its process it is.
+    uint64_t family = 0;
+    int32_t family_rank = 0;
+    int32_t family_ranks = 1;
     bool has_offered = false;
     ranks::v1::Offer offer;
     bool is_ready = false;
@@ -62,6 +66,8 @@ class RankRoster {
     Time heard{};
 
     std::string name() const;  // for logs: it has the address
+    // Ranks [first, first + family_ranks) are its process's.
+    int32_t first() const { return rank - family_rank; }
   };
 
   RankRoster(RankIdentity identity, const RankSettings& settings)
@@ -106,13 +112,18 @@ class RankRoster {
   const Member* Find(CallId call) const;                             // null: not in the book
   const std::map<int32_t, CallId>& ranks() const { return ranks_; }  // those let in, without 0
   int32_t world() const { return settings_.layout.world(); }
+  int32_t tp() const { return settings_.layout.tp; }
   size_t num_calls() const { return calls_.size(); }
 
  private:
   using FromRank = ranks::v1::FromRank;
 
   absl::Status LetIn(CallId call, Member* member, const FromRank& message, Time now);
-  absl::StatusOr<int32_t> PlaceFor(const ranks::v1::Hello& hello, Time now) const;
+  absl::StatusOr<int32_t> PlaceFor(const Member& member, const ranks::v1::Hello& hello,
+                                   Time now) const;
+  absl::Status CheckFamily(const ranks::v1::Hello& hello) const;
+  const Member* FindFamily(uint64_t family) const;
+  bool IsClaimed(int32_t rank) const;
   absl::Status TakeOffer(Member* member, const ranks::v1::Offer& offer);
   absl::Status TakeDone(Member* member, uint64_t halves);
   absl::Status Understand(Member* member, const FromRank& message);
@@ -126,6 +137,7 @@ class RankRoster {
   Phase phase_ = Phase::kGathering;
   absl::Status failure_;
   int32_t culprit_ = 0;
+  int32_t lost_end_ = 0;  // ranks [culprit_, lost_end_) are lost, those of a process
   int epoch_ = 1;
   Time gathering_since_{};
   std::optional<engine::RankOffer> agreed_;  // what the first epoch's ranks have in common

@@ -4,6 +4,7 @@
 
 #include "base/status.h"
 #include "engine/adapter/image_codec.h"
+#include "engine/model/rank_binding.h"
 
 namespace heddle::server {
 
@@ -22,6 +23,10 @@ absl::Status RemoteRanks::Regroup(kernels::Device& device) {
 }
 
 void RemoteRanks::Begin(const engine::StepPlan& plan, Adapters adapters) {
+  if (bound_ != std::this_thread::get_id()) {
+    bound_ = std::this_thread::get_id();
+    static_cast<void>(engine::BindThisThread(head_->own_cpus()));  // worked when it was loaded
+  }
   for (const auto& image : adapters) {
     for (int32_t rank = 1; rank < world(); ++rank) {
       ranks::v1::FromHead part;

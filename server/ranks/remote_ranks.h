@@ -8,6 +8,7 @@
 #include <deque>
 #include <memory>
 #include <string>
+#include <thread>
 
 #include "engine/model/other_ranks.h"
 #include "engine/parallel/plan_codec.h"
@@ -38,6 +39,7 @@ class RemoteRanks final : public engine::OtherRanks {
   const std::shared_ptr<GrpcRankHead> head_;
   const engine::ExecutorLimits limits_;
   engine::PlanEncoder encoder_;
+  std::thread::id bound_;   // the head's thread that is on rank 0's processors
   std::deque<Step> steps_;  // begun and not joined
   uint64_t halves_ = 0;
   std::string message_;

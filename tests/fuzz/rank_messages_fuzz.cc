@@ -77,8 +77,12 @@ v1::FromRank MessageOf(uint8_t what, Input* input) {
       message.mutable_hello()->set_mesh_address("a");
       message.mutable_hello()->set_held_rank(input->Byte());
       const uint8_t caller = input->Byte();
-      message.mutable_hello()->set_held_session(caller % 2);
+      message.mutable_hello()->set_held_session(2 * (caller % 2));
       message.mutable_hello()->set_process(caller / 2 % 4);
+      if (caller / 8 % 4 == 0) break;
+      message.mutable_hello()->set_family(1 + caller / 8 % 4);
+      message.mutable_hello()->set_family_rank(caller / 32 % 4);
+      message.mutable_hello()->set_family_ranks(2 + caller / 128);
       break;
     }
     case 1:
@@ -110,6 +114,10 @@ void Check(const RankRoster& roster) {
     HEDDLE_CHECK(member != nullptr && member->rank == rank, "a place of nobody");
     HEDDLE_CHECK(rank >= 1 && rank < roster.world(), "a place that there is not");
     HEDDLE_CHECK(calls.insert(call).second, "a call with two places");
+    const int32_t tp = roster.world() > 0 ? roster.tp() : 1;
+    HEDDLE_CHECK(member->first() >= 0 && member->first() / tp == rank / tp &&
+                     (member->first() + member->family_ranks - 1) / tp == rank / tp,
+                 "a process with ranks of two stages");
   }
   HEDDLE_CHECK((roster.phase() == Phase::kLost) == !roster.failure().ok(), "lost for no reason");
   const bool is_fixed = roster.phase() == Phase::kLoading || roster.phase() == Phase::kRunning;
@@ -119,7 +127,8 @@ void Check(const RankRoster& roster) {
 void FuzzHead(Input input) {
   RankSettings settings{.layout = {.tp = 1 + input.Byte() % 3, .pp = 1 + input.Byte() % 2},
                         .timeout = std::chrono::milliseconds(1000),
-                        .session = 1};
+                        .session = 2};
+  settings.head_ranks = 1 + input.Byte() % settings.layout.tp;
   RankRoster roster(kIdentity, settings);
   std::vector<RankRoster::CallId> calls = {0};
   RankRoster::Time now{std::chrono::hours(1)};

@@ -29,6 +29,8 @@ LIMITS = ("--threads", "1", "--kv-memory", "64MiB", "--max-batch-tokens", "64")
 DRAFTERS = pathlib.Path(__file__).resolve().parents[1] / "demo_model"
 EXPERTS = DRAFTERS / "moe"
 PROMPTS = [f"The {animal} went to" for animal in ("cat", "dog", "old fish", "bird of the sea")]
+CPUS = sorted(os.sched_getaffinity(0))
+TWO_RANKS = ("--rank-cpus", ":".join(map(str, CPUS[:2])))  # of one process
 RANKS_LOST = 75  # exit code: all processes are to be started again
 
 
@@ -302,6 +304,39 @@ class RankProcessesTest(unittest.TestCase):
         with HeadOfAnyPort(*LIMITS, "--tp", "2", "--ranks-listen", "127.0.0.1:0") as head:
             self.addCleanup(head.rank.end)
             self.assertEqual(len(answers(head)), 4)
+
+    @unittest.skipIf(len(CPUS) < 2, "ranks of one process need a processor each")
+    def test_a_process_may_have_several_ranks(self):
+        # Whole stages in each process; a stage with a rank in another process; all in the head's.
+        for layout, others in ((("--tp", "2", "--pp", "2"), TWO_RANKS), (("--tp", "3"), ()), (("--tp", "4"), TWO_RANKS),
+                               (("--tp", "2"), None)):
+            with self.subTest(layout=layout):
+                with Server(*LIMITS, *layout) as threads:
+                    expected = answers(threads)
+                count = 0 if others is None else 1
+                with Group(count, *layout, *TWO_RANKS, rank_flags=others or ()) as group:
+                    self.assertEqual(answers(group.head), expected)
+                    links = [line for line in group.head.log if "links between ranks" in line]
+                    self.assertEqual(len(links), count, group.head.log)
+                    self.assertEqual(group.head.stop(), 0)
+                    for rank in group.ranks:
+                        self.assertEqual(rank.wait(), 0, rank.log)
+
+    @unittest.skipIf(len(CPUS) < 2, "ranks of one process need a processor each")
+    def test_a_process_that_dies_takes_its_ranks(self):
+        with Group(1, "--tp", "2", "--pp", "2", *TWO_RANKS, rank_flags=TWO_RANKS) as group:
+            expected = Streams(group.head).end()
+            streams = Streams(group.head)
+            self.assertTrue(streams.run_for(5))
+            group.ranks[0].process.kill()
+            named = r"rank (2|3) \(127\.0\.0\.1\) is lost in step \d+.*its process has rank (2|3)"
+            self.assertTrue(wait_until(lambda: any(re.search(named, line) for line in list(group.head.log))),
+                            group.head.log)
+            group.ranks.append(Rank(group.port, *TWO_RANKS))
+            self.assertEqual(streams.end(), expected, streams.errors)
+            self.assertEqual(group.head.metric("heddle_recoveries_total"), 1)
+            self.assertEqual(sum("the rank is loaded" in line for line in group.head.log), 1)
+            self.assertEqual(group.head.stop(), 0)
 
     def test_ranks_share_each_expert(self):
         flags = ("--isa", "portable")  # sums in F32, so that no order of adding them changes a choice
@@ -746,7 +781,10 @@ class RankProcessesTest(unittest.TestCase):
                  (("--ranks-listen", "nowhere", "--tp", "2"), "HOST:PORT"),
                  (("--ranks-listen", "127.0.0.1:0", "--tp", "2", "--lora-merge", f"it={DEMO_MODEL / 'adapters' / 'pirate'}"),
                   "--lora-merge does not work"),
-                 (("--ranks-listen", "127.0.0.1:0", "--tp", "2", "--rank-cpus", "0:0"), "--rank-cpus does not work")]
+                 (("--ranks-listen", "127.0.0.1:0", "--tp", "2", "--rank-cpus", f"{CPUS[0]}:{CPUS[0]}"),
+                  f"names processor {CPUS[0]} twice")]
+        if len(CPUS) > 1:
+            cases.append((("--ranks-listen", "127.0.0.1:0", "--pp", "2", *TWO_RANKS), "share layers: 1 at most"))
         for flags, why in cases:
             with self.subTest(flags=flags):
                 ended = subprocess.run([str(BINARY), "serve", str(DEMO_MODEL), "--port", "0", *flags],
