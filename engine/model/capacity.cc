@@ -349,9 +349,10 @@ absl::StatusOr<Capacity> PlanCapacity(const ModelSpec& spec, int64_t weight_byte
   const int64_t free_bytes = memory.available_bytes - fixed_bytes - options.reserve_bytes;
   const int64_t wanted = WantedKvBytes(free_bytes, most_useful_bytes, options);
 
+  // A stage without layers has room for any number.
+  const int64_t most_pages = std::numeric_limits<int32_t>::max() / options.page_tokens;
   const int64_t pages =
-      std::min<int64_t>(wanted / std::max<int64_t>(1, page_bytes),
-                        std::numeric_limits<int32_t>::max() / options.page_tokens);
+      page_bytes == 0 ? most_pages : std::min<int64_t>(wanted / page_bytes, most_pages);
   const int64_t least_pages =
       options.max_context > 0 ? pages_per_sequence : capacity.kv_layout.n_groups();
   if (options.kv_bytes > 0 && pages < least_pages && options.max_context == 0) {

@@ -14,6 +14,7 @@
 #include "base/status.h"
 #include "base/strings.h"
 #include "engine/files/checkpoint.h"
+#include "engine/model/divide_stages.h"
 #include "engine/model/load_device.h"
 #include "engine/model/load_drafter.h"
 #include "engine/model/load_ranks.h"
@@ -193,6 +194,7 @@ absl::StatusOr<ModelInfo> DescribeAll(const Checkpoint& checkpoint, const kernel
   loaded.idle_indexers = ServeShortTexts(options.capacity.max_context, &loaded.model.spec);
   HEDDLE_RETURN_IF_ERROR(CheckOpsFor(loaded.model.spec, device));
   HEDDLE_RETURN_IF_ERROR(CheckLayoutOf(loaded.model.spec, options.layout));
+  HEDDLE_RETURN_IF_ERROR(DivideStages(checkpoint, loaded.model, policy, device, all_options));
   loaded.shares =
       DivideModel(loaded.model.spec, options.layout, CutBlocksOf(checkpoint, loaded.model, policy));
   for (size_t rank = 0; rank < loaded.shares.size(); ++rank) {

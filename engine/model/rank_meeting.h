@@ -6,8 +6,11 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -28,11 +31,22 @@ struct RankOffer {
   int32_t feature_pages = 0;
 };
 
+// What a rank's machine has. 0: that is not known.
+struct RankMeans {
+  double read_gb_s = 0;      // of memory, by the rank's threads
+  int64_t memory_bytes = 0;  // free
+};
+// The layers of each stage, for ranks with these means [world].
+using DivideStagesFn = std::function<std::vector<int32_t>(std::span<const RankMeans> ranks)>;
+
 class RankMeeting {
  public:
   virtual ~RankMeeting() = default;
 
   virtual int32_t rank() const = 0;
+  // The layers of each stage of a pipeline: rank 0 waits for all ranks, divides, and tells the
+  // others. Once, before Agree, and on all ranks or none.
+  virtual absl::StatusOr<std::vector<int32_t>> StageLayers(const DivideStagesFn& divide) = 0;
   // Waits for the offers of all ranks; the limits of the group: the least of all. An error names
   // the rank and what it has otherwise.
   virtual absl::StatusOr<ExecutorLimits> Agree(const RankOffer& own) = 0;

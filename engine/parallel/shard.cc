@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <numeric>
 #include <utility>
 
 #include "base/check.h"
+#include "engine/parallel/stage_layers.h"
 #include "engine/parallel/sum_ranges.h"
 
 namespace heddle::engine {
@@ -15,10 +15,6 @@ namespace {
 // Rows of a panel of the CPU's kernels (kernel_table.h): a panel that two ranks share is computed
 // by both.
 constexpr int64_t kTile = 32;
-
-// The part of a usual load's time in which rows need logits, so that the output head counts to
-// stage 0: all rows of streams do, and one row of each prompt (docs/decisions/0113).
-constexpr double kHeadShare = 0.25;
 
 int64_t CeilDivide(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -203,46 +199,12 @@ LayerSpec LayerElsewhere(const LayerSpec& layer) {
   return empty;
 }
 
-// Multiply-adds of a row, or nearly so, of a layer with all its experts, as memory and larger steps
-// have it.
-double CostOfLayer(const LayerSpec& layer) {
-  const AttentionSpec& attention = layer.attention;
-  const double heads =
-      2.0 * (attention.n_heads + attention.n_kv_heads) * attention.head_dim +
-      4.0 * attention.conv.channels +
-      (attention.recurrence.is_here() ? static_cast<double>(attention.recurrence.shape.cols() +
-                                                            attention.recurrence.shape.values())
-                                      : 0.0);
-  const double matrices = layer.mlp.gated ? 3 : 2;
-  return heads + matrices * layer.mlp.inter + 3.0 * layer.moe.n_experts * layer.moe.inter;
-}
-
-// DivideLayers for layers that share an input with the one before them, which go with it.
-std::vector<int32_t> DivideUnits(const ModelSpec& spec, double first, int32_t stages) {
-  std::vector<double> costs;      // of units
-  std::vector<int32_t> n_layers;  // the same
-  for (const LayerSpec& layer : spec.layers) {
-    if (layer.attention_input != AttentionInput::kShared || costs.empty()) {
-      costs.push_back(0.0);
-      n_layers.push_back(0);
-    }
-    costs.back() += CostOfLayer(layer);
-    ++n_layers.back();
-  }
-  std::vector<int32_t> counts;
-  auto next = n_layers.begin();
-  for (const int32_t units : DivideLayers(costs, first, stages)) {
-    counts.push_back(std::accumulate(next, next + units, 0));
-    next += units;
-  }
-  return counts;
-}
-
 // The layers of each stage.
 std::vector<Range> DivideStages(const ModelSpec& spec, const Layout& layout) {
-  const std::vector<int32_t> counts = layout.stage_layers.empty()
-                                          ? DivideUnits(spec, kHeadShare * spec.vocab, layout.pp)
-                                          : layout.stage_layers;
+  const std::vector<int32_t> counts =
+      layout.stage_layers.empty()
+          ? StageLayers(spec, std::vector<StageMeans>(static_cast<size_t>(layout.pp)), {})
+          : layout.stage_layers;
   HEDDLE_CHECK(static_cast<int32_t>(counts.size()) == layout.pp, "a number for each stage");
   std::vector<Range> stages;
   int64_t first = 0;
@@ -259,39 +221,6 @@ std::vector<Range> DivideStages(const ModelSpec& spec, const Layout& layout) {
 bool HasExperts(const ModelSpec& spec) {
   return std::any_of(spec.layers.begin(), spec.layers.end(),
                      [](const LayerSpec& layer) { return layer.moe.n_experts > 0; });
-}
-
-std::vector<int32_t> DivideLayers(std::span<const double> costs, double first, int32_t stages) {
-  const auto n = static_cast<int32_t>(costs.size());
-  std::vector<double> sums(costs.size() + 1);  // of the first i layers
-  std::partial_sum(costs.begin(), costs.end(), sums.begin() + 1);
-  // best[s][i]: the least greatest sum of the first i layers in stages 0 to s; from[s][i]: where
-  // stage s then begins.
-  std::vector<std::vector<double>> best(static_cast<size_t>(stages), sums);
-  std::vector<std::vector<int32_t>> from(static_cast<size_t>(stages),
-                                         std::vector<int32_t>(sums.size(), 0));
-  for (double& sum : best[0]) sum += first;
-  for (size_t s = 1; s < best.size(); ++s) {
-    for (int32_t i = 0; i <= n; ++i) {
-      const auto end = static_cast<size_t>(i);
-      best[s][end] = std::numeric_limits<double>::infinity();
-      for (int32_t begin = 0; begin <= i; ++begin) {
-        const double greatest = std::max(best[s - 1][static_cast<size_t>(begin)],
-                                         sums[end] - sums[static_cast<size_t>(begin)]);
-        if (greatest > best[s][end]) continue;  // of equal ones, more for the stages before
-        best[s][end] = greatest;
-        from[s][end] = begin;
-      }
-    }
-  }
-  std::vector<int32_t> counts(static_cast<size_t>(stages));
-  int32_t end = n;
-  for (size_t s = counts.size(); s-- > 0;) {
-    const int32_t begin = from[s][static_cast<size_t>(end)];
-    counts[s] = end - begin;
-    end = begin;
-  }
-  return counts;
 }
 
 std::vector<Range> Divide(int64_t total, int64_t unit, std::span<const double> weights) {

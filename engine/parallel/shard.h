@@ -101,10 +101,6 @@ struct Share {
 // Whether any layer is a mixture: mixtures add up over experts before ranks do.
 bool HasExperts(const ModelSpec& spec);
 
-// Cuts layers of these costs into `stages` runs whose greatest sum is least, `first` being added to
-// that of the first; returns their lengths. Some are empty if there are too few layers.
-std::vector<int32_t> DivideLayers(std::span<const double> costs, double first, int32_t stages);
-
 // The shares of all ranks, stage by stage. REQUIRES: layout.tp and layout.pp are at least 1, and
 // its lists as stated there; stage_layers, if any, has all layers.
 std::vector<Share> DivideModel(const ModelSpec& spec, const Layout& layout,

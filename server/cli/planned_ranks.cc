@@ -19,8 +19,16 @@ namespace {
 // A place among ranks that are only planned.
 class PlannedPlace final : public engine::RankMeeting {
  public:
-  explicit PlannedPlace(int32_t rank) : rank_(rank) {}
+  // Of ranks whose machines are all like `options` say.
+  PlannedPlace(int32_t rank, const engine::LoadOptions& options)
+      : rank_(rank), ranks_(static_cast<size_t>(options.layout.world())) {
+    if (!options.memory) return;
+    for (engine::RankMeans& one : ranks_) one.memory_bytes = options.memory->available_bytes;
+  }
   int32_t rank() const override { return rank_; }
+  absl::StatusOr<std::vector<int32_t>> StageLayers(const engine::DivideStagesFn& divide) override {
+    return divide(ranks_);
+  }
   absl::StatusOr<engine::ExecutorLimits> Agree(const engine::RankOffer& own) override {
     return own.limits;
   }
@@ -35,6 +43,7 @@ class PlannedPlace final : public engine::RankMeeting {
     return absl::FailedPreconditionError("these ranks are only planned");
   }
   const int32_t rank_;
+  std::vector<engine::RankMeans> ranks_;
 };
 
 // Adds what the next rank takes, and lowers the limits to what it has room for.
@@ -116,7 +125,7 @@ absl::StatusOr<engine::ModelInfo> DescribeMachines(const DescribeModelWith& desc
   engine::ModelInfo all;
   for (int32_t rank = 0; rank < options.layout.world(); ++rank) {
     engine::LoadOptions own = options;
-    own.meeting = std::make_shared<PlannedPlace>(rank);
+    own.meeting = std::make_shared<PlannedPlace>(rank, options);
     absl::StatusOr<engine::ModelInfo> one = describe(own);
     if (!one.ok()) {
       return absl::Status(one.status().code(),

@@ -23,6 +23,7 @@
 #include "engine/model/load_ranks.h"
 #include "engine/model/rank_binding.h"
 #include "kernels/cpu/cpuid.h"
+#include "kernels/cpu/limits.h"
 #include "server/cli/build_name.h"
 #include "server/cli/key_file.h"
 #include "server/cli/model_options.h"
@@ -145,6 +146,25 @@ engine::LoadOptions OfFamilyRank(const engine::LoadOptions& all, int32_t rank, i
   return options;
 }
 
+// Measures what the rank of these options has; some 0.2 s.
+engine::RankMeans MeasureMeans(const engine::LoadOptions& options) {
+  engine::RankMeans means;
+  means.memory_bytes = options.memory.value_or(engine::ReadHostMemory()).available_bytes;
+  const std::vector<int> cpus =
+      options.rank_cpus.empty() ? std::vector<int>() : options.rank_cpus.front();
+  kernels::CpuDeviceOptions cpu = options.cpu;
+  if (const auto own = static_cast<int32_t>(cpus.size()); own > 0) {
+    cpu.num_threads = cpu.num_threads > 0 ? std::min(cpu.num_threads, own) : own;
+  }
+  const auto measure = [&] {
+    if (!engine::BindThisThread(cpus).ok()) return 0.0;
+    auto meter = kernels::cpu::LimitMeter::Create(cpu);
+    return meter.ok() ? meter->ReadGbPerSecond() : 0.0;  // without the memory: not known
+  };
+  means.read_gb_s = std::async(std::launch::async, measure).get();
+  return means;
+}
+
 int32_t FamilyRanks(const engine::LoadOptions& options) {
   return std::max(1, static_cast<int32_t>(options.rank_cpus.size()));
 }
@@ -243,6 +263,7 @@ std::optional<absl::Status> RunOnce(RankRun& run, const std::shared_ptr<RankClie
 // One rank of this process, until the group ends; as RunRank.
 absl::Status RunUntilEnd(RankRun& run) {
   std::optional<milliseconds> patience;  // for the first head: without end
+  run.caller.means = MeasureMeans(run.options);
   while (true) {
     absl::StatusOr<std::shared_ptr<RankClient>> client = JoinHead(run, patience);
     if (absl::IsCancelled(client.status())) return absl::OkStatus();
@@ -272,7 +293,7 @@ class RanksOfHead final : public FamilyOfHead {
                   OfFamilyRank(options, rank, family.ranks),
                   {head.host, started.port()},
                   {},
-                  {head.identity, RandomNumber(), 0, family, started.OwnChannel()},
+                  {head.identity, RandomNumber(), 0, family, {}, started.OwnChannel()},
                   ending_,
                   *log,
                   {}}));
@@ -339,6 +360,9 @@ absl::StatusOr<StartedHead> StartRankHead(const config::Config& config, engine::
       .head_ranks = ranks};
   *own = OfFamilyRank(options, 0, ranks);
   if (!own->rank_cpus.empty()) head.own_cpus = own->rank_cpus.front();
+  if (options.layout.pp > 1 && options.layout.stage_layers.empty()) {
+    head.own_means = MeasureMeans(*own);
+  }
   if (ranks > 1) head.local_groups = std::make_shared<LocalGroups>();
   HEDDLE_ASSIGN_OR_RETURN(started.head, RankHead::Start(head, log));
   own->meeting = started.head;
@@ -365,7 +389,7 @@ absl::Status RunRank(const config::Config& config, SignalWatch& signals, const L
                 OfFamilyRank(options, family.rank, ranks),
                 address,
                 tls,
-                {identity, RandomNumber(), static_cast<int32_t>(config.rank), family, nullptr},
+                {identity, RandomNumber(), static_cast<int32_t>(config.rank), family, {}, nullptr},
                 ending,
                 log,
                 {}}));

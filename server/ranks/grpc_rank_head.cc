@@ -94,12 +94,23 @@ absl::Status GrpcRankHead::Talk(CallId id, Call* call) {
     if (is_first) {
       log_->Info("a rank has joined",
                  {{"rank", int64_t{rank}}, {"host", HostOfPeer(call->context->peer())}});
-      v1::FromHead welcome;
-      *welcome.mutable_welcome() = ToWelcome(options_.settings, rank);
-      Write(*call, welcome);
+      Welcome(*call, rank);
     }
     if (!call->stream->Read(&message)) return absl::OkStatus();
   }
+}
+
+void GrpcRankHead::Welcome(Call& call, int32_t rank) {
+  RankSettings settings = options_.settings;
+  std::unique_lock lock(mutex_);
+  if (!stage_layers_.empty()) settings.layout.stage_layers = stage_layers_;
+  lock.unlock();
+  v1::FromHead welcome;
+  *welcome.mutable_welcome() = ToWelcome(settings, rank);
+  Write(call, welcome);
+  lock.lock();
+  call.is_welcomed = true;
+  changed_.notify_all();
 }
 
 void GrpcRankHead::Leave(CallId id, Call* call) {

@@ -47,6 +47,7 @@ class GrpcRankHead final : public RankHead, public std::enable_shared_from_this<
   }
 
   int32_t rank() const override { return 0; }
+  absl::StatusOr<std::vector<int32_t>> StageLayers(const engine::DivideStagesFn& divide) override;
   absl::StatusOr<engine::ExecutorLimits> Agree(const engine::RankOffer& own) override;
   absl::Status JoinGroups(kernels::Device& device) override;
   absl::StatusOr<std::unique_ptr<engine::OtherRanks>> Others(
@@ -73,7 +74,8 @@ class GrpcRankHead final : public RankHead, public std::enable_shared_from_this<
   struct Call {
     grpc::ServerContext* context = nullptr;  // until the call ends
     Stream* stream = nullptr;
-    std::mutex write;  // held while something is written to the stream
+    std::mutex write;          // held while something is written to the stream
+    bool is_welcomed = false;  // GUARDED_BY the head's mutex_
   };
 
   class Service final : public ranks::v1::Ranks::Service {
@@ -89,6 +91,7 @@ class GrpcRankHead final : public RankHead, public std::enable_shared_from_this<
 
   grpc::Status Serve(grpc::ServerContext* context, Stream* stream);
   absl::Status Talk(CallId id, Call* call);
+  void Welcome(Call& call, int32_t rank);
   void Leave(CallId id, Call* call);
   static void Write(Call& call, const ranks::v1::FromHead& message);
   // REQUIRES for these: mutex_ is held.
@@ -101,6 +104,7 @@ class GrpcRankHead final : public RankHead, public std::enable_shared_from_this<
   std::vector<RankMesh::Peer> Peers();
   ranks::v1::FromHead StartMessage(const engine::ExecutorLimits& limits,
                                    const std::vector<RankMesh::Peer>& peers) const;
+  void LogWaiting();
   // Ends all waiting of rank 0.
   void AbortOwn(const absl::Status& why);
   absl::StatusOr<std::shared_ptr<RankMesh>> NewMesh();
@@ -123,6 +127,7 @@ class GrpcRankHead final : public RankHead, public std::enable_shared_from_this<
   // GUARDED_BY(mutex_), except what Write uses of a call.
   RankRoster roster_;
   std::map<CallId, std::shared_ptr<Call>> calls_;
+  std::vector<int32_t> stage_layers_;           // from StageLayers
   engine::RankOffer own_;                       // from Agree
   bool is_spread_ = false;                      // that the epoch is over
   std::optional<RankRoster::Time> lost_since_;  // until the group is whole again
@@ -130,6 +135,7 @@ class GrpcRankHead final : public RankHead, public std::enable_shared_from_this<
   bool has_done_step_ = false;                  // in this epoch
   int barren_epochs_ = 0;                       // in a row
   bool waits_for_halves_ = false;               // of steps, that ranks do
+  bool has_logged_waiting_ = false;
   bool is_closed_ = false;
 
   std::thread watch_;

@@ -115,11 +115,43 @@ absl::StatusOr<std::shared_ptr<RankMesh>> GrpcRankHead::NewMesh() {
       {.loopback_only = IsLoopbackHost(options_.host), .timeout = milliseconds(0)});
 }
 
-absl::StatusOr<engine::ExecutorLimits> GrpcRankHead::Agree(const engine::RankOffer& own) {
+absl::StatusOr<std::vector<int32_t>> GrpcRankHead::StageLayers(
+    const engine::DivideStagesFn& divide) {
   std::unique_lock lock(mutex_);
+  LogWaiting();
+  // Whoever is welcomed before the layers are divided hears of them in a message of their own.
+  changed_.wait(lock, [this] {
+    return roster_.has_all() && std::all_of(calls_.begin(), calls_.end(), [this](const auto& call) {
+             return roster_.Find(call.first)->rank == 0 || call.second->is_welcomed;
+           });
+  });
+  std::vector<engine::RankMeans> means = {options_.own_means};
+  for (const auto& [rank, id] : roster_.ranks()) means.push_back(roster_.Find(id)->means);
+  stage_layers_ = divide(means);
+  v1::FromHead message;
+  std::string text;
+  for (const int32_t layers : stage_layers_) {
+    message.mutable_stages()->add_layers(layers);
+    text += base::StrCat(text.empty() ? "" : ",", layers);
+  }
+  const std::vector<int32_t> divided = stage_layers_;
+  lock.unlock();
+  log_->Info("layers are divided by what the ranks have", {{"layers", text}});
+  SendToAll(message);
+  return divided;
+}
+
+void GrpcRankHead::LogWaiting() {
+  if (has_logged_waiting_) return;
+  has_logged_waiting_ = true;
   log_->Info("waiting for ranks to join",
              {{"at", base::StrCat(options_.host, ":", std::to_string(port_))},
               {"ranks", int64_t{world() - 1}}});
+}
+
+absl::StatusOr<engine::ExecutorLimits> GrpcRankHead::Agree(const engine::RankOffer& own) {
+  std::unique_lock lock(mutex_);
+  LogWaiting();
   changed_.wait(lock, [this] { return roster_.has_all_offers(); });
   own_ = own;
   HEDDLE_ASSIGN_OR_RETURN(const engine::ExecutorLimits limits, roster_.Start(own));

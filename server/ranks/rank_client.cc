@@ -59,6 +59,7 @@ class Client final : public RankClient {
   const RankSettings& settings() const override { return settings_; }
   const engine::RankOffer& offer() const override { return offer_; }
   int32_t rank() const override { return rank_; }
+  absl::StatusOr<std::vector<int32_t>> StageLayers(const engine::DivideStagesFn&) override;
   absl::StatusOr<engine::ExecutorLimits> Agree(const engine::RankOffer& own) override;
   absl::Status JoinGroups(kernels::Device& device) override;
   absl::StatusOr<std::unique_ptr<engine::OtherRanks>> Others(
@@ -152,6 +153,8 @@ absl::Status Client::Connect(const std::string& host, uint16_t port, const RankT
   hello.set_family(caller.family.number);
   hello.set_family_rank(caller.family.rank);
   hello.set_family_ranks(caller.family.ranks);
+  hello.set_read_gb_s(caller.means.read_gb_s);
+  hello.set_memory_bytes(caller.means.memory_bytes);
   v1::FromHead answer;
   if (!Write(message) || !stream_->Read(&answer)) return Refusal(stream_->Finish());
   if (!answer.has_welcome()) return absl::InvalidArgumentError("the head does not say Welcome");
@@ -232,6 +235,15 @@ absl::Status Client::EndOf(const v1::End& end) {
                        : absl::CancelledError("the head has ended the group");
 }
 
+// The loader asks where Welcome has left it open.
+absl::StatusOr<std::vector<int32_t>> Client::StageLayers(const engine::DivideStagesFn&) {
+  v1::FromHead answer;
+  if (!Next(&answer)) return Lost();
+  if (answer.has_end()) return EndOf(answer.end());
+  if (!answer.has_stages()) return absl::InvalidArgumentError("the head does not say Stages");
+  return std::vector<int32_t>(answer.stages().layers().begin(), answer.stages().layers().end());
+}
+
 absl::StatusOr<engine::ExecutorLimits> Client::Agree(const engine::RankOffer& own) {
   offer_ = own;
   v1::FromRank message;
@@ -245,6 +257,8 @@ absl::StatusOr<engine::ExecutorLimits> Client::Agree(const engine::RankOffer& ow
   offer.set_feature_pages(own.feature_pages);
   v1::FromHead answer;
   if (!Write(message) || !Next(&answer)) return Lost();
+  // A rank that comes while layers are divided hears of them twice.
+  if (answer.has_stages() && !Next(&answer)) return Lost();
   if (answer.has_end()) return EndOf(answer.end());
   if (!answer.has_start()) return absl::InvalidArgumentError("the head does not say Start");
   HEDDLE_ASSIGN_OR_RETURN(start_, FromStart(answer.start(), own, settings_.layout.world()));

@@ -46,6 +46,7 @@ struct RankCaller {
   uint64_t process = 0;     // a random number, of each rank
   int32_t wanted_rank = 0;  // 0: any
   RankFamily family;
+  engine::RankMeans means;
   std::shared_ptr<grpc::Channel> channel;  // to a head in this process; null: over the network
 };
 

@@ -37,6 +37,7 @@ struct RankHeadOptions {
   RankIdentity identity;
   RankSettings settings;
   std::vector<int> own_cpus;  // that rank 0 computes on; empty: all
+  engine::RankMeans own_means;
   // With settings.head_ranks above 1: where rank 0 meets the other ranks of this process.
   std::shared_ptr<LocalGroups> local_groups;
 };

@@ -82,6 +82,7 @@ absl::StatusOr<RankOrders::Order> RankOrders::Take(const FromHead& message) {
       return Order{};
     case FromHead::kWelcome:
     case FromHead::kStart:
+    case FromHead::kStages:
     case FromHead::MESSAGE_NOT_SET:
       break;
   }

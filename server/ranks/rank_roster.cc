@@ -1,6 +1,7 @@
 #include "server/ranks/rank_roster.h"
 
 #include <algorithm>
+#include <cmath>
 #include <string_view>
 #include <utility>
 
@@ -124,6 +125,8 @@ absl::Status RankRoster::LetIn(CallId call, Member* member, const FromRank& mess
   member->family_ranks = std::max(hello.family_ranks(), 1);
   HEDDLE_ASSIGN_OR_RETURN(member->rank, PlaceFor(*member, hello, now));
   member->mesh_address = hello.mesh_address();
+  if (std::isfinite(hello.read_gb_s())) member->means.read_gb_s = std::max(hello.read_gb_s(), 0.0);
+  member->means.memory_bytes = std::max<int64_t>(hello.memory_bytes(), 0);
   member->process = hello.process();
   ranks_[member->rank] = call;
   return absl::OkStatus();

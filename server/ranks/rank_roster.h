@@ -52,6 +52,7 @@ class RankRoster {
     int32_t rank = 0;  // 0: it has not said Hello
     std::string host;
     std::string mesh_address;
+    engine::RankMeans means;
     uint64_t process = 0;  // its random number
     // Hello's, checked: which of how many ranks of its process it is.
     uint64_t family = 0;
@@ -84,7 +85,10 @@ class RankRoster {
   // second; if the head itself stood still, that time does not count.
   std::vector<CallId> Tick(Time now);
 
-  // Whether each rank beside the head is there and has offered.
+  // Whether each rank beside the head is there; and has offered.
+  bool has_all() const {
+    return HasAll([](const Member&) { return true; });
+  }
   bool has_all_offers() const;
   // Fixes the group and returns its limits, the least of all, which later epochs keep.
   // FAILED_PRECONDITION names the rank whose offer does not fit, and nothing has changed.

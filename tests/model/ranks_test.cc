@@ -130,6 +130,65 @@ TEST_CASE("Stages have all layers of the model, or are refused", "[unit]") {
   }
 }
 
+// Ranks in processes that have these means, and never come.
+class Means final : public RankMeeting {
+ public:
+  explicit Means(std::vector<RankMeans> ranks) : ranks_(std::move(ranks)) {}
+  int32_t rank() const override { return 0; }
+  absl::StatusOr<std::vector<int32_t>> StageLayers(const DivideStagesFn& divide) override {
+    return divide(ranks_);
+  }
+  absl::StatusOr<ExecutorLimits> Agree(const RankOffer&) override { return Nobody(); }
+  absl::Status JoinGroups(kernels::Device&) override { return Nobody(); }
+  absl::StatusOr<std::unique_ptr<OtherRanks>> Others(const ExecutorLimits&) override {
+    return Nobody();
+  }
+
+ private:
+  static absl::Status Nobody() { return absl::UnavailableError("nobody is there"); }
+
+  const std::vector<RankMeans> ranks_;
+};
+
+TEST_CASE("Layers are divided by what the machines of a pipeline have", "[unit]") {
+  const std::filesystem::path demo = test::SourceDir() / "share" / "demo-model";
+  const auto layers = [&](LoadOptions options, std::vector<RankMeans> ranks) {
+    if (!ranks.empty()) options.meeting = std::make_shared<Means>(std::move(ranks));
+    options.layout.pp = 2;
+    const auto model = DescribeModel(demo, options);
+    INFO(model.status().ToString());
+    REQUIRE(model.ok());
+    std::vector<int64_t> counts;
+    for (const Share& share : model->shares) {
+      if (share.rank == 0) counts.push_back(share.stage_layers.count);
+    }
+    return counts;
+  };
+  LoadOptions options;
+  const std::vector<int64_t> even = layers(options, {});
+  const int64_t all = even[0] + even[1];
+  const RankMeans usual = {.read_gb_s = 10, .memory_bytes = int64_t{64} << 30};
+  CHECK(layers(options, {usual, usual}) == even);
+  CHECK(layers(options, {usual, {.read_gb_s = 11, .memory_bytes = int64_t{64} << 30}}) == even);
+  CHECK(layers(options, {usual, {}}) == even);  // nobody knows
+  CHECK(layers(options, {usual, {.read_gb_s = 40, .memory_bytes = int64_t{64} << 30}})[1] >
+        even[1]);
+  CHECK(layers(options, {usual, {.read_gb_s = 1000, .memory_bytes = 0}})[1] == all);
+  // Room for the weights of one layer, and not of two.
+  const auto whole = DescribeModel(demo, options);
+  REQUIRE(whole.ok());
+  const int64_t layer_bytes = whole->ranks[0].weight_bytes / (all + 1);
+  CHECK(layers(options, {usual, {.read_gb_s = 10, .memory_bytes = layer_bytes}})[1] < even[1]);
+  // What is asked for is done.
+  options.layout.stage_layers = {static_cast<int32_t>(all - 1), 1};
+  CHECK(layers(options, {usual, {.read_gb_s = 40, .memory_bytes = 0}})[1] == 1);
+  // With two ranks in each stage the slower one decides.
+  options.layout.stage_layers.clear();
+  options.layout.tp = 2;
+  const RankMeans slow = {.read_gb_s = 2, .memory_bytes = 0};
+  CHECK(layers(options, {usual, usual, usual, slow})[1] < even[1]);
+}
+
 TEST_CASE("Threads are divided among ranks, and each has one", "[unit]") {
   LoadOptions options;
   options.layout.tp = 3;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "catch2/catch.hpp"
+#include "engine/parallel/stage_layers.h"
 
 namespace heddle::engine {
 namespace {
@@ -227,7 +228,7 @@ TEST_CASE("Latent attention is cut by query heads and keeps the latent rows on a
 
 TEST_CASE("Layers are divided so that no stage has more to do than need be", "[unit]") {
   const auto divide = [](std::vector<double> costs, double first, int32_t stages) {
-    return DivideLayers(costs, first, stages);
+    return DivideLayers(costs, first, std::vector<StageMeans>(static_cast<size_t>(stages)), {});
   };
   CHECK(divide({1, 1, 1, 1}, 0, 2) == std::vector<int32_t>{2, 2});
   CHECK(divide({1, 1, 1, 1}, 2, 2) == std::vector<int32_t>{1, 3});
@@ -239,6 +240,39 @@ TEST_CASE("Layers are divided so that no stage has more to do than need be", "[u
   CHECK(std::accumulate(few.begin(), few.end(), 0) == 2);
   CHECK(*std::max_element(few.begin(), few.end()) == 1);
   CHECK(divide({}, 1, 2) == std::vector<int32_t>{0, 0});
+}
+
+TEST_CASE("A stage that is slower, or has less room, gets fewer layers", "[unit]") {
+  const std::vector<double> costs(12, 1.0);
+  const LayerSizes sizes = {std::vector<double>(12, 100.0), /*first=*/150.0};
+  const auto divide = [&](const std::vector<StageMeans>& stages) {
+    return DivideLayers(costs, /*first=*/0, stages, sizes);
+  };
+  CHECK(divide({{.speed = 1}, {.speed = 1}}) == std::vector<int32_t>{6, 6});
+  CHECK(divide({{.speed = 2}, {.speed = 1}}) == std::vector<int32_t>{8, 4});
+  CHECK(divide({{.speed = 1}, {.speed = 5}}) == std::vector<int32_t>{2, 10});
+  CHECK(divide({{.speed = 1}, {.speed = 1, .room = 420}}) == std::vector<int32_t>{8, 4});
+  // 150 bytes of the first one's are not for layers.
+  CHECK(divide({{.speed = 1, .room = 460}, {.speed = 1}}) == std::vector<int32_t>{3, 9});
+  // The fast one has no room for what it could compute.
+  CHECK(divide({{.speed = 9, .room = 550}, {.speed = 1}, {.speed = 1}}) ==
+        std::vector<int32_t>{4, 4, 4});
+  // Nothing fits: both lack as much as the other.
+  CHECK(divide({{.room = 450}, {.room = 300}}) == std::vector<int32_t>{7, 5});
+}
+
+TEST_CASE("A mixture counts with the experts that a few streams read", "[unit]") {
+  LayerSpec dense = LayerOf(4, 4, 64, 4096);
+  LayerSpec mixture = LayerOf(4, 4, 64, 0);
+  mixture.moe.n_experts = 64;
+  mixture.moe.inter = 4096;
+  mixture.moe.rule.top_k = 1;
+  ModelSpec spec = SpecOf(dense, /*vocab=*/1);
+  spec.layers = {dense, dense, dense, dense, dense, dense, dense, mixture};
+  // Eight rows choose 7.6 of 64 experts: as much as seven such layers and a half, not 64.
+  CHECK(StageLayers(spec, std::vector<StageMeans>(2), {}) == std::vector<int32_t>{7, 1});
+  spec.layers.insert(spec.layers.begin(), 8, dense);
+  CHECK(StageLayers(spec, std::vector<StageMeans>(2), {}) == std::vector<int32_t>{11, 5});
 }
 
 TEST_CASE("A head of the size of two layers leaves the stages of a long prompt even", "[unit]") {
