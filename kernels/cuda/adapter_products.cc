@@ -84,7 +84,6 @@ void SetAdapters(const AdapterParams& params, int64_t half, LinearParams* linear
 void AdaptEmbedding(DeviceStep& step, const AdapterMatrix& adapters, const DeviceBatch& tokens,
                     Tensor x) {
   if (step.adapters.n_segments == 0) return;
-  HEDDLE_CHECK(adapters.first_token == 0, "adapt_embedding: GPUs share no vocabulary");
   const bool has_gains = adapters.has_gains;
   AdapterParams params = AdapterParamsOf(step, adapters, {}, adapters.num_tokens);
   const int64_t fits = step.workspace.bytes / AdapterOutputBytes(params, has_gains);
@@ -97,7 +96,8 @@ void AdaptEmbedding(DeviceStep& step, const AdapterMatrix& adapters, const Devic
     DeviceBatch part = tokens;
     part.token_ids += first;
     if (part.draw_of_row != nullptr) part.draw_of_row += first;
-    step.Note(LaunchAdapterGather(params, part, step.stream), "adapters (gather)");
+    step.Note(LaunchAdapterGather(params, part, adapters.first_token, step.stream),
+              "adapters (gather)");
     step.Note(LaunchAdapterExpand(params, step.stream), "adapters (expand)");
     const Tensor out = RowsOf(x, first, params.n_outputs, Info(step.activations).block_bytes);
     step.Note(LaunchAdapterAdd(params, {.out = out}, step.activations, step.stream),

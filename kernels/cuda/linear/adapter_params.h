@@ -49,7 +49,8 @@ struct AdapterParams {
 // Computes `shrunk` for outputs whose rows have adapters. BF16 or F32 activations.
 Error LaunchAdapterShrink(const AdapterParams& params, DType act, Stream stream);
 // The same for an embedding, whose columns of A are taken by token; kRows, `tokens` as x's rows.
-Error LaunchAdapterGather(const AdapterParams& params, const DeviceBatch& tokens, Stream stream);
+Error LaunchAdapterGather(const AdapterParams& params, const DeviceBatch& tokens,
+                          int64_t first_token, Stream stream);
 // Then computes `delta` and `gains` for the same outputs, all columns: zeros and ones if an adapter
 // has no factors.
 Error LaunchAdapterExpand(const AdapterParams& params, Stream stream);

@@ -111,6 +111,7 @@ HEDDLE_KERNEL ShrinkKernel(HEDDLE_PARAMS(AdapterParams, p)) {
 struct AdapterGatherParams {
   AdapterParams adapters;
   DeviceBatch tokens;
+  int64_t first_token;
 };
 
 // BlockY: the segment.
@@ -127,7 +128,8 @@ HEDDLE_KERNEL AdapterGatherKernel(HEDDLE_PARAMS(AdapterGatherParams, all)) {
     if (outputs.index[i] < 0) continue;
     const int64_t t = outputs.index[i];
     const int32_t draw = all.tokens.draw_of_row == nullptr ? -1 : all.tokens.draw_of_row[t];
-    const int64_t id = draw >= 0 ? all.tokens.drawn[draw] : all.tokens.token_ids[t];
+    const int64_t token = draw >= 0 ? all.tokens.drawn[draw] : all.tokens.token_ids[t];
+    const int64_t id = token - all.first_token;
     const bool known = id >= 0 && id < p.cols;
     float* to = ShrunkRow(p, t, 0);
     for (int j = ThreadX(); j < factors.rank; j += kThreads) {
@@ -292,10 +294,11 @@ Error LaunchAdapterShrink(const AdapterParams& params, DType act, Stream stream)
   });
 }
 
-Error LaunchAdapterGather(const AdapterParams& params, const DeviceBatch& tokens, Stream stream) {
+Error LaunchAdapterGather(const AdapterParams& params, const DeviceBatch& tokens,
+                          int64_t first_token, Stream stream) {
   const LaunchShape shape = {.grid_x = 1, .grid_y = BlocksOf(params), .threads = kThreads};
   return ForFactors(params.dtype, [&]<typename F>(F) {
-    return Launch(AdapterGatherKernel<F>, shape, stream, AdapterGatherParams{params, tokens});
+    return Launch(AdapterGatherKernel<F>, shape, stream, AdapterGatherParams{params, tokens, first_token});
   });
 }
 
