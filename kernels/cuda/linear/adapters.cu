@@ -298,7 +298,8 @@ Error LaunchAdapterGather(const AdapterParams& params, const DeviceBatch& tokens
                           int64_t first_token, Stream stream) {
   const LaunchShape shape = {.grid_x = 1, .grid_y = BlocksOf(params), .threads = kThreads};
   return ForFactors(params.dtype, [&]<typename F>(F) {
-    return Launch(AdapterGatherKernel<F>, shape, stream, AdapterGatherParams{params, tokens, first_token});
+    return Launch(AdapterGatherKernel<F>, shape, stream,
+                  AdapterGatherParams{params, tokens, first_token});
   });
 }
 
