@@ -90,6 +90,9 @@ void Route(const RouteArgs& args) {
   for (int64_t t = 0; t < args.logits.rows; ++t) {
     const std::vector<double> scores = Scores(args, args.logits.row<float>(t));
     std::vector<double> choice = scores;
+    const auto* logits = args.logits.row<float>(t);
+    if (args.choice_bias == nullptr && rule.n_groups == 1)
+      choice.assign(logits, logits + args.logits.cols);
     for (size_t e = 0; args.choice_bias && e < choice.size(); ++e) choice[e] += args.choice_bias[e];
     if (rule.n_groups > 1) KeepBestGroups(rule, &choice);
     const std::vector<int32_t> chosen = Best(choice, rule.top_k);

@@ -9,8 +9,10 @@
 #include <condition_variable>
 #include <future>
 #include <mutex>
+#include <numeric>
 #include <optional>
 #include <random>
+#include <span>
 #include <string>
 #include <thread>
 #include <utility>
@@ -128,6 +130,7 @@ struct RankRun {
   RankCaller caller;
   Ending& ending;
   const Logger& log;
+  bool measures;  // or its caller's means are what counts
   OwnPart part;
 };
 
@@ -137,11 +140,22 @@ engine::LoadOptions OfFamilyRank(const engine::LoadOptions& all, int32_t rank, i
   engine::LoadOptions options = all;
   if (!all.rank_cpus.empty()) options.rank_cpus = {all.rank_cpus[static_cast<size_t>(rank)]};
   if (ranks == 1) return options;
-  options.capacity.kv_bytes /= ranks;
-  options.capacity.host_kv_bytes /= ranks;
+  // The head's ranks are the first of a stage, whose shares (--tp-shares) it knows; other processes
+  // share equally.
+  double part = 1.0 / ranks;
+  const auto& weights = all.layout.weights;
+  if (static_cast<int32_t>(weights.size()) >= ranks) {
+    part = weights[static_cast<size_t>(rank)] /
+           std::accumulate(weights.begin(), weights.begin() + ranks, 0.0);
+  }
+  const auto part_of = [&](int64_t bytes) {
+    return static_cast<int64_t>(static_cast<double>(bytes) * part);
+  };
+  options.capacity.kv_bytes = part_of(options.capacity.kv_bytes);
+  options.capacity.host_kv_bytes = part_of(options.capacity.host_kv_bytes);
   engine::HostMemory memory = engine::ReadHostMemory();
-  memory.total_bytes /= ranks;
-  memory.available_bytes /= ranks;
+  memory.total_bytes = part_of(memory.total_bytes);
+  memory.available_bytes = part_of(memory.available_bytes);
   options.memory = memory;
   return options;
 }
@@ -162,6 +176,21 @@ engine::RankMeans MeasureMeans(const engine::LoadOptions& options) {
     return meter.ok() ? meter->ReadGbPerSecond() : 0.0;  // without the memory: not known
   };
   means.read_gb_s = std::async(std::launch::async, measure).get();
+  return means;
+}
+
+// The same of all ranks of a process, at once, as they compute.
+std::vector<engine::RankMeans> MeasureTogether(const engine::LoadOptions& all, int32_t ranks) {
+  std::vector<std::future<engine::RankMeans>> measured;
+  measured.reserve(static_cast<size_t>(ranks));
+  for (int32_t rank = 0; rank < ranks; ++rank) {
+    measured.push_back(std::async(std::launch::async, [&all, rank, ranks] {
+      return MeasureMeans(OfFamilyRank(all, rank, ranks));
+    }));
+  }
+  std::vector<engine::RankMeans> means;
+  means.reserve(measured.size());
+  for (auto& one : measured) means.push_back(one.get());
   return means;
 }
 
@@ -208,6 +237,8 @@ absl::StatusOr<engine::LoadedRank> LoadOwnPart(engine::LoadOptions options,
   options.capacity.max_context = settings.max_context;
   options.capacity.adapter_max_rank = settings.adapter_max_rank;
   options.make_device = {};
+  options.open_draft = {};  // the head's alone
+  options.drafter_yields = false;
   options.meeting = client;
   return engine::LoadRank(config.model, options);
 }
@@ -263,7 +294,7 @@ std::optional<absl::Status> RunOnce(RankRun& run, const std::shared_ptr<RankClie
 // One rank of this process, until the group ends; as RunRank.
 absl::Status RunUntilEnd(RankRun& run) {
   std::optional<milliseconds> patience;  // for the first head: without end
-  run.caller.means = MeasureMeans(run.options);
+  if (run.measures) run.caller.means = MeasureMeans(run.options);
   while (true) {
     absl::StatusOr<std::shared_ptr<RankClient>> client = JoinHead(run, patience);
     if (absl::IsCancelled(client.status())) return absl::OkStatus();
@@ -282,28 +313,33 @@ absl::Status RunUntilEnd(RankRun& run) {
 // processes do, without a socket.
 class RanksOfHead final : public FamilyOfHead {
  public:
+  // `means`: of all ranks of the process.
   RanksOfHead(const config::Config& config, const engine::LoadOptions& options,
-              const RankHeadOptions& head, RankHead& started, const Logger* log)
+              const RankHeadOptions& head, std::span<const engine::RankMeans> means,
+              RankHead& started, const Logger* log)
       : config_(config), ending_(nullptr) {
     for (int32_t rank = 1; rank < head.settings.head_ranks; ++rank) {
-      const RankFamily family = {head.settings.session, rank, head.settings.head_ranks,
+      const RankFamily family = {head.settings.head_family, rank, head.settings.head_ranks,
                                  head.local_groups};
       runs_.push_back(std::make_unique<RankRun>(
           RankRun{config_,
                   OfFamilyRank(options, rank, family.ranks),
                   {head.host, started.port()},
                   {},
-                  {head.identity, RandomNumber(), 0, family, {}, started.OwnChannel()},
+                  {head.identity, RandomNumber(), 0, family, means[static_cast<size_t>(rank)],
+                   started.OwnChannel()},
                   ending_,
                   *log,
+                  /*measures=*/false,
                   {}}));
     }
     for (const auto& run : runs_) {
-      threads_.emplace_back([run = run.get()] {
+      threads_.emplace_back([run = run.get(), head = &started] {
         const absl::Status status = RunUntilEnd(*run);
         if (status.ok()) return;
         run->log.Error("a rank of this process has ended",
                        {{"why", std::string(status.message())}});
+        head->End(status);
       });
     }
   }
@@ -357,17 +393,21 @@ absl::StatusOr<StartedHead> StartRankHead(const config::Config& config, engine::
       .rejoin = std::chrono::duration_cast<milliseconds>(
           std::chrono::duration<double>(config.rank_rejoin_timeout.value)),
       .session = RandomNumber(),
-      .head_ranks = ranks};
+      .head_ranks = ranks,
+      .head_family = RandomNumber()};
   *own = OfFamilyRank(options, 0, ranks);
   if (!own->rank_cpus.empty()) head.own_cpus = own->rank_cpus.front();
+  std::vector<engine::RankMeans> means(static_cast<size_t>(ranks));
   if (options.layout.pp > 1 && options.layout.stage_layers.empty()) {
-    head.own_means = MeasureMeans(*own);
+    means = MeasureTogether(options, ranks);
   }
+  head.own_means = means.front();
   if (ranks > 1) head.local_groups = std::make_shared<LocalGroups>();
   HEDDLE_ASSIGN_OR_RETURN(started.head, RankHead::Start(head, log));
   own->meeting = started.head;
   if (ranks > 1) {
-    started.family = std::make_unique<RanksOfHead>(config, options, head, *started.head, log);
+    started.family =
+        std::make_unique<RanksOfHead>(config, options, head, means, *started.head, log);
   }
   return started;
 }
@@ -392,6 +432,7 @@ absl::Status RunRank(const config::Config& config, SignalWatch& signals, const L
                 {identity, RandomNumber(), static_cast<int32_t>(config.rank), family, {}, nullptr},
                 ending,
                 log,
+                /*measures=*/true,
                 {}}));
   }
   if (ranks == 1) return RunUntilEnd(*runs.front());

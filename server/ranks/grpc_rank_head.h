@@ -35,8 +35,11 @@ class GrpcRankHead final : public RankHead, public std::enable_shared_from_this<
   absl::Status Listen();
   uint16_t port() const override { return port_; }
   std::shared_ptr<grpc::Channel> OwnChannel() override {
-    return server_->InProcessChannel(grpc::ChannelArguments());
+    grpc::ChannelArguments arguments;
+    arguments.SetMaxReceiveMessageSize(-1);  // pages of an adapter, as over the network
+    return server_->InProcessChannel(arguments);
   }
+  void End(const absl::Status& why) override;
   absl::Status Failure() const override {
     const std::lock_guard lock(mutex_);
     return ended_;

@@ -62,6 +62,13 @@ void GrpcRankHead::EndForGood(const absl::Status& why) {
   changed_.notify_all();
 }
 
+void GrpcRankHead::End(const absl::Status& why) {
+  const std::lock_guard lock(mutex_);
+  if (is_closed_) return;
+  EndForGood(why);
+  Fail(why);
+}
+
 // A lost rank has to be there again in time; how long it then loads does not count.
 void GrpcRankHead::CheckDeadline(Clock::time_point now) {
   if (!lost_since_.has_value() || !ended_.ok() || !may_regroup()) return;
@@ -74,11 +81,11 @@ void GrpcRankHead::CheckDeadline(Clock::time_point now) {
 
 std::vector<RankMesh::Peer> GrpcRankHead::Peers() {
   std::vector<RankMesh::Peer> peers = {{mesh_->address(), "the head"}};
-  families_ = {options_.settings.head_ranks > 1 ? options_.settings.session : 0};
+  families_ = {options_.settings.head_ranks > 1 ? uint64_t{1} : 0};
   for (const auto& [rank, id] : roster_.ranks()) {
     const RankRoster::Member& member = *roster_.Find(id);
     peers.push_back({member.mesh_address, member.name()});
-    families_.push_back(member.family);
+    families_.push_back(member.family == 0 ? 0 : static_cast<uint64_t>(member.first()) + 1);
   }
   return peers;
 }
@@ -121,10 +128,12 @@ absl::StatusOr<std::vector<int32_t>> GrpcRankHead::StageLayers(
   LogWaiting();
   // Whoever is welcomed before the layers are divided hears of them in a message of their own.
   changed_.wait(lock, [this] {
+    if (!ended_.ok()) return true;
     return roster_.has_all() && std::all_of(calls_.begin(), calls_.end(), [this](const auto& call) {
              return roster_.Find(call.first)->rank == 0 || call.second->is_welcomed;
            });
   });
+  if (!ended_.ok()) return absl::AbortedError(ended_.message());
   std::vector<engine::RankMeans> means = {options_.own_means};
   for (const auto& [rank, id] : roster_.ranks()) means.push_back(roster_.Find(id)->means);
   stage_layers_ = divide(means);
@@ -135,9 +144,13 @@ absl::StatusOr<std::vector<int32_t>> GrpcRankHead::StageLayers(
     text += base::StrCat(text.empty() ? "" : ",", layers);
   }
   const std::vector<int32_t> divided = stage_layers_;
+  std::vector<std::shared_ptr<Call>> welcomed;  // whoever comes later has them in Welcome
+  for (const auto& [id, call] : calls_) {
+    if (call->is_welcomed) welcomed.push_back(call);
+  }
   lock.unlock();
   log_->Info("layers are divided by what the ranks have", {{"layers", text}});
-  SendToAll(message);
+  for (const auto& call : welcomed) Write(*call, message);
   return divided;
 }
 
@@ -152,7 +165,8 @@ void GrpcRankHead::LogWaiting() {
 absl::StatusOr<engine::ExecutorLimits> GrpcRankHead::Agree(const engine::RankOffer& own) {
   std::unique_lock lock(mutex_);
   LogWaiting();
-  changed_.wait(lock, [this] { return roster_.has_all_offers(); });
+  changed_.wait(lock, [this] { return roster_.has_all_offers() || !ended_.ok(); });
+  if (!ended_.ok()) return absl::AbortedError(ended_.message());
   own_ = own;
   HEDDLE_ASSIGN_OR_RETURN(const engine::ExecutorLimits limits, roster_.Start(own));
   const std::vector<RankMesh::Peer> peers = Peers();

@@ -10,9 +10,6 @@
 namespace heddle::server {
 namespace {
 
-// Epochs that ended before all ranks had joined leave communicators behind.
-constexpr size_t kMostGroups = 64;
-
 // Counts the calls of a communicator.
 class CountedCommunicator final : public kernels::Communicator {
  public:
@@ -65,6 +62,8 @@ class CountedCommunicator final : public kernels::Communicator {
 std::shared_ptr<kernels::Communicator> LocalGroups::Join(uint64_t key, int32_t first, int32_t world,
                                                          int32_t rank, LocalProgress* progress) {
   const std::lock_guard lock(mutex_);
+  // Ranks of an earlier epoch that have not asked yet have been aborted with it.
+  std::erase_if(groups_, [&](const auto& one) { return one.first.first != key; });
   Group& group = groups_[{key, first}];
   if (group.empty()) group = kernels::MakeLocalCommunicators(world);
   std::unique_ptr<kernels::Communicator>& own = group[static_cast<size_t>(rank)];
@@ -73,7 +72,6 @@ std::shared_ptr<kernels::Communicator> LocalGroups::Join(uint64_t key, int32_t f
   const bool are_all_there =
       std::all_of(group.begin(), group.end(), [](const auto& one) { return one == nullptr; });
   if (are_all_there) groups_.erase({key, first});
-  if (groups_.size() > kMostGroups) groups_.erase(groups_.begin());
   return joined;
 }
 

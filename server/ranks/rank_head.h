@@ -6,7 +6,7 @@
 // is called again and again, forms the group anew (an epoch) from the ranks that join again: those
 // that are left keep their weights. If the lost rank has not come when RankSettings::rejoin is
 // over, Failure says which one it was, and the group has ended for good. Before the group has
-// begun, ranks may come and go. Thread-safety: Failure and port from any thread; the rest as
+// begun, ranks may come and go. Thread-safety: End, Failure and port from any thread; the rest as
 // RankMeeting.
 #pragma once
 
@@ -50,6 +50,8 @@ class RankHead : public engine::RankMeeting {
   virtual uint16_t port() const = 0;
   // To this head without a socket: for ranks of this process.
   virtual std::shared_ptr<grpc::Channel> OwnChannel() = 0;
+  // A rank of this process has ended, and nobody can take its place: the group ends for good.
+  virtual void End(const absl::Status& why) = 0;
   // Whether a rank is lost and the group is not whole again.
   virtual bool is_lost() const = 0;
   // OK until the group has ended for good: UNAVAILABLE, with rank, address, step and op.

@@ -187,7 +187,7 @@ absl::StatusOr<int32_t> RankRoster::PlaceFor(const Member& member, const ranks::
     return absl::ResourceExhaustedError(base::StrCat(
         "there is no place of rank ", hello.held_rank(), " any more: another one has it"));
   }
-  const bool is_of_head = hello.family() != 0 && hello.family() == settings_.session;
+  const bool is_of_head = hello.family() != 0 && hello.family() == settings_.head_family;
   const Member* other = FindFamily(hello.family());
   if (gathers && (is_of_head || other != nullptr)) {
     const int32_t rank = (is_of_head ? 0 : other->first()) + member.family_rank;

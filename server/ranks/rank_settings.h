@@ -24,7 +24,9 @@ struct RankSettings {
   // How long a lost rank may take to join again, and a rank tries to; 0: a loss ends the group.
   std::chrono::milliseconds rejoin{0};
   uint64_t session = 0;    // of the head's process: a rank that has lost it finds out if it is new
-  int32_t head_ranks = 1;  // that the head's process has; `session` is their family
+  int32_t head_ranks = 1;  // that the head's process has
+  // The family of those; it is told nobody, so that whoever knows it is a thread of that process.
+  uint64_t head_family = 0;
 };
 
 }  // namespace heddle::server

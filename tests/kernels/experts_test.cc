@@ -53,6 +53,18 @@ TEST_CASE("Softmax routing by hand: best first, renormalised and scaled", "[kern
   }
 }
 
+TEST_CASE("Scores that round to the same number leave the choice to the logits",
+          "[kernels][kernel]") {
+  for (auto& [name, device] : AllDevices()) {
+    INFO(name);
+    float logits[] = {20.0f, 40.0f, 30.0f, -200.0f,
+                      -150.0f};  // logistic 1 three times, and 0 twice
+    const Tensor row{logits, 1, 5, 5};
+    const RouteRule rule{.score = RouteScore::kSigmoid, .top_k = 4};
+    CHECK(RunRoute(*device, row, rule).experts == std::vector<int32_t>{1, 2, 0, 4});
+  }
+}
+
 TEST_CASE("A bias for choosing changes the choice and not the weight", "[kernels][kernel]") {
   for (auto& [name, device] : AllDevices()) {
     INFO(name);

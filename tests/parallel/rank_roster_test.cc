@@ -17,6 +17,7 @@ using CallId = RankRoster::CallId;
 using ranks::v1::FromRank;
 
 constexpr uint64_t kSession = 4711;
+constexpr uint64_t kHeadFamily = 815;
 
 FromRank Hello(const RankIdentity& identity = kHead) {
   FromRank message;
@@ -87,7 +88,8 @@ struct Group {
       : roster(kHead, {.layout = {.tp = tp, .pp = pp},
                        .timeout = milliseconds(1000),
                        .session = kSession,
-                       .head_ranks = head_ranks}) {
+                       .head_ranks = head_ranks,
+                       .head_family = kHeadFamily}) {
     roster.Tick(now);
   }
   CallId Call(const std::string& host = "10.0.0.7") { return *roster.Begin(host, now); }
@@ -269,8 +271,9 @@ TEST_CASE("Ranks of one process get places one behind the other, of one stage", 
   CHECK(place(HelloOfFamily(6, 0)) == 4);
   CHECK(place(HelloOfFamily(5, 0)) == 2);
   CHECK(Has(group.Refusal(HelloOfFamily(7, 0)), "no 2 places of one stage"));
-  CHECK(Has(group.Refusal(Hello()), "are there"));  // rank 5 is claimed
-  CHECK(place(HelloOfFamily(kSession, 1)) == 1);    // of the head's process
+  CHECK(Has(group.Refusal(Hello()), "are there"));                       // rank 5 is claimed
+  CHECK(Has(group.Refusal(HelloOfFamily(kSession, 1)), "no 2 places"));  // all know the session
+  CHECK(place(HelloOfFamily(kHeadFamily, 1)) == 1);                      // of the head's process
   CHECK(place(HelloOfFamily(6, 1)) == 5);
 }
 
@@ -282,7 +285,7 @@ TEST_CASE("What a process says of its ranks has to fit", "[unit]") {
   CHECK(Has(group.Refusal(HelloOfFamily(5, -1)), "rank -1 of 2"));
   CHECK(Has(group.Refusal(HelloOfFamily(5, 0, 1)), "rank 0 of 1"));
   CHECK(Has(group.Refusal(HelloOfFamily(0, 0)), "rank 0 of 2"));
-  CHECK(Has(group.Refusal(HelloOfFamily(kSession, 1)), "there is no place of rank 1"));
+  CHECK(Has(group.Refusal(HelloOfFamily(kHeadFamily, 1)), "there is no place of rank 1"));
   const CallId one = group.Call();
   REQUIRE(group.Say(one, HelloOfFamily(5, 0)).ok());
   CHECK(group.roster.Find(one)->rank == 2);  // rank 1's stage has no room for two
@@ -300,7 +303,7 @@ TEST_CASE("A process that is lost takes all of its ranks, and another one takes 
   Group group(/*tp=*/2, /*pp=*/2, /*head_ranks=*/2);
   std::vector<CallId> calls;
   for (const FromRank& hello :
-       {HelloOfFamily(kSession, 1), HelloOfFamily(5, 0), HelloOfFamily(5, 1)}) {
+       {HelloOfFamily(kHeadFamily, 1), HelloOfFamily(5, 0), HelloOfFamily(5, 1)}) {
     calls.push_back(group.Call());
     REQUIRE(group.Say(calls.back(), hello).ok());
     REQUIRE(group.Say(calls.back(), Offer()).ok());

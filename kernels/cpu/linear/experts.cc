@@ -64,8 +64,11 @@ void RouteRow(const RouteArgs& args, int64_t t) {
   } else {
     for (int64_t e = 0; e < n; ++e) scores[e] = 1.0f / (1.0f + std::exp(-logits[e]));
   }
+  // Logits have the order of scores and stay apart where those round to the same number.
+  const bool by_logits = args.choice_bias == nullptr && rule.n_groups == 1;
   for (int64_t e = 0; e < n; ++e) {
-    choice[e] = scores[e] + (args.choice_bias ? args.choice_bias[e] : 0.0f);
+    const float score = by_logits ? logits[e] : scores[e];
+    choice[e] = score + (args.choice_bias ? args.choice_bias[e] : 0.0f);
   }
   if (rule.n_groups > 1) KeepBestGroups(rule, n, choice);
   int32_t* experts = args.experts + t * rule.top_k;

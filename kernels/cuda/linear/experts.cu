@@ -115,8 +115,11 @@ HEDDLE_KERNEL RouteKernel(HEDDLE_PARAMS(RouteParams, p)) {
   Shared<float> groups = arena.Take<float>(a.rule.n_groups);
   Shared<float> kept = arena.Take<float>(a.rule.n_groups);
   LoadScores(a, t, scores);
+  // Logits have the order of scores and stay apart where those round to the same number.
+  const bool by_logits = a.choice_bias == nullptr && a.rule.n_groups == 1;
   for (int e = Lane(); e < n; e += 32) {
-    choice.Set(e, scores.Get(e) + (a.choice_bias != nullptr ? a.choice_bias[e] : 0.0f));
+    const float bias = a.choice_bias != nullptr ? a.choice_bias[e] : 0.0f;
+    choice.Set(e, (by_logits ? a.logits.row<float>(t)[e] : scores.Get(e)) + bias);
   }
   SyncWarp();
   if (a.rule.n_groups > 1) KeepBestGroups(a.rule, n, choice, groups, kept);
