@@ -43,7 +43,8 @@ struct RouteRule {
 };
 
 // For each row the top_k experts with the best score + choice_bias, best first, and their weights:
-// the scores (without the bias), renormalised and scaled.
+// the scores (without the bias), renormalised and scaled. Without a bias and groups the logits
+// choose, which have the same order and stay apart where scores round to the same number.
 struct RouteArgs {
   Tensor logits;                       // [n, n_experts] F32; n_experts <= kMaxExperts
   const float* choice_bias = nullptr;  // [n_experts] F32 or nullptr

@@ -315,6 +315,21 @@ KvLayout KvLayoutOfRank(const KvLayout& layout, const ModelSpec& rank, bool is_h
   return WithShapes(layout, layers);
 }
 
+namespace {
+
+int32_t LogitRows(const CapacityOptions& options) {
+  const int32_t rows = std::min(options.logit_rows, options.max_batch_seqs);
+  return std::max(1, (rows + kLeastLogitRows - 1) / kLeastLogitRows) * kLeastLogitRows;
+}
+
+// A stage without layers has room for any number.
+int64_t PagesIn(int64_t bytes, int64_t page_bytes, int32_t page_tokens) {
+  const int64_t most = std::numeric_limits<int32_t>::max() / page_tokens;
+  return page_bytes == 0 ? most : std::min<int64_t>(bytes / page_bytes, most);
+}
+
+}  // namespace
+
 absl::StatusOr<Capacity> PlanCapacity(const ModelSpec& spec, int64_t weight_bytes,
                                       const HostMemory& memory, const CapacityOptions& given) {
   const CapacityOptions options = OptionsFor(spec, given);
@@ -323,9 +338,7 @@ absl::StatusOr<Capacity> PlanCapacity(const ModelSpec& spec, int64_t weight_byte
   weight_bytes += options.draft_weight_bytes;
   capacity.weight_bytes = weight_bytes;
   capacity.available_bytes = memory.available_bytes;
-  const int32_t rows = std::min(options.logit_rows, options.max_batch_seqs);
-  capacity.logit_rows =
-      std::max(1, (rows + kLeastLogitRows - 1) / kLeastLogitRows) * kLeastLogitRows;
+  capacity.logit_rows = LogitRows(options);
   capacity.workspace_bytes = WorkspaceBytes(spec, capacity.logit_rows, options);
   const int32_t seqs = std::min(options.max_batch_seqs, options.max_batch_tokens);
   // Each sequence may have an adapter of its own, and one more is bound beside those in flight.
@@ -349,10 +362,7 @@ absl::StatusOr<Capacity> PlanCapacity(const ModelSpec& spec, int64_t weight_byte
   const int64_t free_bytes = memory.available_bytes - fixed_bytes - options.reserve_bytes;
   const int64_t wanted = WantedKvBytes(free_bytes, most_useful_bytes, options);
 
-  // A stage without layers has room for any number.
-  const int64_t most_pages = std::numeric_limits<int32_t>::max() / options.page_tokens;
-  const int64_t pages =
-      page_bytes == 0 ? most_pages : std::min<int64_t>(wanted / page_bytes, most_pages);
+  const int64_t pages = PagesIn(wanted, page_bytes, options.page_tokens);
   const int64_t least_pages =
       options.max_context > 0 ? pages_per_sequence : capacity.kv_layout.n_groups();
   if (options.kv_bytes > 0 && pages < least_pages && options.max_context == 0) {

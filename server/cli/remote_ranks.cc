@@ -438,6 +438,7 @@ absl::Status RunRank(const config::Config& config, SignalWatch& signals, const L
   if (ranks == 1) return RunUntilEnd(*runs.front());
   // One that ends takes the others along: the head has lost them all, or none.
   std::vector<std::future<absl::Status>> endings;
+  endings.reserve(runs.size());
   for (const auto& run : runs) {
     endings.push_back(std::async(std::launch::async, [run = run.get()] {
       absl::Status status = RunUntilEnd(*run);

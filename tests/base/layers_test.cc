@@ -34,8 +34,8 @@ const std::set<std::string> kStepHeaders = {"engine/ids.h",       "engine/kv_spa
 const std::map<std::string, std::map<std::string, std::set<std::string>>> kRooms = {
     {"kernels/cpu/",
      {{"attention/",
-       {"vec/", "kernel_table.h", "registers_in_use.h", "scratch.h", "thread_pool.h",
-        "tiles_amx.h"}},
+       {"vec/", "kernel_table.h", "registers_in_use.h", "scratch.h", "span_positions.h",
+        "thread_pool.h", "tiles_amx.h"}},
       {"linear/",
        {"vec/", "adapters.h", "kernel_table.h", "linear_table.h", "op_costs.h",
         "registers_in_use.h", "scratch.h", "thread_pool.h", "tiles_amx.h"}},
