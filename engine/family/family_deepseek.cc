@@ -97,7 +97,7 @@ absl::Status ReadGroups(const JsonSource& config, int32_t absent, int32_t absent
   return CheckGroups(config, "n_group", "topk_group", *moe);
 }
 
-// What a configuration that leaves keys out means.
+// The values of keys that a configuration leaves out.
 struct AbsentKeys {
   MlaSpec mla;
   int32_t n_groups = 1;

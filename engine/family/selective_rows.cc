@@ -102,7 +102,7 @@ void SetGgufSelectiveNames(LayerNames* layer) {
   layer->recur_steps = "blk.{}.ssm_dt.weight";
 }
 
-// What the class does not look at, and what is about training.
+// Keys that the class does not look at, and those about training.
 void SkipMambaKeys(const JsonSource& config) {
   for (const std::string_view key :
        {"d_inner", "d_model", "fused_add_norm", "n_layer", "rescale_prenorm_residual",

@@ -52,7 +52,7 @@ std::vector<float> DecaysByBlock(std::span<const float> decay,
   return blocks;
 }
 
-// What a selective scan has beside other recurrences. One rank has all of it.
+// The tensors that only selective scans have. One rank has all of them.
 absl::Status SelectiveFactors(TensorLoader& loader, const LayerNames& names,
                               const RecurrenceSpec& spec, RecurrenceWeights* weights) {
   HEDDLE_ASSIGN_OR_RETURN(weights->factors, loader.Linear({&names.recur_factors}, {}));

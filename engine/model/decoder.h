@@ -322,7 +322,7 @@ class Decoder {
   std::vector<std::unique_ptr<kernels::Buffer>> posted_;
   size_t next_posted_ = 0;
   // The following belong to a part of a model.
-  // Of sums, in turn: two, or four where sums are late; each [max_batch_tokens, hidden].
+  // Sums take these in turn: two, or four where sums are late; each [max_batch_tokens, hidden].
   std::vector<std::unique_ptr<kernels::Buffer>> parts_;
   std::unique_ptr<kernels::Buffer> all_heads_;   // [max_batch_tokens, widest of all ranks' q]
   std::unique_ptr<kernels::Buffer> own_logits_;  // [rows of logits, own vocab] F32

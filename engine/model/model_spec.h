@@ -283,7 +283,7 @@ enum class Wiring : uint8_t {
 // A layer adds two blocks to the residual stream x, attention and then the MLP:
 //   x += post_norm(block(pre_norm(x))), either norm only where the layer has it; or
 //   x = norm(x + block(x)) with stream_norm, whose norms have the places of post_norm's.
-// Which x a block reads, the wiring says. The MLP block is the sum of
+// The wiring says which x a block reads. The MLP block is the sum of
 // `mlp` and `moe`, which read the same input: beside experts, mlp is the expert that all rows
 // share.
 struct LayerSpec {

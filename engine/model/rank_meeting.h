@@ -31,7 +31,7 @@ struct RankOffer {
   int32_t feature_pages = 0;
 };
 
-// What a rank's machine has. 0: that is not known.
+// The means of a rank's machine. 0: not known.
 struct RankMeans {
   double read_gb_s = 0;      // of memory, by the rank's threads
   int64_t memory_bytes = 0;  // free

@@ -64,7 +64,7 @@ std::vector<int32_t> DivideLayers(std::span<const double> costs, double first,
   const std::vector<double> times = SumsOf(costs);
   const std::vector<double> bytes =
       sizes.layers.size() == n ? SumsOf(sizes.layers) : std::vector<double>(n + 1);
-  // Of layers [begin, end) in stage s.
+  // For layers [begin, end) in stage s.
   const auto worst_of = [&](size_t s, size_t begin, size_t end) {
     const bool is_first = s == 0;
     const double size = bytes[end] - bytes[begin] + (is_first ? sizes.first : 0);
@@ -80,7 +80,7 @@ std::vector<int32_t> DivideLayers(std::span<const double> costs, double first,
     for (size_t i = 0; i <= n; ++i) {
       for (size_t begin = 0; begin <= i; ++begin) {
         const Worst worst = Max(best[s - 1][begin], worst_of(s, begin, i));
-        // Of equal ones, more for the stages before.
+        // Among equal ones, more for the stages before.
         if (begin > 0 && !(worst <= best[s][i])) continue;
         best[s][i] = worst;
         from[s][i] = begin;

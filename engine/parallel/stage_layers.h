@@ -14,13 +14,13 @@
 
 namespace heddle::engine {
 
-// What the machines of a stage have.
+// The means of a stage's machines.
 struct StageMeans {
   double speed = 1;                                       // in proportion to other stages'
   double room = std::numeric_limits<double>::infinity();  // bytes, for its layers
 };
 
-// What layers take: their weights, and keys and values of a usual number of tokens.
+// The bytes of layers: their weights, and keys and values of a usual number of tokens.
 struct LayerSizes {
   std::vector<double> layers;  // [layers] bytes; empty: nobody asks
   double first = 0;            // of embedding and output head, in stage 0

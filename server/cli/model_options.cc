@@ -228,7 +228,7 @@ absl::StatusOr<engine::LoadOptions> ToLoadOptions(const config::Config& config) 
   }
   HEDDLE_ASSIGN_OR_RETURN(options.layout.stage_layers, ParseStageLayers(config.pp_layers));
   HEDDLE_ASSIGN_OR_RETURN(options.rank_cpus, ParseRankCpus(config.rank_cpus));
-  // Of several processes each names its own processors.
+  // Each of several processes names its own processors.
   const bool are_all = config.ranks_listen.empty() && config.join.empty();
   const auto cpus_of_all = are_all ? options.rank_cpus : std::vector<std::vector<int>>();
   HEDDLE_ASSIGN_OR_RETURN(options.layout.weights,

@@ -19,7 +19,7 @@ namespace {
 // A place among ranks that are only planned.
 class PlannedPlace final : public engine::RankMeeting {
  public:
-  // Of ranks whose machines are all like `options` say.
+  // For ranks whose machines are all like `options` say.
   PlannedPlace(int32_t rank, const engine::LoadOptions& options)
       : rank_(rank), ranks_(static_cast<size_t>(options.layout.world())) {
     if (!options.memory) return;

@@ -27,7 +27,7 @@ inline float ValueOfF16(uint16_t bits) {
 #endif
 }
 
-// Of all E4M3 codes.
+// For all E4M3 codes.
 inline const std::array<float, 256> kF8Values = [] {
   std::array<float, 256> values{};
   for (size_t i = 0; i < values.size(); ++i) values[i] = F8E4M3ToF32(static_cast<uint8_t>(i));

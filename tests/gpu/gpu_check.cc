@@ -96,7 +96,7 @@ int NumberFrom(const char* variable) {
 
 // Runs of each op from the same memory, which must leave the same bits.
 constexpr int kRepeats = 20;
-// Of a rehearsal: one check of so many.
+// A rehearsal runs one check of so many.
 constexpr int kRehearsedOps = 40;
 
 int Ops(std::string_view filter) {

@@ -1,4 +1,4 @@
-// What the timings of gpu_check share.
+// Parts that the timings of gpu_check share.
 #pragma once
 
 #include <algorithm>

@@ -248,7 +248,7 @@ TEST_CASE("Mamba: every layer is a selective scan of channels", "[model][unit]")
   CHECK(names.recur_factors == "backbone.layers.1.mixer.x_proj.weight");
   CHECK(names.recur_step_bias == "backbone.layers.1.mixer.dt_proj.bias");
   CHECK(names.recur_norm.empty());
-  // What state-spaces' converter wrote besides, which the class does not look at.
+  // Keys that state-spaces' converter wrote besides, which the class does not look at.
   json published = config;
   for (const auto& [key, value] :
        std::initializer_list<std::pair<const char*, json>>{{"d_inner", 86},

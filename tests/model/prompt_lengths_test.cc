@@ -1,6 +1,6 @@
 // Every family with state in its layers over short and long prompts: the 40 tokens that
 // transformers appends greedily, and their log-probabilities (tests/golden/make_length_goldens.py).
-// And the smallest of the models with unusual settings that run every night, over short prompts
+// The smallest of the models with unusual settings that run every night, too, over short prompts
 // (tests/golden/random_models.py).
 #include <algorithm>
 #include <cmath>
