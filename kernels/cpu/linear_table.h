@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 
 #include "kernels/block_format.h"
 #include "kernels/cpu/tile_registers.h"
@@ -33,14 +34,20 @@ enum class TileKind : uint8_t {
 
 constexpr int32_t kMaxTileSizes = 6;
 
+// From `from` rows on, tiles have `tile_rows` each. Larger ones would take fewer passes over the
+// weights, but their arithmetic is slower.
+struct ManyRows {
+  int32_t from = std::numeric_limits<int32_t>::max();
+  int32_t tile_rows = 0;  // one of the sizes
+};
+
 struct TileKernels {
   int32_t num_sizes;
   int32_t sizes[kMaxTileSizes];  // rows, ascending
   // Prepares rows [0, rows) of x as a tile of tile_rows >= rows; missing rows are zero.
   void (*prepare)(const float* x, int64_t stride, int32_t rows, int32_t tile_rows, int64_t cols,
                   void* tile);
-  // The size of tiles for prompts' numbers of rows (linear.cc); 0: the largest.
-  int32_t size_of_many = 0;
+  ManyRows many;  // with fewer rows, there are as few tiles as possible
   // The least size of the last of several tiles.
   int32_t least_of_several = 1;
 };

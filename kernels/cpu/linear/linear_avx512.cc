@@ -35,7 +35,7 @@ extern const LinearKernels kLinearAvx512;
 const LinearKernels kLinearAvx512 = {
     kPanelRows,
     {{5, {1, 2, 4, 8, 12}, PrepareFloatTile},
-     {4, {1, 2, 4, 8}, PrepareRoundedTile<Int8Tile>, /*size_of_many=*/4}},
+     {4, {1, 2, 4, 8}, PrepareRoundedTile<Int8Tile>, ManyRows{9, 4}}},
     {MakeFormat<F32Panel, 1, 2, 4, 8, 12>(TileKind::kFloat),
      MakeFormat<F16Panel, 1, 2, 4, 8, 12>(TileKind::kFloat),
      MakeFormat<BF16Panel, 1, 2, 4, 8, 12>(TileKind::kFloat), MakeQ80<1, 2, 4, 8>(),

@@ -104,41 +104,41 @@ constexpr FormatKernels MakeBytes(Sizes sizes) {
 }
 
 template <int... kSizes>
-constexpr TileKernels MakeSharedTiles(TileSizes<kSizes...>, int32_t size_of_many) {
-  return {sizeof...(kSizes), {kSizes...}, PrepareRoundedTile<SharedTile>, size_of_many};
+constexpr TileKernels MakeSharedTiles(TileSizes<kSizes...>, ManyRows many) {
+  return {sizeof...(kSizes), {kSizes...}, PrepareRoundedTile<SharedTile>, many};
 }
 
 // In the order of BlockFormat. `bytes` and `floats` must be the sizes of the level's kInt8 and
-// kFloat tiles. `size_of_many` is that of TileKernels, for kInt8Shared.
+// kFloat tiles. `many` is that of TileKernels, for kInt8Shared.
 template <typename Shared, typename Bytes, typename Floats>
 constexpr BlockKernels MakeBlockKernels(Shared shared, Bytes bytes, Floats floats,
-                                        int32_t size_of_many = 0) {
-  return {MakeSharedTiles(shared, size_of_many), {MakeSharedBlocks<BlockFormat::kQ4_1>(shared),
-                                                  MakeSharedBlocks<BlockFormat::kQ5_0>(shared),
-                                                  MakeSharedBlocks<BlockFormat::kQ5_1>(shared),
-                                                  MakeSharedBlocks<BlockFormat::kQ2_K>(shared),
-                                                  MakeSharedBlocks<BlockFormat::kQ3_K>(shared),
-                                                  MakeSharedBlocks<BlockFormat::kQ4_K>(shared),
-                                                  MakeSharedBlocks<BlockFormat::kQ5_K>(shared),
-                                                  MakeSharedBlocks<BlockFormat::kQ6_K>(shared),
-                                                  MakeSharedBlocks<BlockFormat::kIQ4_NL>(shared),
-                                                  MakeSharedBlocks<BlockFormat::kIQ4_XS>(shared),
-                                                  MakeSharedBlocks<BlockFormat::kMXFP4>(shared),
-                                                  MakeSharedBlocks<BlockFormat::kInt4G32>(shared),
-                                                  MakeSharedBlocks<BlockFormat::kInt4G64>(shared),
-                                                  MakeSharedBlocks<BlockFormat::kInt4G128>(shared),
-                                                  MakeBytes<BlockFormat::kInt8G32>(bytes),
-                                                  MakeBytes<BlockFormat::kInt8G128>(bytes),
-                                                  MakeFloats<BlockFormat::kF8G32>(floats),
-                                                  MakeFloats<BlockFormat::kF8G128>(floats),
-                                                  MakeFloats<BlockFormat::kNF4>(floats),
-                                                  MakeSharedBlocks<BlockFormat::kTQ2_0>(shared),
-                                                  MakeSharedBlocks<BlockFormat::kNVFP4>(shared),
-                                                  MakeFloats<BlockFormat::kFP4>(floats),
-                                                  MakeSharedBlocks<BlockFormat::kIQ1>(shared),
-                                                  MakeSharedBlocks<BlockFormat::kIQ2>(shared),
-                                                  MakeSharedBlocks<BlockFormat::kIQ3XXS>(shared),
-                                                  MakeSharedBlocks<BlockFormat::kIQ3S>(shared)}};
+                                        ManyRows many = {}) {
+  return {MakeSharedTiles(shared, many), {MakeSharedBlocks<BlockFormat::kQ4_1>(shared),
+                                          MakeSharedBlocks<BlockFormat::kQ5_0>(shared),
+                                          MakeSharedBlocks<BlockFormat::kQ5_1>(shared),
+                                          MakeSharedBlocks<BlockFormat::kQ2_K>(shared),
+                                          MakeSharedBlocks<BlockFormat::kQ3_K>(shared),
+                                          MakeSharedBlocks<BlockFormat::kQ4_K>(shared),
+                                          MakeSharedBlocks<BlockFormat::kQ5_K>(shared),
+                                          MakeSharedBlocks<BlockFormat::kQ6_K>(shared),
+                                          MakeSharedBlocks<BlockFormat::kIQ4_NL>(shared),
+                                          MakeSharedBlocks<BlockFormat::kIQ4_XS>(shared),
+                                          MakeSharedBlocks<BlockFormat::kMXFP4>(shared),
+                                          MakeSharedBlocks<BlockFormat::kInt4G32>(shared),
+                                          MakeSharedBlocks<BlockFormat::kInt4G64>(shared),
+                                          MakeSharedBlocks<BlockFormat::kInt4G128>(shared),
+                                          MakeBytes<BlockFormat::kInt8G32>(bytes),
+                                          MakeBytes<BlockFormat::kInt8G128>(bytes),
+                                          MakeFloats<BlockFormat::kF8G32>(floats),
+                                          MakeFloats<BlockFormat::kF8G128>(floats),
+                                          MakeFloats<BlockFormat::kNF4>(floats),
+                                          MakeSharedBlocks<BlockFormat::kTQ2_0>(shared),
+                                          MakeSharedBlocks<BlockFormat::kNVFP4>(shared),
+                                          MakeFloats<BlockFormat::kFP4>(floats),
+                                          MakeSharedBlocks<BlockFormat::kIQ1>(shared),
+                                          MakeSharedBlocks<BlockFormat::kIQ2>(shared),
+                                          MakeSharedBlocks<BlockFormat::kIQ3XXS>(shared),
+                                          MakeSharedBlocks<BlockFormat::kIQ3S>(shared)}};
 }
 
 }  // namespace

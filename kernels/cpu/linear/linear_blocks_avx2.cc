@@ -38,7 +38,7 @@ constexpr FormatKernels kFloats = MakeFloats<kFormat>(TileSizes<1, 2, 4, 6>());
 }  // namespace
 
 extern const BlockKernels kBlocksAvx2;
-const BlockKernels kBlocksAvx2 = {{4, {1, 2, 4, 8}, PrepareSums16Tile, /*size_of_many=*/4},
+const BlockKernels kBlocksAvx2 = {{4, {1, 2, 4, 8}, PrepareSums16Tile, ManyRows{9, 4}},
                                   {kSums16<BlockFormat::kQ4_1>,    kSums16<BlockFormat::kQ5_0>,
                                    kSums16<BlockFormat::kQ5_1>,    kSums16<BlockFormat::kQ2_K>,
                                    kSums16<BlockFormat::kQ3_K>,    kSums16<BlockFormat::kQ4_K>,

@@ -4,10 +4,6 @@
 namespace heddle::kernels::cpu {
 namespace {
 
-// From here on a prompt is assumed, where the arithmetic of a tile decides. With fewer rows, fewer
-// and larger tiles are faster: each of them waits for the weights to come from memory.
-constexpr int64_t kManyRows = 64;
-
 // The smallest size that holds `rows`, which are no more than the largest holds.
 int32_t SizeIndex(const TileKernels& kernels, int64_t rows) {
   int32_t index = 0;
@@ -17,7 +13,7 @@ int32_t SizeIndex(const TileKernels& kernels, int64_t rows) {
 
 // As few tiles as possible, of about equal sizes: a small one takes almost as long as a larger one.
 int32_t TileRows(const TileKernels& kernels, int64_t rows) {
-  if (rows >= kManyRows && kernels.size_of_many > 0) return kernels.size_of_many;
+  if (rows >= kernels.many.from) return kernels.many.tile_rows;
   const int64_t largest = kernels.sizes[kernels.num_sizes - 1];
   const int64_t num_tiles = (rows + largest - 1) / largest;
   return kernels.sizes[SizeIndex(kernels, (rows + num_tiles - 1) / num_tiles)];
