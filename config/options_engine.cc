@@ -142,9 +142,10 @@ constexpr Option kEngineOptions[] = {
      .value = "LIST",
      .help = "With --device cuda and --tp or --pp: the GPU of each rank, stage by stage, such as "
              "0,1. They have to be of one kind and reach each other's memory. One that is named "
-             "twice has two ranks, which is for tests.",
+             "twice has two ranks, which is for tests. With --ranks-listen and --join: of each "
+             "rank of this process, which share layers.",
      .commands = kEngineCommands | kBench,
-     .default_text = "the first ones"},
+     .default_text = "the first ones; of a process among several, that of --device"},
     {.name = "ranks-listen",
      .field = &Config::ranks_listen,
      .section = kEngine,
@@ -159,7 +160,7 @@ constexpr Option kEngineOptions[] = {
      .section = kEngine,
      .value = "HOST:PORT",
      .help = "Be a rank of the engine whose head listens there (--ranks-listen). The head's "
-             "options hold; of this process's own, those about threads, memory and --isa.",
+             "options hold; of this process's own, those about threads, GPUs, memory and --isa.",
      .commands = kServe,
      .default_text = "none"},
     {.name = "rank",

@@ -126,16 +126,8 @@ absl::StatusOr<std::unique_ptr<RankWorker>> LoadWorker(const LoadOptions& option
 // Refuses, by name, options that do not work yet with ranks in other processes.
 absl::Status CheckMeeting(const LoadOptions& options) {
   if (options.meeting == nullptr) return absl::OkStatus();
-  const std::pair<const char*, bool> refused[] = {
-      {"--device cuda", static_cast<bool>(options.make_device)},
-      {"--lora-merge", !options.merged_adapter.empty()},
-  };
-  for (const auto& [what, is_asked] : refused) {
-    if (!is_asked) continue;
-    return absl::UnimplementedError(
-        absl::StrCat(what, " does not work with ranks in other processes yet"));
-  }
-  return absl::OkStatus();
+  if (options.merged_adapter.empty()) return absl::OkStatus();
+  return absl::UnimplementedError("--lora-merge does not work with ranks in other processes yet");
 }
 
 absl::Status CheckShares(const Layout& layout) {
@@ -201,10 +193,11 @@ absl::Status CheckLayout(const LoadOptions& options) {
   HEDDLE_RETURN_IF_ERROR(CheckShares(options.layout));
   const std::string layout = LayoutText(options.layout);
   if (layout.empty()) return absl::OkStatus();
-  if (options.make_device && !options.make_rank_device) {
+  const bool has_gpus = static_cast<bool>(options.make_device);
+  if (has_gpus && !options.make_rank_device && options.meeting == nullptr) {
     return absl::UnimplementedError(absl::StrCat(layout, " is for --device cpu and --device cuda"));
   }
-  if (options.make_rank_device && options.layout.expert_parallel) {
+  if (has_gpus && options.layout.expert_parallel) {
     return absl::UnimplementedError(
         "--expert-parallel is for --device cpu: GPUs have a part of each expert");
   }

@@ -51,6 +51,7 @@ absl::Status CudaDevice::Init() {
 
 CudaDevice::~CudaDevice() {
   runtime_->Bind();
+  LeaveGroups();
   runtime_->Synchronize().IgnoreError();  // steps that nobody waited for
   for (Launched& launched : launched_) runtime_->FreePinned(launched.host_results);
 }
@@ -131,17 +132,43 @@ absl::StatusOr<DeviceLimits> CudaDevice::MeasureLimits() {
 // Ranks of a stage take the same way for products that they all make, such as a router's, whose
 // last bits have to be the same: the predicted one.
 absl::Status CudaDevice::JoinGroup(std::shared_ptr<Communicator> communicator) {
-  options_.tunes = false;
-  HEDDLE_ASSIGN_OR_RETURN(
-      group_, PeerGroup::Join(*runtime_, std::move(communicator), options_.rank_wait_ms, "rank"));
+  LeaveGroups();
+  HEDDLE_ASSIGN_OR_RETURN(group_, Join(std::move(communicator), /*shares_layers=*/true));
   return absl::OkStatus();
 }
 
+// A device that has joined other ranks before it joins stages does so each time.
 absl::Status CudaDevice::JoinStages(std::shared_ptr<Communicator> stages) {
-  options_.tunes = false;  // warming up would need all stages
-  HEDDLE_ASSIGN_OR_RETURN(
-      stages_, PeerGroup::Join(*runtime_, std::move(stages), options_.rank_wait_ms, "stage"));
+  if (stages_ != nullptr) LeaveGroups();
+  HEDDLE_ASSIGN_OR_RETURN(stages_, Join(std::move(stages), /*shares_layers=*/false));
   return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<PeerGroup>> CudaDevice::Join(
+    std::shared_ptr<Communicator> communicator, bool shares_layers) {
+  options_.tunes = false;  // warming up would need all stages
+  if (!communicator->shares_memory() && relay_ == nullptr) relay_ = std::make_shared<HostRelay>();
+  return PeerGroup::Join(*runtime_, std::move(communicator),
+                         {.wait_ms = options_.rank_wait_ms,
+                          .activations = options_.activations,
+                          .shares_layers = shares_layers,
+                          .relay = relay_});
+}
+
+// Steps that nobody has waited for are forgotten.
+void CudaDevice::LeaveGroups() {
+  if (group_ == nullptr && stages_ == nullptr) return;
+  runtime_->Bind();
+  for (PeerGroup* group : {group_.get(), stages_.get()}) {
+    if (group != nullptr) group->GiveUp();
+  }
+  if (relay_ != nullptr) relay_->Stop();
+  runtime_->Synchronize().IgnoreError();
+  first_launched_ += num_launched_;
+  num_launched_ = 0;
+  group_ = nullptr;
+  stages_ = nullptr;
+  relay_ = nullptr;
 }
 
 void CudaDevice::CopyPage(const KvCacheView& cache, int32_t from, int32_t to, int32_t num_tokens) {

@@ -135,6 +135,9 @@ class CudaDevice final : public Device {
     if (part == kWhole) return {data, workspace_->bytes()};
     return {part == kFirst ? data : data + half, half};
   }
+  absl::StatusOr<std::unique_ptr<PeerGroup>> Join(std::shared_ptr<Communicator> communicator,
+                                                  bool shares_layers);
+  void LeaveGroups();
   void StageAttention(const AttentionGrouping& grouping, Part part);
   absl::StatusOr<PlannedAttention> PlanFor(const AttentionGrouping& grouping, Part part);
   CudaOps OpsFor(Part part);
@@ -162,6 +165,7 @@ class CudaDevice final : public Device {
   int32_t last_rows_ = 0;                    // of the step before
   std::bitset<kGraphRows + 1> direct_rows_;  // steps of so many rows ask the library
   std::unique_ptr<LibraryMatmul> library_;   // nullptr: our own kernels
+  std::shared_ptr<HostRelay> relay_;         // to ranks in other processes; nullptr: all are here
   std::unique_ptr<PeerGroup> group_;         // of ranks that share layers; nullptr: none do
   std::unique_ptr<PeerGroup> stages_;        // of a pipeline; nullptr: there is none
   std::vector<std::string> advice_;

@@ -88,7 +88,7 @@ CudaOps CudaDevice::OpsFor(Part part) {
       .always_dequantizes = options_.always_dequantizes,
       .ways = options_.tunes ? &ways_ : nullptr,
       .times_products = part == kWhole && !split_.has_value(),
-      .ranks = group_ == nullptr ? nullptr : &group_->peers(),
+      .ranks = group_.get(),
       .stages = stages_.get(),
       .plan_attention = [this, part](const AttentionGrouping& grouping) {
         return PlanFor(grouping, part);

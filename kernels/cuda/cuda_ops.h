@@ -11,6 +11,7 @@
 #include "kernels/cuda/device_step.h"
 #include "kernels/cuda/linear/expert_params.h"
 #include "kernels/cuda/linear_products.h"
+#include "kernels/cuda/ranks/host_relay.h"
 #include "kernels/ops.h"
 
 namespace heddle::kernels::cuda {
@@ -71,6 +72,7 @@ class CudaOps final : public Ops {
                   int32_t multiprocessors);
   void Note(Error error, const char* op) { step_.Note(error, op); }
   void Note(const absl::Status& status) { step_.Note(status); }
+  void GiveToHost(const HostPeers::Meeting& meeting, const Tensor& part, DType type);
   ExpertGroups GroupExperts(const ExpertMixArgs& args, int32_t chunk_rows);
   bool MixesCodes(const ExpertMixArgs& args) const;
   // Makes the rows of x into codes at `at`, in the order of the groups, and multiplies those.

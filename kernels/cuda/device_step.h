@@ -22,7 +22,6 @@
 namespace heddle::kernels::cuda {
 
 class PeerGroup;  // kernels/cuda/ranks/peer_group.h
-struct Peers;     // kernels/cuda/ranks/peer_params.h
 
 // Device memory that ops use one after the other, in stream order: each only between its own
 // launches.
@@ -78,7 +77,7 @@ struct DeviceStep {
   bool times_products = false;            // shapes that `ways` does not know are timed
   int32_t attention_multiprocessors = 0;  // limit for attention; 0: all
   // The devices that share the layers with this one; nullptr: it has whole ones.
-  const Peers* ranks = nullptr;
+  PeerGroup* ranks = nullptr;
   PeerGroup* stages = nullptr;  // of a device that has some of the layers; nullptr: it has all
   // Plans a grouping that the step has not met yet.
   std::function<absl::StatusOr<PlannedAttention>(const AttentionGrouping&)> plan_attention;

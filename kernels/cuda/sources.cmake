@@ -21,6 +21,7 @@ set(heddle_cuda_host_sources
   linear/linear_choice.cc
   linear/linear_ways.cc
   linear/pack_row.cc
+  ranks/host_relay.cc
   ranks/peer_group.cc
   ranks/rank_ops.cc
   runtime/graph_cache.cc

@@ -80,6 +80,23 @@ absl::StatusOr<std::function<MadeDevice()>> DeviceMaker(const std::string& devic
   return [ordinal] { return kernels::CreateCudaDevice({.ordinal = ordinal, .tunes = true}); };
 }
 
+// The numbers of --rank-devices, with "," between them.
+absl::StatusOr<std::vector<int32_t>> ParseRankDevices(const config::Config& config) {
+  std::vector<int32_t> devices;
+  const std::vector<std::string> numbers = absl::StrSplit(config.rank_devices, ',');
+  devices.reserve(numbers.size());
+  for (const std::string& number : numbers) {
+    int32_t ordinal = -1;
+    if (!absl::SimpleAtoi(number, &ordinal) || ordinal < 0) {
+      return absl::InvalidArgumentError(base::StrCat(
+          "--rank-devices needs the number of a GPU for each rank, such as 0,1; found ",
+          base::Quote(config.rank_devices)));
+    }
+    devices.push_back(ordinal);
+  }
+  return devices;
+}
+
 // The GPUs of all ranks, the head's first: those of --rank-devices, or the first ones.
 absl::StatusOr<std::vector<int32_t>> RankDevices(const config::Config& config, int32_t world) {
   if (config.device != "cuda") {
@@ -90,17 +107,7 @@ absl::StatusOr<std::vector<int32_t>> RankDevices(const config::Config& config, i
   std::vector<int32_t> devices(static_cast<size_t>(world));
   std::iota(devices.begin(), devices.end(), 0);
   if (config.rank_devices.empty()) return devices;
-  devices.clear();
-  const std::vector<std::string> numbers = absl::StrSplit(config.rank_devices, ',');
-  for (const std::string& number : numbers) {
-    int32_t ordinal = -1;
-    if (!absl::SimpleAtoi(number, &ordinal) || ordinal < 0) {
-      return absl::InvalidArgumentError(base::StrCat(
-          "--rank-devices needs the number of a GPU for each rank, such as 0,1; found ",
-          base::Quote(config.rank_devices)));
-    }
-    devices.push_back(ordinal);
-  }
+  HEDDLE_ASSIGN_OR_RETURN(devices, ParseRankDevices(config));
   if (static_cast<int32_t>(devices.size()) != world) {
     return absl::InvalidArgumentError(base::StrCat(
         "--rank-devices has ", devices.size(), " numbers for ", world, " ranks (--tp times --pp)"));
@@ -108,9 +115,26 @@ absl::StatusOr<std::vector<int32_t>> RankDevices(const config::Config& config, i
   return devices;
 }
 
+// The GPUs of this process's ranks, where others are in processes of their own: those of
+// --rank-devices, or that of --device. Each rank loads by itself, so that none is there twice.
+absl::StatusOr<std::vector<int32_t>> DevicesOfProcess(const config::Config& config) {
+  HEDDLE_ASSIGN_OR_RETURN(const int32_t first, CudaOrdinal(config.device));
+  if (config.rank_devices.empty()) return std::vector<int32_t>{first};
+  HEDDLE_ASSIGN_OR_RETURN(std::vector<int32_t> devices, ParseRankDevices(config));
+  std::vector<int32_t> sorted = devices;
+  std::sort(sorted.begin(), sorted.end());
+  const auto twice = std::adjacent_find(sorted.begin(), sorted.end());
+  if (twice == sorted.end()) return devices;
+  return absl::InvalidArgumentError(
+      base::StrCat("--rank-devices names GPU ", *twice,
+                   " twice; with --ranks-listen and --join each rank has one of its own"));
+}
+
 // Lets each rank have a GPU.
-absl::Status PlaceRanks(const config::Config& config, engine::LoadOptions* options) {
-  HEDDLE_ASSIGN_OR_RETURN(options->rank_devices, RankDevices(config, options->layout.world()));
+absl::Status PlaceRanks(const config::Config& config, bool are_all, engine::LoadOptions* options) {
+  HEDDLE_ASSIGN_OR_RETURN(options->rank_devices, are_all
+                                                     ? RankDevices(config, options->layout.world())
+                                                     : DevicesOfProcess(config));
   options->make_rank_device = [devices = options->rank_devices](int32_t rank) -> MadeDevice {
     return kernels::CreateCudaDevice({.ordinal = devices[static_cast<size_t>(rank)]});
   };
@@ -235,18 +259,18 @@ absl::StatusOr<engine::LoadOptions> ToLoadOptions(const config::Config& config) 
                           SharesOf(config.tp_shares, options.layout.tp, cpus_of_all));
   // Ranks are made where the model is loaded; --device auto is then the CPU.
   const bool is_shared = options.layout.world() > 1;
-  if (is_shared && config.device.starts_with("cuda")) {
-    HEDDLE_RETURN_IF_ERROR(PlaceRanks(config, &options));
+  if ((is_shared || !are_all) && config.device.starts_with("cuda")) {
+    HEDDLE_RETURN_IF_ERROR(PlaceRanks(config, are_all, &options));
   } else if (!config.rank_devices.empty()) {
     return absl::InvalidArgumentError(
-        "--rank-devices is for --device cuda with --tp or --pp; leave it out");
-  } else if (!is_shared) {
+        "--rank-devices is for --device cuda with --tp, --pp or --join; leave it out");
+  } else if (!is_shared && are_all) {
     HEDDLE_ASSIGN_OR_RETURN(options.make_device, DeviceMaker(config.device, options.cpu));
   }
   if (!config.tune_profile.empty()) {
-    if (is_shared) {
+    if (is_shared || !are_all) {
       return absl::InvalidArgumentError(
-          "--tune-profile is for one GPU; leave it out with --tp and --pp");
+          "--tune-profile is for one GPU; leave it out with --tp, --pp and --join");
     }
     HEDDLE_ASSIGN_OR_RETURN(options.make_device,
                             WithProfile(config.tune_profile, std::move(options.make_device)));

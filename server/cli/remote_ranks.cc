@@ -63,7 +63,7 @@ absl::StatusOr<RankIdentity> IdentityOf(const config::Config& config,
   HEDDLE_ASSIGN_OR_RETURN(
       const kernels::cpu::Isa isa,
       kernels::cpu::ResolveIsa(options.cpu.isa, kernels::cpu::DetectCpuFeatures()));
-  identity.isa = kernels::cpu::Name(isa);
+  identity.isa = options.make_rank_device ? "cuda" : kernels::cpu::Name(isa);
   HEDDLE_ASSIGN_OR_RETURN(identity.ucx, RankMesh::Version());
   return identity;
 }
@@ -134,36 +134,62 @@ struct RankRun {
   OwnPart part;
 };
 
-// The options of rank `rank` of a process that has as many as --rank-cpus has lists: its
-// processors, and its part of the memory.
-engine::LoadOptions OfFamilyRank(const engine::LoadOptions& all, int32_t rank, int32_t ranks) {
-  engine::LoadOptions options = all;
-  if (!all.rank_cpus.empty()) options.rank_cpus = {all.rank_cpus[static_cast<size_t>(rank)]};
-  if (ranks == 1) return options;
-  // The head's ranks are the first of a stage, whose shares (--tp-shares) it knows; other processes
-  // share equally.
+// Gives the options of rank `rank` of `ranks` of a process its part of the memory that they share:
+// by their shares `weights`, [ranks] or equal if empty. A GPU has memory of its own.
+void DivideMemory(std::span<const double> weights, int32_t rank, int32_t ranks,
+                  engine::LoadOptions* options) {
+  if (ranks == 1) return;
   double part = 1.0 / ranks;
-  const auto& weights = all.layout.weights;
-  if (static_cast<int32_t>(weights.size()) >= ranks) {
-    part = weights[static_cast<size_t>(rank)] /
-           std::accumulate(weights.begin(), weights.begin() + ranks, 0.0);
+  if (!weights.empty()) {
+    part =
+        weights[static_cast<size_t>(rank)] / std::accumulate(weights.begin(), weights.end(), 0.0);
   }
   const auto part_of = [&](int64_t bytes) {
     return static_cast<int64_t>(static_cast<double>(bytes) * part);
   };
-  options.capacity.kv_bytes = part_of(options.capacity.kv_bytes);
-  options.capacity.host_kv_bytes = part_of(options.capacity.host_kv_bytes);
-  engine::HostMemory memory = engine::ReadHostMemory();
-  memory.total_bytes = part_of(memory.total_bytes);
-  memory.available_bytes = part_of(memory.available_bytes);
-  options.memory = memory;
+  engine::CapacityOptions& capacity = options->capacity;
+  capacity.host_kv_bytes = part_of(capacity.host_kv_bytes);
+  if (options->make_device) return;
+  capacity.kv_bytes = part_of(capacity.kv_bytes);
+  if (!options->memory.has_value()) return;
+  options->memory->total_bytes = part_of(options->memory->total_bytes);
+  options->memory->available_bytes = part_of(options->memory->available_bytes);
+}
+
+// The options of rank `rank` of a process that has so many: its processors, or its GPU; memory is
+// the process's as it is now.
+engine::LoadOptions OfFamilyRank(const engine::LoadOptions& all, int32_t rank, int32_t ranks) {
+  engine::LoadOptions options = all;
+  if (!all.rank_cpus.empty()) options.rank_cpus = {all.rank_cpus[static_cast<size_t>(rank)]};
+  options.rank_devices.clear();
+  options.make_rank_device = {};
+  options.make_device = {};
+  const bool has_gpu = static_cast<bool>(all.make_rank_device);
+  if (has_gpu) options.make_device = [make = all.make_rank_device, rank] { return make(rank); };
+  if (!has_gpu && ranks > 1) options.memory = engine::ReadHostMemory();
   return options;
 }
 
-// Measures what the rank of these options has; some 0.2 s.
-engine::RankMeans MeasureMeans(const engine::LoadOptions& options) {
+// The shares of ranks [first, first + ranks) of a stage; empty: they are equal.
+std::span<const double> SharesOfFamily(const engine::Layout& layout, int32_t first, int32_t ranks) {
+  if (static_cast<int32_t>(layout.weights.size()) < first + ranks) return {};
+  return std::span(layout.weights).subspan(static_cast<size_t>(first), static_cast<size_t>(ranks));
+}
+
+// What a GPU has free. Those of a group count as equally fast.
+engine::RankMeans MeansOfGpu(const engine::LoadOptions& options) {
+  const auto device = options.make_device();
+  if (!device.ok()) return {};  // loading says why
+  return {.memory_bytes = (*device)->memory().value_or(kernels::DeviceMemory()).available_bytes};
+}
+
+// Measures what the rank of these options has; some 0.2 s, or as long as a GPU takes to open.
+// Memory that ranks of a process share counts in equal parts: the head, which knows their shares,
+// divides it.
+engine::RankMeans MeasureMeans(const engine::LoadOptions& options, int32_t ranks) {
+  if (options.make_device) return MeansOfGpu(options);
   engine::RankMeans means;
-  means.memory_bytes = options.memory.value_or(engine::ReadHostMemory()).available_bytes;
+  means.memory_bytes = options.memory.value_or(engine::ReadHostMemory()).available_bytes / ranks;
   const std::vector<int> cpus =
       options.rank_cpus.empty() ? std::vector<int>() : options.rank_cpus.front();
   kernels::CpuDeviceOptions cpu = options.cpu;
@@ -185,7 +211,7 @@ std::vector<engine::RankMeans> MeasureTogether(const engine::LoadOptions& all, i
   measured.reserve(static_cast<size_t>(ranks));
   for (int32_t rank = 0; rank < ranks; ++rank) {
     measured.push_back(std::async(std::launch::async, [&all, rank, ranks] {
-      return MeasureMeans(OfFamilyRank(all, rank, ranks));
+      return MeasureMeans(OfFamilyRank(all, rank, ranks), ranks);
     }));
   }
   std::vector<engine::RankMeans> means;
@@ -194,8 +220,15 @@ std::vector<engine::RankMeans> MeasureTogether(const engine::LoadOptions& all, i
   return means;
 }
 
-int32_t FamilyRanks(const engine::LoadOptions& options) {
-  return std::max(1, static_cast<int32_t>(options.rank_cpus.size()));
+// Ranks of this process: as many as --rank-cpus has lists, or --rank-devices numbers.
+absl::StatusOr<int32_t> FamilyRanks(const engine::LoadOptions& options) {
+  HEDDLE_RETURN_IF_ERROR(engine::CheckRankCpus(options.rank_cpus));
+  const size_t cpus = options.rank_cpus.size(), gpus = options.rank_devices.size();
+  if (cpus > 0 && gpus > 0 && cpus != gpus) {
+    return absl::InvalidArgumentError(
+        base::StrCat("--rank-cpus has ", cpus, " lists for ", gpus, " GPUs (--rank-devices)"));
+  }
+  return static_cast<int32_t>(std::max({size_t{1}, cpus, gpus}));
 }
 
 // Tries until the head answers: it may not have begun, may be ending, or may wait for others.
@@ -224,11 +257,15 @@ absl::StatusOr<std::shared_ptr<RankClient>> JoinHead(RankRun& run,
   }
 }
 
-absl::StatusOr<engine::LoadedRank> LoadOwnPart(engine::LoadOptions options,
-                                               const config::Config& config,
+absl::StatusOr<engine::LoadedRank> LoadOwnPart(const RankRun& run,
                                                const std::shared_ptr<RankClient>& client) {
   const RankSettings& settings = client->settings();
+  const RankFamily& family = run.caller.family;
+  engine::LoadOptions options = run.options;
   options.layout = settings.layout;
+  const int32_t first = client->rank() % settings.layout.tp - family.rank;
+  DivideMemory(SharesOfFamily(settings.layout, first, family.ranks), family.rank, family.ranks,
+               &options);
   options.weights = settings.weights;
   options.kv_type = settings.kv_type;
   options.capacity.page_tokens = settings.page_tokens;
@@ -236,11 +273,10 @@ absl::StatusOr<engine::LoadedRank> LoadOwnPart(engine::LoadOptions options,
   options.capacity.max_batch_seqs = settings.max_batch_seqs;
   options.capacity.max_context = settings.max_context;
   options.capacity.adapter_max_rank = settings.adapter_max_rank;
-  options.make_device = {};
   options.open_draft = {};  // the head's alone
   options.drafter_yields = false;
   options.meeting = client;
-  return engine::LoadRank(config.model, options);
+  return engine::LoadRank(run.config.model, options);
 }
 
 // Takes the loaded part to its place again, or loads the part of a new place.
@@ -252,7 +288,7 @@ absl::Status Prepare(RankRun& run, const std::shared_ptr<RankClient>& client) {
     return client->Rejoin(*part.rank->worker, part.offer, part.rank->capacity.limits);
   }
   part = {};  // its memory is needed
-  HEDDLE_ASSIGN_OR_RETURN(part.rank, LoadOwnPart(run.options, run.config, client));
+  HEDDLE_ASSIGN_OR_RETURN(part.rank, LoadOwnPart(run, client));
   part.place = place;
   part.offer = client->offer();
   run.log.Info("the rank is loaded", {{"rank", int64_t{client->rank()}},
@@ -294,7 +330,7 @@ std::optional<absl::Status> RunOnce(RankRun& run, const std::shared_ptr<RankClie
 // One rank of this process, until the group ends; as RunRank.
 absl::Status RunUntilEnd(RankRun& run) {
   std::optional<milliseconds> patience;  // for the first head: without end
-  if (run.measures) run.caller.means = MeasureMeans(run.options);
+  if (run.measures) run.caller.means = MeasureMeans(run.options, run.caller.family.ranks);
   while (true) {
     absl::StatusOr<std::shared_ptr<RankClient>> client = JoinHead(run, patience);
     if (absl::IsCancelled(client.status())) return absl::OkStatus();
@@ -363,12 +399,12 @@ absl::StatusOr<StartedHead> StartRankHead(const config::Config& config, engine::
   if (config.ranks_listen.empty()) return started;
   const engine::LoadOptions options = *own;
   RankHeadOptions head;
-  HEDDLE_RETURN_IF_ERROR(engine::CheckRankCpus(options.rank_cpus));
-  const int32_t ranks = FamilyRanks(options);
+  HEDDLE_ASSIGN_OR_RETURN(const int32_t ranks, FamilyRanks(options));
   if (ranks > options.layout.tp) {
     return absl::InvalidArgumentError(
-        base::StrCat("--rank-cpus has ", ranks,
-                     " lists; with --ranks-listen they are for the ranks of this "
+        base::StrCat(options.rank_cpus.empty() ? "--rank-devices" : "--rank-cpus", " has ", ranks,
+                     options.rank_cpus.empty() ? " numbers" : " lists",
+                     "; with --ranks-listen they are for the ranks of this "
                      "process, which share layers: ",
                      options.layout.tp, " at most (--tp)"));
   }
@@ -396,6 +432,7 @@ absl::StatusOr<StartedHead> StartRankHead(const config::Config& config, engine::
       .head_ranks = ranks,
       .head_family = RandomNumber()};
   *own = OfFamilyRank(options, 0, ranks);
+  DivideMemory(SharesOfFamily(options.layout, 0, ranks), 0, ranks, own);
   if (!own->rank_cpus.empty()) head.own_cpus = own->rank_cpus.front();
   std::vector<engine::RankMeans> means(static_cast<size_t>(ranks));
   if (options.layout.pp > 1 && options.layout.stage_layers.empty()) {
@@ -417,8 +454,7 @@ absl::Status RunRank(const config::Config& config, SignalWatch& signals, const L
   HEDDLE_ASSIGN_OR_RETURN(const engine::LoadOptions options, ToLoadOptions(config));
   HEDDLE_ASSIGN_OR_RETURN(const RankTls tls, TlsOf(config, log));
   HEDDLE_ASSIGN_OR_RETURN(const RankIdentity identity, IdentityOf(config, options, log));
-  HEDDLE_RETURN_IF_ERROR(engine::CheckRankCpus(options.rank_cpus));
-  const int32_t ranks = FamilyRanks(options);
+  HEDDLE_ASSIGN_OR_RETURN(const int32_t ranks, FamilyRanks(options));
   RankFamily family;
   if (ranks > 1) family = {RandomNumber(), 0, ranks, std::make_shared<LocalGroups>()};
   Ending ending(&signals);

@@ -1,6 +1,7 @@
 // How a group forms, is lost, and forms anew.
 #include <algorithm>
 #include <random>
+#include <span>
 #include <utility>
 
 #include "base/message.h"
@@ -23,6 +24,20 @@ constexpr milliseconds kPatienceForCulprit{700};
 // Epochs in a row that may be lost before any step is done: a step that kills a rank would kill it
 // for ever.
 constexpr int kMaxBarrenEpochs = 3;
+
+// Divides the memory that the ranks of a process have in common by their shares of layers.
+void ShareMemory(std::span<const double> shares, std::span<engine::RankMeans> family) {
+  int64_t bytes = 0;
+  double all = 0;
+  for (size_t i = 0; i < family.size(); ++i) {
+    if (family[i].memory_bytes <= 0) return;  // not known
+    bytes += family[i].memory_bytes;
+    all += shares[i];
+  }
+  for (size_t i = 0; i < family.size(); ++i) {
+    family[i].memory_bytes = static_cast<int64_t>(static_cast<double>(bytes) * shares[i] / all);
+  }
+}
 
 }  // namespace
 
@@ -135,7 +150,19 @@ absl::StatusOr<std::vector<int32_t>> GrpcRankHead::StageLayers(
   });
   if (!ended_.ok()) return absl::AbortedError(ended_.message());
   std::vector<engine::RankMeans> means = {options_.own_means};
-  for (const auto& [rank, id] : roster_.ranks()) means.push_back(roster_.Find(id)->means);
+  std::vector<int32_t> families = {options_.settings.head_ranks};  // of each rank's process
+  for (const auto& [rank, id] : roster_.ranks()) {
+    means.push_back(roster_.Find(id)->means);
+    families.push_back(roster_.Find(id)->family_ranks);
+  }
+  const std::vector<double>& shares = options_.settings.layout.weights;
+  const bool have_own_memory = options_.identity.isa == "cuda";
+  for (size_t first = 0; first < means.size() && !shares.empty() && !have_own_memory;) {
+    const auto count = static_cast<size_t>(std::max(families[first], 1));
+    ShareMemory(std::span(shares).subspan(first % shares.size(), count),
+                std::span(means).subspan(first, count));
+    first += count;
+  }
   stage_layers_ = divide(means);
   v1::FromHead message;
   std::string text;

@@ -31,7 +31,9 @@ absl::Status CheckIdentity(const RankIdentity& head, const RankIdentity& other) 
   if (head.model_digest != other.model_digest) {
     return Differs("model", std::to_string(head.model_digest), std::to_string(other.model_digest));
   }
-  if (head.isa != other.isa) return Differs("instruction set (--isa)", head.isa, other.isa);
+  if (head.isa != other.isa) {
+    return Differs("instruction set (--isa, --device)", head.isa, other.isa);
+  }
   if (head.ucx != other.ucx) return Differs("version of UCX", head.ucx, other.ucx);
   return absl::OkStatus();
 }

@@ -16,7 +16,7 @@ struct RankIdentity {
   std::string token;  // a secret of the group; empty: there is none
   std::string build;
   uint64_t model_digest = 0;
-  std::string isa;  // the level of the kernels: levels differ in the last bits
+  std::string isa;  // the level of the kernels: levels differ in the last bits; "cuda" for all GPUs
   std::string ucx;  // its version: what addresses and messages look like is its own affair
 };
 

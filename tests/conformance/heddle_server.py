@@ -19,10 +19,12 @@ DEMO_MODEL = SOURCE / "share" / "demo-model"
 class Server:
     """A running daemon on a free port; a context manager that ends it."""
 
+    binary = BINARY
+
     def __init__(self, *flags, model=DEMO_MODEL, ready_seconds=60):
         self.log = []
         self.process = subprocess.Popen(
-            [str(BINARY), "serve", str(model), "--port", "0", *flags],
+            [str(self.binary), "serve", str(model), "--port", "0", *flags],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

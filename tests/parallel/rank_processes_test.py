@@ -47,10 +47,12 @@ def field(number, data):
 class Rank:
     """`heddle serve --join`, and what it says."""
 
+    binary = BINARY
+
     def __init__(self, port, *flags, model=DEMO_MODEL, limits=LIMITS, host="127.0.0.1", prefix=()):
         self.log = []
         self.process = subprocess.Popen(
-            [*prefix, str(BINARY), "serve", str(model), "--join", f"{host}:{port}", *limits, *flags],
+            [*prefix, str(self.binary), "serve", str(model), "--join", f"{host}:{port}", *limits, *flags],
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -124,11 +126,13 @@ class HungThread:
 class Group:
     """A head and its ranks; a context manager that ends them."""
 
+    server, rank = Server, Rank
+
     def __init__(self, others, *flags, rank_flags=(), model=DEMO_MODEL):
         self.port = reserve_port()
-        self.ranks = [Rank(self.port, *rank_flags, model=model) for _ in range(others)]
+        self.ranks = [self.rank(self.port, *rank_flags, model=model) for _ in range(others)]
         try:
-            self.head = Server(*LIMITS, "--ranks-listen", f"127.0.0.1:{self.port}", *flags, model=model)
+            self.head = self.server(*LIMITS, "--ranks-listen", f"127.0.0.1:{self.port}", *flags, model=model)
         except RuntimeError:
             self.end()
             raise
@@ -688,7 +692,7 @@ class RankProcessesTest(unittest.TestCase):
             strangers = [(Rank(port), "the token differs"),
                          (Rank(port, "--rank-token-file", str(other)), "the token differs"),
                          (Rank(port, *good, model=model), "the model differs"),
-                         (Rank(port, *good, "--isa", "portable"), "the instruction set (--isa) differs")]
+                         (Rank(port, *good, "--isa", "portable"), "the instruction set (--isa, --device) differs")]
             started = {}
 
             def start():

@@ -54,11 +54,14 @@ HEDDLE_KERNEL GatherColumnsKernel(HEDDLE_PARAMS(GatherColumnsParams, p)) {
 
 }  // namespace
 
+int GatherBlocks(int64_t rows, int64_t columns) {
+  const int64_t pieces = rows * ((columns + kPieceColumns - 1) / kPieceColumns + 1);
+  return static_cast<int>(pieces < kPeerBlocks ? pieces : kPeerBlocks);
+}
+
 Error LaunchGatherColumns(const GatherColumnsParams& params, Stream stream) {
-  const int64_t columns = params.borders[params.peers.world];
-  const int64_t pieces = params.rows * ((columns + kPieceColumns - 1) / kPieceColumns + 1);
   const LaunchShape shape = {
-      .grid_x = static_cast<int>(pieces < kPeerBlocks ? pieces : kPeerBlocks),
+      .grid_x = GatherBlocks(params.rows, params.borders[params.peers.world]),
       .threads = kThreads,
       .shared_bytes = Met::Bytes()};
   return Launch(GatherColumnsKernel, shape, stream, params);

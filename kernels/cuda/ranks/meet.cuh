@@ -77,7 +77,7 @@ HEDDLE_DEVICE bool Meet(const Peers& peers, uint32_t what, const void* part, con
                         uint32_t extra, const Met& met) {
   const int block = BlockX();
   const int other = ThreadX();
-  const uint32_t count = peers.boxes[peers.rank]->meetings[block] + extra;
+  const uint32_t count = peers.counts->meetings[block] + extra;
   const uint32_t number = count + 1;
   FenceSystem();
   SyncThreads();
@@ -106,7 +106,7 @@ HEDDLE_DEVICE bool Meet(const Peers& peers, uint32_t what, const void* part, con
 // Ends a kernel that had `count` meetings. REQUIRES: no Meet behind it.
 HEDDLE_DEVICE void EndMeetings(const Peers& peers, uint32_t count) {
   SyncThreads();
-  if (ThreadX() == 0) peers.boxes[peers.rank]->meetings[BlockX()] += count;
+  if (ThreadX() == 0) peers.counts->meetings[BlockX()] += count;
 }
 
 // The op and its shape in a word, which ranks compare.

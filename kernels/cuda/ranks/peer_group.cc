@@ -3,10 +3,13 @@
 #include <array>
 #include <atomic>
 #include <cstring>
+#include <limits>
+#include <new>
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/check.h"
 #include "base/status.h"
 
 namespace heddle::kernels::cuda {
@@ -16,6 +19,14 @@ namespace {
 struct Introduction {
   DeviceInfo info;
   Mailbox* box = nullptr;
+};
+
+// Ranks of other processes: so much.
+struct RemoteIntroduction {
+  char name[120];
+  int32_t num_multiprocessors;
+  int32_t has_hopper_code;
+  int32_t activations;  // DType
 };
 
 bool IsAlike(const DeviceInfo& a, const DeviceInfo& b) {
@@ -44,25 +55,24 @@ absl::Status NoPeerAccess(const DeviceInfo& own, const DeviceInfo& other, std::s
 }
 
 absl::StatusOr<std::unique_ptr<PeerGroup>> PeerGroup::Join(
-    Runtime& runtime, std::shared_ptr<Communicator> communicator, int64_t wait_ms,
-    const char* noun) {
+    Runtime& runtime, std::shared_ptr<Communicator> communicator, const Options& options) {
   if (communicator->world() > kMaxPeers) {
     return absl::InvalidArgumentError(absl::StrCat(
         communicator->world(), " GPUs are to meet each other; up to ", kMaxPeers, " can"));
   }
-  std::unique_ptr<PeerGroup> group(new PeerGroup(runtime, std::move(communicator), noun));
-  HEDDLE_RETURN_IF_ERROR(group->Allocate(wait_ms));
-  HEDDLE_RETURN_IF_ERROR(group->Meet());
+  const bool shares_memory = communicator->shares_memory();
+  std::unique_ptr<PeerGroup> group(new PeerGroup(runtime, std::move(communicator), options));
+  HEDDLE_RETURN_IF_ERROR(group->Allocate());
+  HEDDLE_RETURN_IF_ERROR(shares_memory ? group->Meet() : group->MeetOverHost());
   return group;
 }
 
-absl::Status PeerGroup::Allocate(int64_t wait_ms) {
+absl::Status PeerGroup::Allocate() {
   runtime_.Bind();
-  HEDDLE_ASSIGN_OR_RETURN(void* box, runtime_.AllocateDevice(sizeof(Mailbox)));
+  HEDDLE_ASSIGN_OR_RETURN(void* counts, runtime_.AllocateDevice(sizeof(PeerCounts)));
   peers_.rank = communicator_->rank();
   peers_.world = communicator_->world();
-  peers_.boxes[peers_.rank] = static_cast<Mailbox*>(box);
-  peers_.limit_ns = static_cast<uint64_t>(wait_ms) * 1'000'000;
+  peers_.counts = static_cast<PeerCounts*>(counts);
   HEDDLE_ASSIGN_OR_RETURN(void* note, runtime_.AllocatePinned(sizeof(PeerNote)));
   peers_.note = new (note) PeerNote();
   watch_->note = peers_.note;
@@ -70,7 +80,22 @@ absl::Status PeerGroup::Allocate(int64_t wait_ms) {
     const std::lock_guard lock(watch->mutex);
     if (watch->note != nullptr) std::atomic_ref(watch->note->abort).store(1);
   });
-  return runtime_.Synchronize();  // the mailbox is empty
+  if (communicator_->shares_memory()) {
+    HEDDLE_RETURN_IF_ERROR(AllocateMailbox());
+  } else {
+    HEDDLE_CHECK(options_.relay != nullptr, "ranks that share no memory meet through the host");
+    peers_.limit_ns = std::numeric_limits<uint64_t>::max();
+    host_ = std::make_unique<HostPeers>(runtime_, communicator_);
+    HEDDLE_RETURN_IF_ERROR(host_->Create(&peers_, options_.relay));
+  }
+  return runtime_.Synchronize();  // counts and mailbox are empty
+}
+
+absl::Status PeerGroup::AllocateMailbox() {
+  HEDDLE_ASSIGN_OR_RETURN(void* box, runtime_.AllocateDevice(sizeof(Mailbox)));
+  peers_.boxes[peers_.rank] = static_cast<Mailbox*>(box);
+  peers_.limit_ns = static_cast<uint64_t>(options_.wait_ms) * 1'000'000;
+  return absl::OkStatus();
 }
 
 absl::Status PeerGroup::Meet() {
@@ -94,13 +119,61 @@ absl::Status PeerGroup::Meet() {
   return absl::OkStatus();
 }
 
+// The others' devices may be of other machines: they say what matters in a few bytes.
+absl::Status PeerGroup::MeetOverHost() {
+  const DeviceInfo& info = runtime_.info();
+  RemoteIntroduction own = {};
+  std::strncpy(own.name, info.name.c_str(), sizeof(own.name) - 1);
+  own.num_multiprocessors = info.num_multiprocessors;
+  own.has_hopper_code = info.has_hopper_code ? 1 : 0;
+  own.activations = static_cast<int32_t>(options_.activations);
+  std::array<const void*, kMaxRanks> all{};
+  if (!communicator_->Exchange(&own, sizeof(own), sizeof(own), all)) return Given(*communicator_);
+  for (int32_t r = 0; r < peers_.world; ++r) {
+    if (r == peers_.rank) continue;
+    RemoteIntroduction other = {};
+    const void* said = all[static_cast<size_t>(r)];
+    if (said != nullptr) std::memcpy(&other, said, sizeof(other));
+    other.name[sizeof(other.name) - 1] = '\0';
+    const bool are_equal = std::strcmp(own.name, other.name) == 0 &&
+                           own.num_multiprocessors == other.num_multiprocessors &&
+                           own.has_hopper_code == other.has_hopper_code;
+    if (own.activations == other.activations && (are_equal || !options_.shares_layers)) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        NameOf(info), " and the ", std::string(other.name), " of ", noun(), " ", r,
+        are_equal ? " have activations of different types"
+                  : " are of different kinds; GPUs that share layers have to be equal"));
+  }
+  return absl::OkStatus();
+}
+
+void PeerGroup::GiveUp() { std::atomic_ref(peers_.note->abort).store(1); }
+
 PeerGroup::~PeerGroup() {
+  host_ = nullptr;
   {
     const std::lock_guard lock(watch_->mutex);
     watch_->note = nullptr;
   }
-  runtime_.FreeDevice(peers_.boxes[peers_.rank], sizeof(Mailbox));
+  Mailbox* box = peers_.boxes[peers_.rank];
+  if (communicator_->shares_memory() && box != nullptr) runtime_.FreeDevice(box, sizeof(Mailbox));
+  if (peers_.counts != nullptr) runtime_.FreeDevice(peers_.counts, sizeof(PeerCounts));
   runtime_.FreePinned(peers_.note);
+}
+
+absl::StatusOr<StageRowsParams> PeerGroup::Sent(int32_t to, void* rows, int64_t bytes) {
+  const uint32_t number = sent_[to]++;
+  StageRowsParams message = Message(to, number, rows, bytes);
+  if (host_ != nullptr) {
+    HEDDLE_ASSIGN_OR_RETURN(message.copy, host_->Sent(to, number, bytes));
+  }
+  return message;
+}
+
+absl::StatusOr<StageRowsParams> PeerGroup::Received(int32_t from, void* rows, int64_t bytes) {
+  const uint32_t number = received_[from]++;
+  if (host_ != nullptr) HEDDLE_RETURN_IF_ERROR(host_->Received(from, number, bytes));
+  return Message(from, number, rows, bytes);
 }
 
 StageRowsParams PeerGroup::Message(int32_t other, uint32_t number, void* rows,
@@ -121,14 +194,14 @@ absl::Status PeerGroup::Check() {
       static_cast<Trouble>(std::atomic_ref(peers_.note->trouble).load(std::memory_order_acquire));
   if (trouble == Trouble::kNone) return absl::OkStatus();
   const PeerNote& note = *peers_.note;
-  std::string message = absl::StrCat(NameOf(runtime_.info()), ", ", noun_, " ", peers_.rank, ", ");
+  std::string message = absl::StrCat(NameOf(runtime_.info()), ", ", noun(), " ", peers_.rank, ", ");
   switch (trouble) {
     case Trouble::kNobodyCame:
-      absl::StrAppend(&message, "has waited ", peers_.limit_ns / 1'000'000, " ms for ", noun_, " ",
+      absl::StrAppend(&message, "has waited ", peers_.limit_ns / 1'000'000, " ms for ", noun(), " ",
                       note.rank, ", which did not come to an op that they do together");
       break;
     case Trouble::kOtherOp:
-      absl::StrAppend(&message, "and ", noun_, " ", note.rank,
+      absl::StrAppend(&message, "and ", noun(), " ", note.rank,
                       " do different ops at the same time: ", absl::Hex(note.what), " and ",
                       absl::Hex(note.other));
       break;

@@ -1,9 +1,12 @@
 // A device's place among others that it shares a model with: its mailbox, where those of the others
 // are, and what its kernels say when they give up (peer_params.h).
 //
-// All devices are in one process and read each other's memory; each is used by a thread of its own.
-// Life: Join on all ranks at the same time; the group ends with its device, when no rank has a step
-// in flight. Thread-safety: none, except that Communicator::Abort may come from any thread.
+// Devices of one process read each other's memory; each is used by a thread of its own. Where the
+// communicator shares no memory, those of other processes are answered for by this one
+// (host_relay.h).
+// Life: Join on all ranks at the same time; GiveUp, if a step may be in flight; the group ends with
+// its device, or when that joins another one. Thread-safety: none, except that Communicator::Abort
+// may come from any thread.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +18,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "kernels/communicator.h"
+#include "kernels/cuda/ranks/host_relay.h"
 #include "kernels/cuda/ranks/peer_params.h"
 #include "kernels/cuda/runtime/runtime.h"
+#include "kernels/dtype.h"
 
 namespace heddle::kernels::cuda {
 
@@ -28,24 +33,36 @@ absl::Status NoPeerAccess(const DeviceInfo& own, const DeviceInfo& other, std::s
 
 class PeerGroup {
  public:
+  struct Options {
+    // How long kernels wait for those of other devices of this process
+    // (CudaDeviceOptions::rank_wait_ms); for others they wait until the communicator is aborted.
+    int64_t wait_ms = 0;
+    DType activations = DType::kBF16;
+    // Members make some products alike (a router's), so that their GPUs have to be equal. False:
+    // they are stages, and those of other processes may have others.
+    bool shares_layers = true;
+    // For a communicator that shares no memory; the same for all groups of a device.
+    std::shared_ptr<HostRelay> relay;
+  };
   // Blocks until all ranks have come, or the group is aborted. INVALID_ARGUMENT for more than
-  // kMaxPeers ranks or for GPUs of different kinds, FAILED_PRECONDITION as OpenPeer. `wait_ms`:
-  // CudaDeviceOptions::rank_wait_ms. `noun`: what messages call a member, "rank" or "stage".
+  // kMaxPeers ranks, for GPUs of different kinds, or other activations; FAILED_PRECONDITION as
+  // OpenPeer; RESOURCE_EXHAUSTED without page-locked memory.
   static absl::StatusOr<std::unique_ptr<PeerGroup>> Join(Runtime& runtime,
                                                          std::shared_ptr<Communicator> communicator,
-                                                         int64_t wait_ms, const char* noun);
+                                                         const Options& options);
   ~PeerGroup();
   PeerGroup(const PeerGroup&) = delete;
   PeerGroup& operator=(const PeerGroup&) = delete;
 
   const Peers& peers() const { return peers_; }
+  // Of ranks in other processes: an op across ranks needs HostPeers::Meet before its kernel; null:
+  // kernels read each other's parts.
+  HostPeers* host() { return host_.get(); }
   // The next message between stages.
-  StageRowsParams Sent(int32_t to, void* rows, int64_t bytes) {
-    return Message(to, sent_[to]++, rows, bytes);
-  }
-  StageRowsParams Received(int32_t from, void* rows, int64_t bytes) {
-    return Message(from, received_[from]++, rows, bytes);
-  }
+  absl::StatusOr<StageRowsParams> Sent(int32_t to, void* rows, int64_t bytes);
+  absl::StatusOr<StageRowsParams> Received(int32_t from, void* rows, int64_t bytes);
+  // Kernels that wait for others end soon.
+  void GiveUp();
   // Behind a step: OK if its ops have met those of all ranks. Else the first reason, as the group
   // knows it or as this rank's kernels have noted it: then the group is aborted.
   absl::Status Check();
@@ -57,17 +74,21 @@ class PeerGroup {
     PeerNote* note = nullptr;  // GUARDED_BY(mutex)
   };
 
-  PeerGroup(Runtime& runtime, std::shared_ptr<Communicator> communicator, const char* noun)
-      : runtime_(runtime), communicator_(std::move(communicator)), noun_(noun) {}
+  PeerGroup(Runtime& runtime, std::shared_ptr<Communicator> communicator, const Options& options)
+      : runtime_(runtime), communicator_(std::move(communicator)), options_(options) {}
   StageRowsParams Message(int32_t other, uint32_t number, void* rows, int64_t bytes) const;
-  absl::Status Allocate(int64_t wait_ms);
+  absl::Status Allocate();
   absl::Status Meet();
+  absl::Status MeetOverHost();
+  absl::Status AllocateMailbox();
+  const char* noun() const { return options_.shares_layers ? "rank" : "stage"; }
 
   Runtime& runtime_;
   const std::shared_ptr<Communicator> communicator_;
   const std::shared_ptr<Watch> watch_ = std::make_shared<Watch>();
-  const char* const noun_;
+  const Options options_;
   Peers peers_;
+  std::unique_ptr<HostPeers> host_;
   uint32_t sent_[kMaxPeers] = {};  // messages to each stage, and from each
   uint32_t received_[kMaxPeers] = {};
 };

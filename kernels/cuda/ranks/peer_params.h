@@ -8,6 +8,9 @@
 // graph need not be changed from step to step. All blocks of a kernel take part in every meeting,
 // and kernels have equal grids on all ranks.
 //
+// Where ranks share no memory, the mailboxes are in page-locked memory of the host, which answers
+// for the other ranks (host_relay.h): kernels do not see the difference.
+//
 // A block that waits gives up when the group is aborted, when a rank has not come for `limit_ns`,
 // or when a letter is of another op; it then writes nothing more, and aborts the group.
 #pragma once
@@ -41,12 +44,16 @@ struct alignas(32) Letter {
 // In a rank's memory; the others write letters.
 struct Mailbox {
   Letter letters[kPeerBlocks][2][kMaxPeers];
-  uint32_t meetings[kPeerBlocks];  // of each block so far; this rank's alone
   // Between stages: messages from each other one, in a ring, and how many of its messages to each
   // other one that has fetched.
   Letter rows[kMaxPeers][kStagePlaces];
   uint32_t taken[kMaxPeers];
-  int32_t fetched;  // blocks that have fetched theirs of the present message; this rank's alone
+};
+
+// The counts of a rank's kernels, in its device's memory.
+struct PeerCounts {
+  uint32_t meetings[kPeerBlocks];  // of each block so far
+  int32_t moved;  // blocks that have copied theirs of the present message between stages
 };
 
 // Why a rank's kernel has given up, in page-locked memory of the host.
@@ -63,6 +70,7 @@ struct Peers {
   int32_t rank = 0;
   int32_t world = 1;
   Mailbox* boxes[kMaxPeers] = {};  // of all ranks
+  PeerCounts* counts = nullptr;    // this rank's
   PeerNote* note = nullptr;        // this rank's
   uint64_t limit_ns = 0;
 };
@@ -81,6 +89,7 @@ struct SumRanksParams {
   NormAdapters adapters;
 };
 Error LaunchSumRanks(const SumRanksParams& params, DType act, Stream stream);
+int SumBlocks(int64_t rows);  // blocks of that kernel
 
 // GatherColumnsArgs: elements are of four bytes.
 struct GatherColumnsParams {
@@ -91,6 +100,7 @@ struct GatherColumnsParams {
   Tensor whole;
 };
 Error LaunchGatherColumns(const GatherColumnsParams& params, Stream stream);
+int GatherBlocks(int64_t rows, int64_t columns);  // blocks of that kernel, which meet twice
 
 // Ops::SendRows and RecvRows: message `number` to or from stage `other`; the peers are stages.
 // REQUIRES: rows at multiples of 16 bytes; `what` is StageWord(bytes).
@@ -101,6 +111,9 @@ struct StageRowsParams {
   uint32_t what = 0;
   void* rows = nullptr;
   int64_t bytes = 0;
+  // SendRows: where the rows are copied to, and fetched from, at multiples of 16 bytes; nullptr:
+  // they are fetched where they are. Messages take two such places in turn.
+  void* copy = nullptr;
 };
 uint32_t StageWord(int64_t bytes);
 Error LaunchSendRows(const StageRowsParams& params, Stream stream);

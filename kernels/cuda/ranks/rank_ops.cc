@@ -1,5 +1,6 @@
 // The ops across ranks of the CUDA backend (CudaOps).
 #include <algorithm>
+#include <vector>
 
 #include "base/check.h"
 #include "kernels/cuda/adapter_products.h"
@@ -30,6 +31,15 @@ void CudaOps::EmbedShare(const PackedWeight& table, int64_t first_row, float sca
        "embedding");
 }
 
+// Lets the host bring this rank's part to the others, and theirs to here.
+void CudaOps::GiveToHost(const HostPeers::Meeting& meeting, const Tensor& part, DType type) {
+  const absl::StatusOr<void*> place = step_.ranks->host()->Meet(meeting);
+  Note(place.status());
+  if (!step_.status.ok() || !meeting.has_part) return;
+  Note(LaunchCopyRows(part, {*place, part.rows, part.cols, part.cols}, type, step_.stream),
+       "copying a part to the host");
+}
+
 void CudaOps::AllReduce(const AllReduceArgs& args) {
   HEDDLE_CHECK(step_.ranks != nullptr, "this device is in no group of ranks");
   if (!step_.status.ok()) return;
@@ -37,15 +47,24 @@ void CudaOps::AllReduce(const AllReduceArgs& args) {
   const Tensor target = adds ? args.residual : args.out;
   HEDDLE_CHECK(args.partial.data == nullptr || args.partial.stride == target.cols,
                "all-reduce: the partial sums are not dense");
-  const Peers& peers = *step_.ranks;
+  PeerGroup& group = *step_.ranks;
+  const Peers& peers = group.peers();
   const int64_t bytes = target.rows * RowBytes(step_.activations, target.cols);
+  if (group.host() != nullptr) {
+    const std::vector<int64_t> parts(static_cast<size_t>(peers.world), bytes);
+    GiveToHost({.part_bytes = parts,
+                .has_part = args.partial.data != nullptr,
+                .blocks = SumBlocks(target.rows)},
+               args.partial, step_.activations);
+    if (!step_.status.ok()) return;
+  }
   SumRanksParams params = {};
   params.peers = peers;
   params.partial = args.partial.data;
   params.bias = args.bias;
   params.target = target;
   params.adds = adds ? 1 : 0;
-  params.in_two = SumsInTwo(bytes, target.rows, peers.world) ? 1 : 0;
+  params.in_two = group.host() == nullptr && SumsInTwo(bytes, target.rows, peers.world) ? 1 : 0;
   if (args.norm.has_value()) {
     params.norms = 1;
     params.adapters = NormAdaptersOf(step_, *args.norm);
@@ -58,11 +77,26 @@ void CudaOps::AllReduce(const AllReduceArgs& args) {
 void CudaOps::GatherColumns(const GatherColumnsArgs& args) {
   HEDDLE_CHECK(step_.ranks != nullptr, "this device is in no group of ranks");
   if (!step_.status.ok()) return;
-  const Peers& peers = *step_.ranks;
+  PeerGroup& group = *step_.ranks;
+  const Peers& peers = group.peers();
   HEDDLE_CHECK(static_cast<int32_t>(args.borders.size()) == peers.world + 1,
                "gather: a border for each rank");
   HEDDLE_CHECK(args.part.data == nullptr || args.part.stride == args.part.cols,
                "gather: the part is not dense");
+  if (group.host() != nullptr) {
+    std::vector<int64_t> parts(static_cast<size_t>(peers.world));
+    for (size_t r = 0; r < parts.size(); ++r) {
+      const int64_t columns = args.borders[r + 1] - args.borders[r];
+      parts[r] = args.part.rows * columns * int64_t{sizeof(float)};
+    }
+    GiveToHost({.part_bytes = parts,
+                .has_part = args.part.data != nullptr,
+                .root = args.root,
+                .blocks = GatherBlocks(args.part.rows, args.borders.back()),
+                .meetings = 2},
+               args.part, DType::kF32);
+    if (!step_.status.ok()) return;
+  }
   GatherColumnsParams params = {};
   params.peers = peers;
   params.part = static_cast<const float*>(args.part.data);
@@ -76,16 +110,18 @@ void CudaOps::SendRows(Tensor rows, int32_t to) {
   HEDDLE_CHECK(step_.stages != nullptr && rows.stride == rows.cols, "no stage, or rows with gaps");
   if (!step_.status.ok()) return;
   const int64_t bytes = rows.rows * RowBytes(step_.activations, rows.cols);
-  Note(LaunchSendRows(step_.stages->Sent(to, rows.data, bytes), step_.stream),
-       "sending rows to a stage");
+  const absl::StatusOr<StageRowsParams> message = step_.stages->Sent(to, rows.data, bytes);
+  if (!message.ok()) return Note(message.status());
+  Note(LaunchSendRows(*message, step_.stream), "sending rows to a stage");
 }
 
 void CudaOps::RecvRows(Tensor rows, int32_t from) {
   HEDDLE_CHECK(step_.stages != nullptr && rows.stride == rows.cols, "no stage, or rows with gaps");
   if (!step_.status.ok()) return;
   const int64_t bytes = rows.rows * RowBytes(step_.activations, rows.cols);
-  Note(LaunchRecvRows(step_.stages->Received(from, rows.data, bytes), step_.stream),
-       "fetching the rows of a stage");
+  const absl::StatusOr<StageRowsParams> message = step_.stages->Received(from, rows.data, bytes);
+  if (!message.ok()) return Note(message.status());
+  Note(LaunchRecvRows(*message, step_.stream), "fetching the rows of a stage");
 }
 
 }  // namespace heddle::kernels::cuda

@@ -135,10 +135,12 @@ HEDDLE_KERNEL SumRanksKernel(HEDDLE_PARAMS(SumRanksParams, p)) {
 
 }  // namespace
 
+int SumBlocks(int64_t rows) { return static_cast<int>(rows < kPeerBlocks ? rows : kPeerBlocks); }
+
 Error LaunchSumRanks(const SumRanksParams& params, DType act, Stream stream) {
   const int64_t rows = params.target.rows;
   const auto cols = static_cast<int>(params.target.cols);
-  LaunchShape shape = {.grid_x = static_cast<int>(rows < kPeerBlocks ? rows : kPeerBlocks),
+  LaunchShape shape = {.grid_x = SumBlocks(rows),
                        .shared_bytes = Met::Bytes() + SharedBytesFor<float>(kMaxNormWarps) +
                                        SharedBytesFor<float>(params.norms != 0 ? cols : 1)};
   return ForActivation(act, [&]<typename T>(T) {

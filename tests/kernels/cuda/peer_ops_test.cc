@@ -1,82 +1,20 @@
 // The ops across ranks on emulated GPUs, each used by a thread of its own.
-#include <atomic>
+#include <algorithm>
 #include <cmath>
-#include <functional>
-#include <memory>
 #include <string>
-#include <thread>
+#include <utility>
 #include <vector>
 
 #include "catch2/catch.hpp"
-#include "kernels/communicator.h"
-#include "kernels/cuda/cuda_device.h"
-#include "tests/emulate/emulator.h"
-#include "tests/emulate/machine.h"
+#include "tests/kernels/cuda/gpu_group.h"
 #include "tests/kernels/testing.h"
 
 namespace heddle::kernels {
 namespace {
 
+using test::Gpus;
 using test::Matrix;
 using test::Random;
-
-// GPUs of one group, each of which a thread has opened and uses.
-class Gpus {
- public:
-  explicit Gpus(int32_t world, int64_t rank_wait_ms = 60'000) : devices_(world) {
-    cuda::emulate::SetMachine({.device_count = world});
-    std::vector<std::unique_ptr<Communicator>> made = MakeLocalCommunicators(world);
-    for (auto& communicator : made) communicators_.push_back(std::move(communicator));
-    Each([&](int32_t r) {
-      auto device = CreateCudaDevice({.ordinal = r,
-                                      .activations = DType::kF32,
-                                      .workspace_bytes = int64_t{1} << 20,
-                                      .rank_wait_ms = rank_wait_ms});
-      if (!device.ok()) return device.status();
-      devices_[static_cast<size_t>(r)] = *std::move(device);
-      return devices_[static_cast<size_t>(r)]->JoinGroup(communicators_[static_cast<size_t>(r)]);
-    });
-    for (const absl::Status& status : statuses_) REQUIRE(status.ok());
-  }
-  ~Gpus() {
-    devices_.clear();
-    cuda::emulate::SetMachine({});
-  }
-  Gpus(const Gpus&) = delete;
-  Gpus& operator=(const Gpus&) = delete;
-
-  // Runs body(rank, ops) on all of them at the same time; returns how each one's step ended.
-  std::vector<absl::Status> Run(const std::function<void(int32_t rank, Ops& ops)>& body) {
-    Each([&](int32_t r) {
-      return devices_[static_cast<size_t>(r)]->Run([&](Ops& ops) { body(r, ops); });
-    });
-    return statuses_;
-  }
-  void RunWell(const std::function<void(int32_t rank, Ops& ops)>& body) {
-    for (const absl::Status& status : Run(body)) {
-      INFO(status.ToString());
-      CHECK(status.ok());
-    }
-    const std::vector<std::string> findings = cuda::emulate::TakeFindings();
-    INFO((findings.empty() ? "" : findings.front()));
-    CHECK(findings.empty());
-  }
-  Communicator& communicator(int32_t rank) { return *communicators_[static_cast<size_t>(rank)]; }
-
- private:
-  void Each(const std::function<absl::Status(int32_t)>& body) {
-    statuses_.assign(devices_.size(), absl::OkStatus());
-    std::vector<std::thread> threads;
-    for (size_t r = 0; r < devices_.size(); ++r) {
-      threads.emplace_back([&, r] { statuses_[r] = body(static_cast<int32_t>(r)); });
-    }
-    for (std::thread& thread : threads) thread.join();
-  }
-
-  std::vector<std::unique_ptr<Device>> devices_;
-  std::vector<std::shared_ptr<Communicator>> communicators_;
-  std::vector<absl::Status> statuses_;
-};
 
 TEST_CASE("GPUs sum their parts to the same bits, and norm them as Norm does", "[kernel]") {
   const int32_t world = GENERATE(1, 2, 3, 8);
@@ -202,7 +140,7 @@ TEST_CASE("Columns of all GPUs come together in their order", "[kernel]") {
 }
 
 TEST_CASE("A GPU that does not come is named by those that wait, which then end", "[kernel]") {
-  Gpus gpus(3, /*rank_wait_ms=*/50);
+  Gpus gpus(3, {.rank_wait_ms = 50});
   std::vector<Matrix> rows(3, Matrix(2, 64));
   const std::vector<absl::Status> statuses = gpus.Run([&](int32_t r, Ops& ops) {
     const Tensor x = rows[static_cast<size_t>(r)].tensor();

@@ -1,0 +1,253 @@
+#include "kernels/cuda/ranks/host_relay.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <chrono>
+#include <cstring>
+#include <new>
+#include <utility>
+
+#include "base/status.h"
+#include "kernels/await.h"
+
+namespace heddle::kernels::cuda {
+namespace {
+
+constexpr int64_t kLeastPlace = int64_t{64} << 10;
+
+// The host waits for a kernel by spinning as long as the next sum of a decoding step may take, then
+// lets others run, then sleeps for a part of what a message between machines takes.
+constexpr int kSpins = 4 * kMaxSpins;
+constexpr int kYields = 200;
+constexpr std::chrono::microseconds kNap{20};
+constexpr int kTurnsPerLook = 64;  // at whether the group was given up
+
+uint32_t Acquire(const uint32_t& word) {
+  return std::atomic_ref(const_cast<uint32_t&>(word)).load(std::memory_order_acquire);
+}
+void Release(uint32_t* word, uint32_t value) {
+  std::atomic_ref(*word).store(value, std::memory_order_release);
+}
+
+// Waits until is_there(); false: given_up() came first.
+template <typename IsThere, typename GivenUp>
+bool AwaitDevice(const IsThere& is_there, const GivenUp& given_up) {
+  for (int turn = 0; !is_there(); ++turn) {
+    if (turn % kTurnsPerLook == kTurnsPerLook - 1 && given_up()) return false;
+    if (turn < kSpins) {
+      Pause();
+    } else if (turn < kSpins + kYields) {
+      std::this_thread::yield();
+    } else {
+      std::this_thread::sleep_for(kNap);
+    }
+  }
+  return true;
+}
+
+}  // namespace
+
+HostPeers::~HostPeers() {
+  if (relay_ != nullptr) relay_->Stop();
+  for (void* data : pinned_) runtime_.FreePinned(data);
+}
+
+absl::Status HostPeers::Create(Peers* peers, std::shared_ptr<HostRelay> relay) {
+  for (int32_t r = 0; r < peers->world; ++r) {
+    HEDDLE_ASSIGN_OR_RETURN(void* box, runtime_.AllocatePinned(sizeof(Mailbox)));
+    pinned_.push_back(box);
+    peers->boxes[r] = new (box) Mailbox();
+  }
+  peers_ = *peers;
+  relay_ = std::move(relay);
+  relay_->Enter(this);
+  return absl::OkStatus();
+}
+
+// Kernels in flight may use the memory that a place had before: it is kept.
+absl::StatusOr<void*> HostPeers::Reserve(Place* place, int64_t bytes) {
+  if (place->bytes < bytes) {
+    const auto size =
+        static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(std::max(bytes, kLeastPlace))));
+    HEDDLE_ASSIGN_OR_RETURN(void* data, runtime_.AllocatePinned(size));
+    pinned_.push_back(data);
+    *place = {data, size};
+  }
+  return place->data;
+}
+
+absl::StatusOr<void*> HostPeers::Meet(const Meeting& meeting) {
+  const size_t turn = n_met_++ % 2;
+  Job job = {.kind = Kind::kMeet,
+             .root = meeting.root,
+             .blocks = meeting.blocks,
+             .meetings = meeting.meetings};
+  for (int32_t r = 0; r < peers_.world; ++r) {
+    const int64_t bytes = meeting.part_bytes[static_cast<size_t>(r)];
+    job.part_bytes[r] = bytes;
+    if (r == peers_.rank) {
+      HEDDLE_ASSIGN_OR_RETURN(job.own, Reserve(&own_parts_[turn], bytes));
+    } else if (job.root < 0 || job.root == peers_.rank) {
+      HEDDLE_ASSIGN_OR_RETURN(job.parts[r], Reserve(&parts_[turn][r], bytes));
+    }
+  }
+  job.bytes = meeting.has_part ? job.part_bytes[peers_.rank] : 0;
+  relay_->Add(this, job);
+  return job.own;
+}
+
+absl::StatusOr<void*> HostPeers::Sent(int32_t to, uint32_t number, int64_t bytes) {
+  Job job = {.kind = Kind::kSend, .bytes = bytes, .other = to, .number = number};
+  HEDDLE_ASSIGN_OR_RETURN(job.own, Reserve(&sent_[to][number % 2], bytes));
+  relay_->Add(this, job);
+  return job.own;
+}
+
+absl::Status HostPeers::Received(int32_t from, uint32_t number, int64_t bytes) {
+  Job job = {.kind = Kind::kRecv, .bytes = bytes, .other = from, .number = number};
+  HEDDLE_ASSIGN_OR_RETURN(job.own, Reserve(&received_[from][number % 2], bytes));
+  relay_->Add(this, job);
+  return absl::OkStatus();
+}
+
+void HostPeers::GiveUp() { Release(&peers_.note->abort, 1); }
+
+bool HostPeers::is_given_up() const {
+  return relay_->is_stopping() || Acquire(peers_.note->abort) != 0 || !communicator_->status().ok();
+}
+
+bool HostPeers::Perform(const Job& job) {
+  switch (job.kind) {
+    case Kind::kMeet:
+      return PerformMeeting(job);
+    case Kind::kSend:
+      return PerformSend(job);
+    case Kind::kRecv:
+      return PerformRecv(job);
+  }
+  return false;
+}
+
+// Any block's letter says that what the device did before is done; block 0 is there in each kernel.
+bool HostPeers::PerformMeeting(const Job& job) {
+  const int32_t other = peers_.rank == 0 ? 1 : 0;
+  const Letter& letter = peers_.boxes[other]->letters[0][meetings_[0] % 2][peers_.rank];
+  const uint32_t number = meetings_[0] + 1;
+  if (!AwaitDevice([&] { return Acquire(letter.number) == number; },
+                   [this] { return is_given_up(); }))
+    return false;
+  const void* own = job.bytes > 0 ? job.own : nullptr;
+  const int64_t most = *std::max_element(job.part_bytes, job.part_bytes + peers_.world);
+  std::array<const void*, kMaxPeers> parts{};
+  const bool is_met = job.root < 0 ? communicator_->Exchange(own, job.bytes, most, parts)
+                                   : communicator_->Gather(own, job.bytes, most, job.root, parts);
+  if (!is_met) return false;
+  for (int32_t r = 0; r < peers_.world; ++r) {
+    const void*& part = parts[static_cast<size_t>(r)];
+    if (job.parts[r] == nullptr) part = nullptr;
+    if (part == nullptr) continue;
+    std::memcpy(job.parts[r], part, static_cast<size_t>(job.part_bytes[r]));
+    part = job.parts[r];
+  }
+  WriteLetters(job, letter.what, parts);
+  return true;
+}
+
+// Earlier kernels have read what was in these places: the present one has written its letter. Only
+// the first meeting of a kernel has parts.
+void HostPeers::WriteLetters(const Job& job, uint32_t what, std::span<const void* const> parts) {
+  for (int32_t block = 0; block < job.blocks; ++block) {
+    for (int32_t i = 0; i < job.meetings; ++i) {
+      const uint32_t count = meetings_[block]++;
+      for (int32_t r = 0; r < peers_.world; ++r) {
+        if (r == peers_.rank) continue;
+        Letter& letter = peers_.boxes[peers_.rank]->letters[block][count % 2][r];
+        letter.part = i == 0 ? parts[static_cast<size_t>(r)] : nullptr;
+        letter.what = what;
+        Release(&letter.number, count + 1);
+      }
+    }
+  }
+}
+
+bool HostPeers::PerformSend(const Job& job) {
+  const Letter& letter = peers_.boxes[job.other]->rows[peers_.rank][job.number % kStagePlaces];
+  if (!AwaitDevice([&] { return Acquire(letter.number) == job.number + 1; },
+                   [this] { return is_given_up(); })) {
+    return false;
+  }
+  if (!communicator_->Post(job.own, job.bytes, job.other)) return false;
+  Release(&peers_.boxes[peers_.rank]->taken[job.other], job.number + 1);
+  return true;
+}
+
+bool HostPeers::PerformRecv(const Job& job) {
+  // The place is free when the last message but one was fetched.
+  const uint32_t& taken = peers_.boxes[job.other]->taken[peers_.rank];
+  const auto is_free = [&] { return static_cast<int32_t>(Acquire(taken) + 1 - job.number) >= 0; };
+  if (!AwaitDevice(is_free, [this] { return is_given_up(); })) return false;
+  if (!communicator_->Recv(job.own, job.bytes, job.other)) return false;
+  Letter& letter = peers_.boxes[peers_.rank]->rows[job.other][job.number % kStagePlaces];
+  letter.part = job.own;
+  letter.what = StageWord(job.bytes);
+  Release(&letter.number, job.number + 1);
+  return true;
+}
+
+HostRelay::HostRelay() {
+  thread_ = std::thread([this] { Work(); });
+  pthread_setname_np(thread_.native_handle(), "rank-relay");
+}
+
+HostRelay::~HostRelay() { Stop(); }
+
+void HostRelay::Enter(HostPeers* group) {
+  const std::lock_guard lock(mutex_);
+  groups_.push_back(group);
+}
+
+void HostRelay::Add(HostPeers* group, const HostPeers::Job& job) {
+  {
+    const std::lock_guard lock(mutex_);
+    jobs_.push_back({group, job});
+  }
+  changed_.notify_one();
+}
+
+void HostRelay::Stop() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (is_stopping_.exchange(true)) return;
+    for (HostPeers* group : groups_) group->GiveUp();
+    if (working_ != nullptr) {
+      working_->communicator_->Abort(absl::CancelledError("the rank has left its group"));
+    }
+  }
+  changed_.notify_one();
+  thread_.join();
+}
+
+void HostRelay::Work() {
+  std::unique_lock lock(mutex_);
+  bool has_failed = false;
+  while (true) {
+    changed_.wait(lock, [this] { return is_stopping() || !jobs_.empty(); });
+    if (is_stopping()) return;
+    const Entry next = jobs_.front();
+    jobs_.pop_front();
+    if (has_failed) continue;
+    working_ = next.group;
+    lock.unlock();
+    const bool is_done = next.group->Perform(next.job);
+    lock.lock();
+    working_ = nullptr;
+    if (is_done) continue;
+    has_failed = true;
+    for (HostPeers* group : groups_) group->GiveUp();
+  }
+}
+
+}  // namespace heddle::kernels::cuda

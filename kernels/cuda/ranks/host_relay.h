@@ -1,0 +1,146 @@
+// Answers the kernels of a device in the place of ranks whose memory it cannot reach: ranks of
+// other processes and machines. Rows pass through page-locked memory of the host, and from there
+// over a communicator that sends.
+//
+// Kernels meet in mailboxes as ever (peer_params.h). Here the mailboxes of all ranks of a group are
+// in page-locked memory: a kernel's letter to another rank is read by this process, whose thread
+// calls the communicator with the part that it names, and then writes the letters of the others,
+// with what has come. The thread has a job for each op that is enqueued, in the order of the
+// stream, so that all communicators of a device are called by one thread. A job is there before its
+// kernel is launched.
+//
+// Life: groups are added (Enter) and then meet; Stop, or the destructor, ends the thread, before
+// the memory of any group is freed. When a communicator fails, the kernels of all groups give up.
+// Thread-safety: one thread enqueues and calls Stop; Communicator::Abort from any thread.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "kernels/communicator.h"
+#include "kernels/cuda/ranks/peer_params.h"
+#include "kernels/cuda/runtime/runtime.h"
+
+namespace heddle::kernels::cuda {
+
+class HostRelay;
+
+// The ranks of one group, with the mailboxes of all. Thread-safety: as HostRelay.
+class HostPeers {
+ public:
+  HostPeers(Runtime& runtime, std::shared_ptr<Communicator> communicator)
+      : runtime_(runtime), communicator_(std::move(communicator)) {}
+  ~HostPeers();
+  HostPeers(const HostPeers&) = delete;
+  HostPeers& operator=(const HostPeers&) = delete;
+
+  // Fills the mailboxes of `peers`, whose rank, world and note are there already, and joins.
+  // RESOURCE_EXHAUSTED without page-locked memory.
+  absl::Status Create(Peers* peers, std::shared_ptr<HostRelay> relay);
+
+  // The next op in which all ranks meet: a kernel of `blocks` blocks and so many meetings, in the
+  // first of which rank r gives part_bytes[r] bytes, or none. `root`: the only rank that wants the
+  // parts; -1: all do. Returns where the own part, if there is one, is to be copied before that
+  // kernel.
+  struct Meeting {
+    std::span<const int64_t> part_bytes;  // [world]
+    bool has_part = true;                 // this rank
+    int32_t root = -1;
+    int32_t blocks = 1;
+    int32_t meetings = 1;
+  };
+  absl::StatusOr<void*> Meet(const Meeting& meeting);
+  // The next message to or from a stage. Sent returns StageRowsParams::copy.
+  absl::StatusOr<void*> Sent(int32_t to, uint32_t number, int64_t bytes);
+  absl::Status Received(int32_t from, uint32_t number, int64_t bytes);
+
+ private:
+  friend class HostRelay;
+
+  enum class Kind : uint8_t { kMeet, kSend, kRecv };
+  struct Job {
+    Kind kind = Kind::kMeet;
+    void* own = nullptr;  // the part, or the message
+    int64_t bytes = 0;    // of that; 0: none
+    // kMeet: of all ranks, at most; where those of others are put, nullptr: they are not wanted.
+    int64_t part_bytes[kMaxPeers] = {};
+    void* parts[kMaxPeers] = {};
+    int32_t root = -1;
+    int32_t blocks = 0;
+    int32_t meetings = 0;
+    // kSend, kRecv
+    int32_t other = 0;
+    uint32_t number = 0;
+  };
+  // Page-locked memory that grows.
+  struct Place {
+    void* data = nullptr;
+    int64_t bytes = 0;
+  };
+
+  absl::StatusOr<void*> Reserve(Place* place, int64_t bytes);
+  // On the relay's thread; false: it is given up.
+  bool Perform(const Job& job);
+  bool PerformMeeting(const Job& job);
+  void WriteLetters(const Job& job, uint32_t what, std::span<const void* const> parts);
+  bool is_given_up() const;
+  bool PerformSend(const Job& job);
+  bool PerformRecv(const Job& job);
+  void GiveUp();
+
+  Runtime& runtime_;
+  const std::shared_ptr<Communicator> communicator_;
+  std::shared_ptr<HostRelay> relay_;
+  Peers peers_;
+  std::vector<void*> pinned_;  // all of it
+  // An op is answered when the one before has been read, so that two places in turn suffice.
+  Place own_parts_[2];
+  Place parts_[2][kMaxPeers];
+  uint32_t n_met_ = 0;  // ops enqueued
+  Place sent_[kMaxPeers][2];
+  Place received_[kMaxPeers][2];
+  uint32_t meetings_[kPeerBlocks] = {};  // that were answered; of the relay's thread
+};
+
+class HostRelay {
+ public:
+  HostRelay();
+  ~HostRelay();
+  HostRelay(const HostRelay&) = delete;
+  HostRelay& operator=(const HostRelay&) = delete;
+
+  void Enter(HostPeers* group);
+  void Add(HostPeers* group, const HostPeers::Job& job);
+  // Ends the thread: kernels that wait give up, and a call that has begun is aborted. Later jobs
+  // are dropped.
+  void Stop();
+
+ private:
+  friend class HostPeers;
+  struct Entry {
+    HostPeers* group = nullptr;
+    HostPeers::Job job;
+  };
+
+  void Work();
+  bool is_stopping() const { return is_stopping_.load(std::memory_order_relaxed); }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Entry> jobs_;          // GUARDED_BY(mutex_), as what follows
+  std::vector<HostPeers*> groups_;  // all that have entered
+  HostPeers* working_ = nullptr;    // whose job is being done
+  std::atomic<bool> is_stopping_{false};
+  std::thread thread_;  // last: it uses everything above
+};
+
+}  // namespace heddle::kernels::cuda

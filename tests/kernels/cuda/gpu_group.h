@@ -1,0 +1,144 @@
+// Emulated GPUs of one group, each of which a thread has opened and uses: they read each other's
+// memory, or meet through the host, as those of several machines do.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "catch2/catch.hpp"
+#include "kernels/communicator.h"
+#include "kernels/cuda/cuda_device.h"
+#include "tests/emulate/emulator.h"
+#include "tests/emulate/machine.h"
+
+namespace heddle::kernels::test {
+
+// A communicator of threads that acts like one between processes.
+class Apart final : public Communicator {
+ public:
+  explicit Apart(std::shared_ptr<Communicator> group) : group_(std::move(group)) {}
+
+  int32_t rank() const override { return group_->rank(); }
+  int32_t world() const override { return group_->world(); }
+  bool shares_memory() const override { return false; }
+  bool Exchange(const void* part, int64_t bytes, int64_t most_bytes,
+                std::span<const void*> parts) override {
+    return group_->Exchange(part, bytes, most_bytes, parts);
+  }
+  bool BeginExchange(const void* part, int64_t bytes, int64_t most_bytes) override {
+    return group_->BeginExchange(part, bytes, most_bytes);
+  }
+  bool EndExchange(std::span<const void*> parts) override { return group_->EndExchange(parts); }
+  bool Barrier() override { return group_->Barrier(); }
+  bool Send(const void* data, int64_t bytes, int32_t to) override {
+    return group_->Send(data, bytes, to);
+  }
+  bool Recv(void* data, int64_t bytes, int32_t from) override {
+    return group_->Recv(data, bytes, from);
+  }
+  // The data is free on return.
+  bool Post(const void* data, int64_t bytes, int32_t to) override {
+    const auto* begin = static_cast<const uint8_t*>(data);
+    posted_.emplace_back(begin, begin + bytes);
+    return group_->Post(posted_.back().data(), bytes, to);
+  }
+  void Abort(const absl::Status& why) override { group_->Abort(why); }
+  absl::Status status() const override { return group_->status(); }
+
+ private:
+  const std::shared_ptr<Communicator> group_;
+  std::vector<std::vector<uint8_t>> posted_;  // all of them
+};
+
+class Gpus {
+ public:
+  struct Options {
+    int64_t rank_wait_ms = 60'000;
+    bool through_host = false;
+    bool are_stages = false;
+  };
+
+  explicit Gpus(int32_t world, const Options& options = {})
+      : options_(options), devices_(static_cast<size_t>(world)) {
+    cuda::emulate::SetMachine({.device_count = world});
+    Each([&](int32_t r) {
+      auto device = CreateCudaDevice({.ordinal = r,
+                                      .activations = DType::kF32,
+                                      .workspace_bytes = int64_t{1} << 20,
+                                      .rank_wait_ms = options_.rank_wait_ms});
+      if (!device.ok()) return device.status();
+      devices_[static_cast<size_t>(r)] = *std::move(device);
+      return absl::OkStatus();
+    });
+    CheckAll();
+    Join();
+  }
+  ~Gpus() {
+    devices_.clear();
+    cuda::emulate::SetMachine({});
+  }
+  Gpus(const Gpus&) = delete;
+  Gpus& operator=(const Gpus&) = delete;
+
+  // Forms a new group.
+  void Join() {
+    communicators_.clear();
+    for (auto& made : MakeLocalCommunicators(static_cast<int32_t>(devices_.size()))) {
+      std::shared_ptr<Communicator> group = std::move(made);
+      if (options_.through_host) group = std::make_shared<Apart>(std::move(group));
+      communicators_.push_back(std::move(group));
+    }
+    Each([&](int32_t r) {
+      Device& device = *devices_[static_cast<size_t>(r)];
+      const auto& communicator = communicators_[static_cast<size_t>(r)];
+      return options_.are_stages ? device.JoinStages(communicator) : device.JoinGroup(communicator);
+    });
+    CheckAll();
+  }
+
+  // Runs body(rank, ops) on all of them at the same time; returns how each one's step ended.
+  std::vector<absl::Status> Run(const std::function<void(int32_t rank, Ops& ops)>& body) {
+    Each([&](int32_t r) {
+      return devices_[static_cast<size_t>(r)]->Run([&](Ops& ops) { body(r, ops); });
+    });
+    return statuses_;
+  }
+  void RunWell(const std::function<void(int32_t rank, Ops& ops)>& body) {
+    Run(body);
+    CheckAll();
+    const std::vector<std::string> findings = cuda::emulate::TakeFindings();
+    INFO((findings.empty() ? "" : findings.front()));
+    CHECK(findings.empty());
+  }
+  Communicator& communicator(int32_t rank) { return *communicators_[static_cast<size_t>(rank)]; }
+
+ private:
+  void Each(const std::function<absl::Status(int32_t)>& body) {
+    statuses_.assign(devices_.size(), absl::OkStatus());
+    std::vector<std::thread> threads;
+    threads.reserve(devices_.size());
+    for (size_t r = 0; r < devices_.size(); ++r) {
+      threads.emplace_back([&, r] { statuses_[r] = body(static_cast<int32_t>(r)); });
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
+  void CheckAll() const {
+    for (const absl::Status& status : statuses_) {
+      INFO(status.ToString());
+      REQUIRE(status.ok());
+    }
+  }
+
+  const Options options_;
+  std::vector<std::unique_ptr<Device>> devices_;
+  std::vector<std::shared_ptr<Communicator>> communicators_;
+  std::vector<absl::Status> statuses_;
+};
+
+}  // namespace heddle::kernels::test

@@ -1,0 +1,123 @@
+// Emulated GPUs that share no memory: the host brings them the bits that they would read.
+#include <algorithm>
+#include <chrono>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "catch2/catch.hpp"
+#include "tests/kernels/cuda/gpu_group.h"
+#include "tests/kernels/testing.h"
+
+namespace heddle::kernels {
+namespace {
+
+using test::Gpus;
+using test::Matrix;
+using test::Random;
+
+// What each rank has behind a few steps of sums and gathers of several sizes.
+std::vector<Matrix> ResultsOf(Gpus& gpus, int32_t world) {
+  std::vector<Matrix> results;
+  Random random(11);
+  for (const auto& [rows, dim] :
+       std::vector<std::pair<int64_t, int64_t>>{{1, 64}, {40, 1030}, {1, 2048}, {300, 512}}) {
+    const std::vector<float> weight = random.Normals(dim);
+    const Matrix stream = Matrix::RandomOf(random, rows, dim);
+    std::vector<Matrix> parts, targets, normed, wholes;
+    for (int32_t r = 0; r < world; ++r) {
+      parts.push_back(Matrix::RandomOf(random, rows, dim));
+      targets.push_back(stream);
+      normed.emplace_back(rows, dim);
+      wholes.emplace_back(rows, world * dim);
+    }
+    std::vector<int32_t> borders = {0};
+    for (int32_t r = 0; r < world; ++r)
+      borders.push_back(borders.back() + static_cast<int32_t>(dim));
+    const int32_t without = rows == 40 ? world - 1 : -1;  // a rank that has no part
+    const int32_t root = rows == 1 ? 0 : -1;
+    gpus.RunWell([&](int32_t r, Ops& ops) {
+      const auto rank = static_cast<size_t>(r);
+      for (int i = 0; i < 3; ++i) {  // more than there are places in turn
+        AllReduceArgs sum{.residual = targets[rank].tensor()};
+        if (r != without) sum.partial = parts[rank].tensor();
+        sum.norm =
+            NormArgs{.x = sum.residual, .weight = weight.data(), .out = normed[rank].tensor()};
+        ops.AllReduce(sum);
+        ops.GatherColumns({.part = parts[rank].tensor(),
+                           .borders = borders,
+                           .whole = root >= 0 && r != root ? Tensor{} : wholes[rank].tensor(),
+                           .root = root});
+      }
+    });
+    for (const auto* matrices : {&targets, &normed, &wholes}) {
+      results.insert(results.end(), matrices->begin(), matrices->end());
+    }
+  }
+  return results;
+}
+
+TEST_CASE("Ranks that share no memory have the bits of those that do", "[kernel]") {
+  const int32_t world = GENERATE(2, 3);
+  std::vector<Matrix> expected;
+  {
+    Gpus gpus(world);
+    expected = ResultsOf(gpus, world);
+  }
+  Gpus gpus(world, {.through_host = true});
+  for (int epoch = 0; epoch < 2; ++epoch) {  // of a new group, too
+    const std::vector<Matrix> found = ResultsOf(gpus, world);
+    REQUIRE(found.size() == expected.size());
+    for (size_t i = 0; i < found.size(); ++i) {
+      INFO(world << " ranks, epoch " << epoch << ", result " << i);
+      CHECK(test::SameBits(found[i], expected[i]));
+    }
+    gpus.Join();
+  }
+}
+
+TEST_CASE("Rows pass through the host from stage to stage, however many are under way",
+          "[kernel]") {
+  constexpr int32_t kStages = 3;
+  Gpus gpus(kStages, {.through_host = true, .are_stages = true});
+  Random random(5);
+  for (const int64_t rows : {int64_t{1}, int64_t{70}, int64_t{3}}) {
+    const Matrix first = Matrix::RandomOf(random, rows, 520);
+    std::vector<Matrix> received(5 * kStages, Matrix(rows, 520));
+    gpus.RunWell([&](int32_t r, Ops& ops) {
+      // Stage 0 sends all before it receives any.
+      const int32_t next = (r + 1) % kStages, before = (r + kStages - 1) % kStages;
+      const auto at = [&](int message) {
+        return received[static_cast<size_t>(message * kStages + r)].tensor();
+      };
+      for (int m = 0; r == 0 && m < 5; ++m) ops.SendRows(first.tensor(), next);
+      for (int m = 0; m < 5; ++m) {
+        ops.RecvRows(at(m), before);
+        if (r > 0) ops.SendRows(at(m), next);
+      }
+    });
+    for (const Matrix& rows_of : received) CHECK(test::SameBits(rows_of, first));
+  }
+}
+
+TEST_CASE("GPUs that wait for a rank elsewhere end when it is lost, and meet again", "[kernel]") {
+  const bool are_stages = GENERATE(false, true);
+  Gpus gpus(2, {.through_host = true, .are_stages = are_stages});
+  Matrix x(2, 64);
+  const auto meet = [&](int32_t r, Ops& ops, Tensor rows) {
+    if (!are_stages) return ops.AllReduce({.partial = rows, .residual = rows});
+    if (r == 0) return ops.RecvRows(rows, 1);
+    ops.SendRows(rows, 0);
+  };
+  const std::vector<absl::Status> statuses = gpus.Run([&](int32_t r, Ops& ops) {
+    if (r == 1) return gpus.communicator(1).Abort(absl::UnavailableError("rank 1 is lost"));
+    meet(r, ops, x.tensor());
+  });
+  CHECK(statuses[0].message() == "rank 1 is lost");
+  gpus.Join();
+  std::vector<Matrix> rows(2, Matrix(2, 64));
+  gpus.RunWell([&](int32_t r, Ops& ops) { meet(r, ops, rows[static_cast<size_t>(r)].tensor()); });
+}
+
+}  // namespace
+}  // namespace heddle::kernels

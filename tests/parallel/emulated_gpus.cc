@@ -1,0 +1,13 @@
+// Gives a program that is linked with the emulated CUDA backend a machine of four GPUs.
+#include "tests/emulate/machine.h"
+
+namespace heddle {
+namespace {
+
+[[maybe_unused]] const bool is_set = [] {
+  kernels::cuda::emulate::SetMachine({.device_count = 4});
+  return true;
+}();
+
+}  // namespace
+}  // namespace heddle

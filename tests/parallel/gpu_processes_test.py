@@ -1,0 +1,107 @@
+"""Ranks on emulated GPUs of several processes: the answers of GPUs of one process, also behind a lost rank."""
+
+import signal
+import time
+import unittest
+
+from rank_processes_test import BINARY, LIMITS, TIMEOUT_SCALE, Group, Rank, Server, reserve_port, wait_until
+
+EMULATED = BINARY.parent / "tests" / "heddle_emulated"
+GPU = ("--device", "cuda")
+TWO_GPUS = (*GPU, "--rank-devices", "0,1")  # of one process
+PROMPTS = ("The cat went to", "The old fish")
+
+
+class GpuServer(Server):
+    binary = EMULATED
+
+
+class GpuRank(Rank):
+    binary = EMULATED
+
+
+class GpuGroup(Group):
+    server, rank = GpuServer, GpuRank
+
+
+def answers(server):
+    """What the server says to each prompt, with its log-probabilities."""
+    said = []
+    for prompt in PROMPTS:
+        choice = server.complete(prompt, max_tokens=6, temperature=0, logprobs=1)["choices"][0]
+        said.append((choice["text"], choice["logprobs"]["token_logprobs"]))
+    return said
+
+
+class GpuProcessesTest(unittest.TestCase):
+    def check(self, layout, others, flags=GPU):
+        with GpuServer(*LIMITS, *GPU, *layout) as one:
+            expected = answers(one)
+        with GpuGroup(others, *layout, *flags, rank_flags=flags) as group:
+            self.assertEqual(answers(group.head), expected)
+            for rank in group.ranks:
+                self.assertTrue(rank.says("cuda:"), rank.log)
+            self.assertEqual(group.head.stop(), 0)
+            for rank in group.ranks:
+                self.assertEqual(rank.wait(), 0, rank.log)
+
+    def test_stages_in_processes_give_the_answers_of_one(self):
+        self.check(("--pp", "3"), 2)
+
+    def test_layers_that_processes_share_give_the_answers_of_one(self):
+        self.check(("--tp", "2"), 1)
+
+    def test_machines_of_two_gpus_are_stages(self):
+        self.check(("--tp", "2", "--pp", "2"), 1, TWO_GPUS)
+
+    def lose(self, number, layout, *flags):
+        with GpuGroup(1, *layout, *GPU, *flags, rank_flags=GPU) as group:
+            expected = answers(group.head)
+            events = iter(group.head.stream("/v1/completions", {"prompt": "Once", "max_tokens": 40,
+                                                                "temperature": 0, "ignore_eos": True}))
+            for _ in range(3):
+                next(events)
+            group.ranks[0].process.send_signal(number)
+            begin = time.monotonic()
+            named = lambda: any("rank 1 (127.0.0.1) is lost in step" in line for line in list(group.head.log))
+            self.assertTrue(wait_until(named, 20), group.head.log)
+            self.assertLess(time.monotonic() - begin, 3 * TIMEOUT_SCALE)
+            if number == signal.SIGSTOP:
+                group.ranks[0].process.send_signal(signal.SIGCONT)
+            else:
+                group.ranks.append(GpuRank(group.port, *GPU))
+            rest = list(events)
+            self.assertEqual(rest[-1], "[DONE]", rest[-3:])
+            self.assertEqual(answers(group.head), expected)
+            self.assertEqual(group.head.metric("heddle_recoveries_total"), 1)
+            self.assertEqual(group.head.stop(), 0)
+
+    def test_streams_go_on_when_a_killed_stage_comes_back(self):
+        self.lose(signal.SIGKILL, ("--pp", "2"))
+
+    def test_a_stopped_rank_goes_on_with_its_weights(self):
+        self.lose(signal.SIGSTOP, ("--tp", "2"), "--rank-timeout", "1")
+
+    def test_what_does_not_fit_is_refused_by_name(self):
+        port = reserve_port()
+        listen = ("--ranks-listen", f"127.0.0.1:{port}")
+        for flags, why in (
+                (("--rank-devices", "1,1"), "names GPU 1 twice"),
+                (("--rank-devices", "0,1,2"), "--rank-devices has 3 numbers"),
+                (("--rank-devices", "0,1", "--rank-cpus", "0"), "1 lists for 2 GPUs")):
+            with self.assertRaisesRegex(RuntimeError, why):
+                GpuServer(*LIMITS, "--tp", "2", *GPU, *listen, *flags)
+        ranks = [GpuRank(port), GpuRank(port, "--device", "cuda:2")]  # the first one on the CPU
+        try:
+            with GpuServer(*LIMITS, "--pp", "2", *GPU, *listen) as head:
+                self.assertEqual(ranks[0].wait(), 1, ranks[0].log)
+                self.assertTrue(ranks[0].says("the instruction set (--isa, --device) differs"), ranks[0].log)
+                self.assertTrue(ranks[1].says("cuda:2"), ranks[1].log)
+                self.assertEqual(head.stop(), 0)
+        finally:
+            for rank in ranks:
+                rank.end()
+
+
+if __name__ == "__main__":
+    unittest.main()
