@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
-#include <utility>
 
 namespace heddle::engine {
 namespace {
@@ -35,20 +35,6 @@ double CostOfLayer(const LayerSpec& layer) {
   return heads + matrices * layer.mlp.inter + 3.0 * experts * layer.moe.inter;
 }
 
-// A division's worst stage: what it lacks of its room, in proportion, and how long it takes.
-struct Worst {
-  double lack = 0;
-  double time = 0;
-
-  bool operator<=(const Worst& other) const {
-    return lack < other.lack || (lack == other.lack && time <= other.time);
-  }
-};
-
-Worst Max(const Worst& a, const Worst& b) {
-  return {std::max(a.lack, b.lack), std::max(a.time, b.time)};
-}
-
 // [values + 1] the sums of the first i of them.
 std::vector<double> SumsOf(std::span<const double> values) {
   std::vector<double> sums(values.size() + 1);
@@ -56,45 +42,63 @@ std::vector<double> SumsOf(std::span<const double> values) {
   return sums;
 }
 
+// A cut of n layers into runs for stages.
+struct Division {
+  double worst = 0;  // of all stages
+  std::vector<int32_t> counts;
+};
+
+// The division whose worst stage is best. worst_of(s, begin, end): of layers [begin, end) in stage
+// s.
+template <typename WorstOf>
+Division LeastWorst(size_t n, size_t n_stages, const WorstOf& worst_of) {
+  // best[s][i]: the best worst stage of the first i layers in stages 0 to s; from[s][i]: where
+  // stage s then begins.
+  std::vector<std::vector<double>> best(n_stages, std::vector<double>(n + 1));
+  std::vector<std::vector<size_t>> from(n_stages, std::vector<size_t>(n + 1));
+  for (size_t i = 0; i <= n; ++i) best[0][i] = worst_of(0, 0, i);
+  for (size_t s = 1; s < n_stages; ++s) {
+    for (size_t i = 0; i <= n; ++i) {
+      for (size_t begin = 0; begin <= i; ++begin) {
+        const double worst = std::max(best[s - 1][begin], worst_of(s, begin, i));
+        // Among equal ones, more for the stages before.
+        if (begin > 0 && worst > best[s][i]) continue;
+        best[s][i] = worst;
+        from[s][i] = begin;
+      }
+    }
+  }
+  Division division = {.worst = best.back()[n], .counts = std::vector<int32_t>(n_stages)};
+  size_t end = n;
+  for (size_t s = n_stages; s-- > 0;) {
+    const size_t begin = from[s][end];
+    division.counts[s] = static_cast<int32_t>(end - begin);
+    end = begin;
+  }
+  return division;
+}
+
 }  // namespace
 
+// First how much the stage that lacks most has to lack; then the fastest division that lacks no
+// more.
 std::vector<int32_t> DivideLayers(std::span<const double> costs, double first,
                                   std::span<const StageMeans> stages, const LayerSizes& sizes) {
   const size_t n = costs.size();
   const std::vector<double> times = SumsOf(costs);
   const std::vector<double> bytes =
       sizes.layers.size() == n ? SumsOf(sizes.layers) : std::vector<double>(n + 1);
-  // For layers [begin, end) in stage s.
-  const auto worst_of = [&](size_t s, size_t begin, size_t end) {
-    const bool is_first = s == 0;
-    const double size = bytes[end] - bytes[begin] + (is_first ? sizes.first : 0);
-    const double time = times[end] - times[begin] + (is_first ? first : 0);
-    return Worst{std::max(0.0, size / std::max(stages[s].room, 1.0) - 1), time / stages[s].speed};
+  // Of a stage's room, in proportion.
+  const auto lack_of = [&](size_t s, size_t begin, size_t end) {
+    const double size = bytes[end] - bytes[begin] + (s == 0 ? sizes.first : 0);
+    return std::max(0.0, size / std::max(stages[s].room, 1.0) - 1);
   };
-  // best[s][i]: the best worst stage of the first i layers in stages 0 to s; from[s][i]: where
-  // stage s then begins.
-  std::vector<std::vector<Worst>> best(stages.size(), std::vector<Worst>(n + 1));
-  std::vector<std::vector<size_t>> from(stages.size(), std::vector<size_t>(n + 1));
-  for (size_t i = 0; i <= n; ++i) best[0][i] = worst_of(0, 0, i);
-  for (size_t s = 1; s < stages.size(); ++s) {
-    for (size_t i = 0; i <= n; ++i) {
-      for (size_t begin = 0; begin <= i; ++begin) {
-        const Worst worst = Max(best[s - 1][begin], worst_of(s, begin, i));
-        // Among equal ones, more for the stages before.
-        if (begin > 0 && !(worst <= best[s][i])) continue;
-        best[s][i] = worst;
-        from[s][i] = begin;
-      }
-    }
-  }
-  std::vector<int32_t> counts(stages.size());
-  size_t end = n;
-  for (size_t s = counts.size(); s-- > 0;) {
-    const size_t begin = from[s][end];
-    counts[s] = static_cast<int32_t>(end - begin);
-    end = begin;
-  }
-  return counts;
+  const double least_lack = LeastWorst(n, stages.size(), lack_of).worst;
+  const auto time_of = [&](size_t s, size_t begin, size_t end) {
+    if (lack_of(s, begin, end) > least_lack) return std::numeric_limits<double>::infinity();
+    return (times[end] - times[begin] + (s == 0 ? first : 0)) / stages[s].speed;
+  };
+  return LeastWorst(n, stages.size(), time_of).counts;
 }
 
 std::vector<int32_t> StageLayers(const ModelSpec& spec, std::span<const StageMeans> stages,

@@ -28,8 +28,9 @@ struct LayerSizes {
 
 // Cuts layers of these costs into a run for each stage whose greatest sum, divided by the stage's
 // speed, is least, `first` being added to that of the first; returns their lengths. Runs fit into
-// their stages' rooms if that can be; else the one that lacks most lacks as little as can be. Some
-// are empty if there are too few layers. O(stages * layers^2).
+// their stages' rooms if that can be; else the one that lacks most lacks as little as can be, and
+// among such divisions it is the fastest. Some are empty if there are too few layers.
+// O(stages * layers^2).
 std::vector<int32_t> DivideLayers(std::span<const double> costs, double first,
                                   std::span<const StageMeans> stages, const LayerSizes& sizes);
 

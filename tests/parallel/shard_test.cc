@@ -261,6 +261,18 @@ TEST_CASE("A stage that is slower, or has less room, gets fewer layers", "[unit]
   CHECK(divide({{.room = 450}, {.room = 300}}) == std::vector<int32_t>{7, 5});
 }
 
+TEST_CASE("Where a stage lacks room, the others are as fast as they can be", "[unit]") {
+  const std::vector<double> costs(6, 1.0);
+  const LayerSizes sizes = {std::vector<double>(6, 100.0), /*first=*/0.0};
+  // Some stage lacks a quarter of its room. If so, the second one may too, and spares the first one
+  // a layer.
+  CHECK(DivideLayers(
+            costs, /*first=*/0,
+            std::vector<StageMeans>{
+                {.speed = 1, .room = 390}, {.speed = 5, .room = 160}, {.speed = 1, .room = 80}},
+            sizes) == std::vector<int32_t>{3, 2, 1});
+}
+
 TEST_CASE("A mixture counts with the experts that a few streams read", "[unit]") {
   LayerSpec dense = LayerOf(4, 4, 64, 4096);
   LayerSpec mixture = LayerOf(4, 4, 64, 0);
