@@ -27,9 +27,11 @@ int64_t MostChunks(int64_t n_pairs, int32_t n_experts, int32_t chunk_rows) {
 }
 
 int64_t BytesOfGroups(int64_t n_pairs, int32_t n_experts, int32_t chunk_rows) {
-  return (n_pairs + 4 + BlocksThatGroup(n_pairs) * n_experts) * int64_t{sizeof(int32_t)} +
+  return (n_pairs + 4 + BlocksThatGroup(n_pairs) * (n_experts + 1)) * int64_t{sizeof(int32_t)} +
          MostChunks(n_pairs, n_experts, chunk_rows) * int64_t{sizeof(ExpertChunk)};
 }
+
+OwnExperts OwnOf(const ExpertMixArgs& args) { return {args.first_expert, args.up->count}; }
 
 // Rows of a chunk whose codes both products take.
 int32_t ChunkRowsOf(const ExpertMixArgs& args) {
@@ -54,7 +56,7 @@ ExpertGroups CudaOps::GroupExperts(const ExpertMixArgs& args, int32_t chunk_rows
     groups.block_counts = reinterpret_cast<int32_t*>(groups.chunks + groups.max_chunks);
     groups.counter = step_.counters;
   }
-  Note(LaunchGroupExperts(args.experts, n_pairs, args.up->count, groups, step_.stream),
+  Note(LaunchGroupExperts(args.experts, n_pairs, OwnOf(args), groups, step_.stream),
        "grouping experts");
   return groups;
 }
@@ -80,6 +82,8 @@ void CudaOps::AdaptExperts(const ExpertMixArgs& args, const AdapterMatrix* adapt
   own.outputs_per_row = args.top_k;
   own.outputs_per_x = params->pairs_per_row;
   own.members = args.experts;
+  own.first_member = args.first_expert;
+  own.n_members = args.up->count;
   own.n_outputs = args.x.rows * args.top_k;
   own.x = params->linear.x;
   PlaceAdapterOutputs(scratch, own.n_outputs, adapters->has_gains, &own);
@@ -154,6 +158,7 @@ void CudaOps::MixExperts(const ExpertMixArgs& args, int64_t first) {
   // `codes`: room for those of x.
   auto multiply = [&](ExpertLinearParams params, uint8_t* codes, const char* what) {
     params.experts = args.experts;
+    params.own = OwnOf(args);
     params.groups = groups;
     if (!fast) return Note(LaunchExpertLinear(params, n_pairs, step_.activations, stream), what);
     if (by_codes) return MultiplyCodesOfExperts(params, codes, n_pairs, what);
@@ -182,8 +187,8 @@ void CudaOps::MixExperts(const ExpertMixArgs& args, int64_t first) {
   down.matrix_rows = args.down->rows;
   AdaptExperts(args, args.down_adapters, first, scratch, &down);
   multiply(down, Behind(step_.workspace, used).data, "experts (down)");
-  Note(LaunchExpertSum(args.rows, args.weights, args.top_k, args.out, args.adds, step_.activations,
-                       stream),
+  Note(LaunchExpertSum(args.rows, args.weights, args.experts, OwnOf(args), args.top_k, args.out,
+                       args.adds, step_.activations, stream),
        "experts (sum)");
 }
 

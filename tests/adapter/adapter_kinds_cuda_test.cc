@@ -45,11 +45,12 @@ TEST_CASE("Adapters give PEFT's logits on GPUs that share the base", "[cuda]") {
   struct Case {
     std::string name;
     int32_t tp, pp;
+    bool has_whole_experts = false;
   };
-  const auto& [name, tp, pp] =
+  const auto& [name, tp, pp, has_whole_experts] =
       GENERATE(Case{"embedding", 3, 1}, Case{"head", 2, 2}, Case{"bias_all_qkv", 2, 1},
-               Case{"dora_fused", 2, 2}, Case{"experts_gpt_oss", 2, 1}, Case{"latent", 3, 1},
-               Case{"set", 2, 2});
+               Case{"dora_fused", 2, 2}, Case{"experts_gpt_oss", 2, 1},
+               Case{"experts_gpt_oss", 2, 1, true}, Case{"latent", 3, 1}, Case{"set", 2, 2});
   INFO(name << " on " << tp << " GPUs in each of " << pp << " stages");
   const json& golden = goldens[name];
   const test::Golden base = test::LoadGolden(golden["base"].get<std::string>());
@@ -58,6 +59,7 @@ TEST_CASE("Adapters give PEFT's logits on GPUs that share the base", "[cuda]") {
   LoadOptions options = test::AdapterBaseOptions();
   options.layout.tp = tp;
   options.layout.pp = pp;
+  options.layout.expert_parallel = has_whole_experts;
   options.make_rank_device = [](int32_t rank) {
     return kernels::CreateCudaDevice({.ordinal = rank,
                                       .activations = kernels::DType::kF32,

@@ -45,12 +45,14 @@ struct RankOptions {
   DType activations = DType::kF32;
   bool graphs = true;
   std::vector<int32_t> devices = {};  // empty: the first ones
+  bool expert_parallel = false;
 };
 
 engine::LoadOptions OptionsOf(const RankOptions& ranks) {
   engine::LoadOptions options;
   options.layout.tp = ranks.tp;
   options.layout.pp = ranks.pp;
+  options.layout.expert_parallel = ranks.expert_parallel;
   options.rank_devices = ranks.devices;
   const int32_t world = options.layout.world();
   for (int32_t r = static_cast<int32_t>(ranks.devices.size()); r < world; ++r) {
@@ -115,6 +117,31 @@ TEST_CASE("GPUs that share a model give transformers' logits", "[cuda]") {
     INFO(name << " on " << tp << " GPUs");
     CHECK(MaxError(golden, LogitsOf(path, golden, {.tp = tp}, /*chunk=*/5)) < 1e-3);
   }
+  CheckNoFindings();
+}
+
+TEST_CASE("GPUs that have whole experts give transformers' logits", "[cuda]") {
+  const Gpus gpus(3);
+  const std::string name = GENERATE(as<std::string>{}, "qwen3_moe", "deepseek_v2");
+  const test::Golden golden = test::LoadGolden(name);
+  test::TempDir dir;
+  const std::filesystem::path path = test::WriteGoldenModel(golden, dir.path());
+  for (const int32_t tp : test::Some(1, {3, 2})) {
+    INFO(name << " on " << tp << " GPUs");
+    CHECK(MaxError(golden, LogitsOf(path, golden, {.tp = tp, .expert_parallel = true},
+                                    /*chunk=*/5)) < 1e-3);
+  }
+  // In BF16 rows are grouped by their experts.
+  RankOptions rounded = {.tp = 2, .activations = DType::kBF16};
+  const std::vector<float> parts = LogitsOf(path, golden, rounded, /*chunk=*/5);
+  rounded.expert_parallel = true;
+  const std::vector<float> whole = LogitsOf(path, golden, rounded, /*chunk=*/5);
+  double worst = 0;
+  for (size_t i = 0; i < whole.size(); ++i) {
+    worst = std::max(worst, double{std::abs(whole[i] - parts[i])});
+  }
+  INFO(name << " in BF16, error " << worst);
+  CHECK(worst < 0.2);
   CheckNoFindings();
 }
 

@@ -391,6 +391,22 @@ class RankProcessesTest(unittest.TestCase):
                         self.assertEqual(answers(group.head, name), answer)
                     self.assertEqual(group.head.stop(), 0)
 
+    @unittest.skipIf(len(CPUS) < 2, "ranks of one process need a processor each")
+    def test_drafters_and_adapters_run_where_a_process_has_several_ranks(self):
+        names = ("pirate", "upper")
+        adapters = ",".join(f"{name}={DEMO_MODEL / 'adapters' / name}" for name in names)
+        for layout, others in ((("--tp", "2", "--pp", "2"), 1), (("--tp", "2"), 0)):
+            with Server(*LIMITS, *layout, "--lora", adapters, "--speculate", "off") as threads:
+                expected = chats(threads), [answers(threads, name) for name in names]
+            for drafter in ("draft", "eagle"):
+                with self.subTest(layout=layout, drafter=drafter):
+                    flags = ("--lora", adapters, "--speculate", f"{drafter}:{DRAFTERS / drafter}")
+                    with Group(others, *layout, *TWO_RANKS, *flags, rank_flags=TWO_RANKS) as group:
+                        found = chats(group.head), [answers(group.head, name) for name in names]
+                        self.assertEqual(found, expected)
+                        self.assertGreater(group.head.metric("heddle_spec_decode_accepted_tokens_total"), 0)
+                        self.assertEqual(group.head.stop(), 0)
+
     def lose(self, number, flags, seconds):
         with Group(2, "--tp", "3", "--rank-rejoin-timeout", "0", *flags) as group:
             events, thread = ask_in_background(group.head)

@@ -32,6 +32,8 @@ struct AdapterParams {
   int32_t outputs_per_x = 1;         // output i reads row i / outputs_per_x of x
   int64_t x_step = 0;                // kHeads: columns of x from head to head
   const int32_t* members = nullptr;  // kChoices: [n_outputs] the experts
+  int32_t first_member = 0;          // kChoices: the first that has factors, and how many do
+  int32_t n_members = 0;
   int64_t n_outputs = 0;
   Tensor x;
   int64_t cols = 0;                         // of A

@@ -37,8 +37,10 @@ struct Outputs {
     const int64_t row = block / p.outputs_per_row;
     const int32_t slot = p.batch.slots[p.first_row + row];
     if (slot < 0) return;
+    const bool is_choice = p.kind == AdapterOutputs::kChoices;
     const int64_t member =
-        p.kind == AdapterOutputs::kChoices ? p.members[block] : block - row * p.outputs_per_row;
+        is_choice ? p.members[block] - p.first_member : block - row * p.outputs_per_row;
+    if (is_choice && (member < 0 || member >= p.n_members)) return;  // an expert elsewhere
     index[0] = block;
     any = true;
     factors = p.factors + int64_t{slot} * p.slot_stride + member * p.n_parts;

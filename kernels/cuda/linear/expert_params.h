@@ -9,6 +9,13 @@
 
 namespace heddle::kernels::cuda {
 
+// The experts of a stack, among all that rows choose from. What rows chose of others is left out:
+// it gets no output.
+struct OwnExperts {
+  int32_t first = 0;
+  int32_t count = 0;
+};
+
 // Pairs that chose the same expert.
 struct ExpertChunk {
   int32_t expert;
@@ -19,13 +26,13 @@ struct ExpertChunk {
 // The (row, choice) pairs of a step in the order of their experts, cut into chunks that a block can
 // take at once. They are made on the device, because only there the choices are known.
 struct ExpertGroups {
-  int32_t* pairs = nullptr;       // [n_pairs]
+  int32_t* pairs = nullptr;       // [n_pairs], behind them those of experts that are elsewhere
   ExpertChunk* chunks = nullptr;  // [max_chunks]
   int32_t* n_chunks = nullptr;    // one number, <= max_chunks
   int32_t max_chunks = 0;
   int32_t chunk_rows = 0;  // most pairs of a chunk: 8, 32, 64, 96 or 128
   // For several blocks, of kGroupPairs pairs each; nullptr: one block groups all.
-  int32_t* block_counts = nullptr;  // [blocks, experts]
+  int32_t* block_counts = nullptr;  // [blocks, experts + 1]
   int32_t* counter = nullptr;       // 0 before and after
 };
 // A block's share where several group the pairs: two for each thread.
@@ -34,10 +41,11 @@ inline constexpr int64_t kGroupPairs = 2048;
 inline constexpr int64_t kMostPairsOfBlock = 4096;
 
 // Multiplies each (row, choice) pair by one of a stack's matrices: output row `pair` comes from x
-// row pair / pairs_per_row and matrix experts[pair].
+// row pair / pairs_per_row and matrix experts[pair] - own.first.
 struct ExpertLinearParams {
   LinearParams linear;  // weight: all matrices; biases: those of the first one
   const int32_t* experts = nullptr;
+  OwnExperts own;
   int32_t pairs_per_row = 1;
   int64_t matrix_rows = 0;
   ExpertGroups groups;  // for all but LaunchExpertLinear
@@ -45,8 +53,9 @@ struct ExpertLinearParams {
 Error LaunchRoute(const RouteArgs& args, Stream stream);
 Error LaunchExpertLinear(const ExpertLinearParams& params, int64_t n_pairs, DType act,
                          Stream stream);
-// Fills the arrays of `groups` from experts [n_pairs], each below `count` <= kMaxExperts.
-Error LaunchGroupExperts(const int32_t* experts, int64_t n_pairs, int32_t count,
+// Fills the arrays of `groups` from experts [n_pairs]; chunks number those that are here from 0 on.
+// REQUIRES: own.count <= kMaxExperts.
+Error LaunchGroupExperts(const int32_t* experts, int64_t n_pairs, const OwnExperts& own,
                          const ExpertGroups& groups, Stream stream);
 // As LaunchExpertLinear, but reads every expert's weights once per chunk; requirements of
 // LaunchLinearSkinny, except for the number of rows.
@@ -58,9 +67,10 @@ Error LaunchExpertMixed(const ExpertLinearParams& params, Stream stream);
 // ChunkRowsOfCodes rows.
 Error LaunchExpertBulkCodes(const ExpertLinearParams& params, const CodeRows& x,
                             int32_t num_multiprocessors, Stream stream);
-// out[t] += sum over i of weights[t, i] * rows[t * top_k + i].
-Error LaunchExpertSum(Tensor rows, const float* weights, int32_t top_k, Tensor out, bool adds,
-                      DType act, Stream stream);
+// out[t] += sum over i of weights[t, i] * rows[t * top_k + i], for experts that are here.
+Error LaunchExpertSum(Tensor rows, const float* weights, const int32_t* experts,
+                      const OwnExperts& own, int32_t top_k, Tensor out, bool adds, DType act,
+                      Stream stream);
 // One warp per output of a head, in any layout. `heads`: all matrices.
 Error LaunchHeadLinear(const HeadLinearArgs& args, const DeviceWeight& heads, DType act,
                        Stream stream);

@@ -145,7 +145,9 @@ HEDDLE_KERNEL ExpertLinearKernel(HEDDLE_PARAMS(ExpertLinearParams, p)) {
   const int64_t r = static_cast<int64_t>(BlockY()) * kWarps + WarpIndex();
   const bool gated = p.linear.epilogue == Epilogue::kGated;
   if (r >= (gated ? p.linear.half : p.matrix_rows)) return;
-  const int64_t first = p.experts[pair] * p.matrix_rows;
+  const int expert = p.experts[pair] - p.own.first;
+  if (expert < 0 || expert >= p.own.count) return;
+  const int64_t first = expert * p.matrix_rows;
   const T* x = p.linear.x.row<T>(pair / p.pairs_per_row);
   const float y = DotRow<T, kLayout>(p.linear.weight, x, first + r);
   const float up = gated ? DotRow<T, kLayout>(p.linear.weight, x, first + r + p.linear.half) : 0.0f;
@@ -159,9 +161,15 @@ HEDDLE_KERNEL ExpertLinearKernel(HEDDLE_PARAMS(ExpertLinearParams, p)) {
 struct GroupParams {
   const int32_t* experts;
   int64_t n_pairs;
-  int32_t count;
+  int32_t first;  // of the experts that are here
+  int32_t count;  // of those; pairs of others are group `count`, which has no chunks
   ExpertGroups groups;
 };
+
+HEDDLE_DEVICE int GroupOf(const GroupParams& p, int64_t pair) {
+  const int expert = p.experts[pair] - p.first;
+  return expert >= 0 && expert < p.count ? expert : p.count;
+}
 
 constexpr int kGroupThreads = 1024;
 
@@ -196,7 +204,9 @@ HEDDLE_DEVICE void PlaceExperts(const GroupParams& p, Shared<int32_t> counts,
     }
     at += counts.Get(e);
   }
-  if (Lane() == 31) *p.groups.n_chunks = chunks_to;
+  if (Lane() != 31) return;
+  begins.Set(p.count, pairs_to);
+  *p.groups.n_chunks = chunks_to;
 }
 
 // Run by one block. The order of an expert's pairs is arbitrary: a row's result does not depend on
@@ -204,16 +214,16 @@ HEDDLE_DEVICE void PlaceExperts(const GroupParams& p, Shared<int32_t> counts,
 HEDDLE_KERNEL GroupKernel(HEDDLE_PARAMS(GroupParams, p)) {
   StartInTurn();
   SharedArena arena;
-  Shared<int32_t> counts = arena.Take<int32_t>(p.count);
-  Shared<int32_t> begins = arena.Take<int32_t>(p.count);
-  for (int e = ThreadX(); e < p.count; e += ThreadCount()) counts.Set(e, 0);
+  Shared<int32_t> counts = arena.Take<int32_t>(p.count + 1);
+  Shared<int32_t> begins = arena.Take<int32_t>(p.count + 1);
+  for (int e = ThreadX(); e <= p.count; e += ThreadCount()) counts.Set(e, 0);
   SyncThreads();
-  for (int64_t i = ThreadX(); i < p.n_pairs; i += ThreadCount()) counts.AtomicAdd(p.experts[i], 1);
+  for (int64_t i = ThreadX(); i < p.n_pairs; i += ThreadCount()) counts.AtomicAdd(GroupOf(p, i), 1);
   SyncThreads();
   if (WarpIndex() == 0) PlaceExperts(p, counts, begins);
   SyncThreads();
   for (int64_t i = ThreadX(); i < p.n_pairs; i += ThreadCount()) {
-    p.groups.pairs[begins.AtomicAdd(p.experts[i], 1)] = static_cast<int32_t>(i);
+    p.groups.pairs[begins.AtomicAdd(GroupOf(p, i), 1)] = static_cast<int32_t>(i);
   }
 }
 
@@ -231,19 +241,20 @@ struct PairRange {
 HEDDLE_DEVICE void PlaceBlocks(const GroupParams& p, Shared<int32_t> counts,
                                Shared<int32_t> begins) {
   int32_t* of_blocks = p.groups.block_counts;
-  for (int e = ThreadX(); e < p.count; e += ThreadCount()) {
+  const int groups = p.count + 1;
+  for (int e = ThreadX(); e < groups; e += ThreadCount()) {
     int32_t sum = 0;
-    for (int b = 0; b < GridX(); ++b) sum += of_blocks[b * p.count + e];
+    for (int b = 0; b < GridX(); ++b) sum += of_blocks[b * groups + e];
     counts.Set(e, sum);
   }
   SyncThreads();
   if (WarpIndex() == 0) PlaceExperts(p, counts, begins);
   SyncThreads();
-  for (int e = ThreadX(); e < p.count; e += ThreadCount()) {
+  for (int e = ThreadX(); e < groups; e += ThreadCount()) {
     int32_t at = begins.Get(e);
     for (int b = 0; b < GridX(); ++b) {
-      const int32_t own = of_blocks[b * p.count + e];
-      of_blocks[b * p.count + e] = at;
+      const int32_t own = of_blocks[b * groups + e];
+      of_blocks[b * groups + e] = at;
       at += own;
     }
   }
@@ -253,18 +264,19 @@ HEDDLE_DEVICE void PlaceBlocks(const GroupParams& p, Shared<int32_t> counts,
 HEDDLE_KERNEL GroupCountKernel(HEDDLE_PARAMS(GroupParams, p)) {
   StartInTurn();
   SharedArena arena;
-  Shared<int32_t> counts = arena.Take<int32_t>(p.count);
-  Shared<int32_t> begins = arena.Take<int32_t>(p.count);
+  const int groups = p.count + 1;
+  Shared<int32_t> counts = arena.Take<int32_t>(groups);
+  Shared<int32_t> begins = arena.Take<int32_t>(groups);
   Shared<int32_t> order = arena.Take<int32_t>(1);
   const PairRange own(p);
-  for (int e = ThreadX(); e < p.count; e += ThreadCount()) counts.Set(e, 0);
+  for (int e = ThreadX(); e < groups; e += ThreadCount()) counts.Set(e, 0);
   SyncThreads();
   for (int64_t i = own.begin + ThreadX(); i < own.end; i += ThreadCount()) {
-    counts.AtomicAdd(p.experts[i], 1);
+    counts.AtomicAdd(GroupOf(p, i), 1);
   }
   SyncThreads();
-  for (int e = ThreadX(); e < p.count; e += ThreadCount()) {
-    p.groups.block_counts[static_cast<int64_t>(BlockX()) * p.count + e] = counts.Get(e);
+  for (int e = ThreadX(); e < groups; e += ThreadCount()) {
+    p.groups.block_counts[static_cast<int64_t>(BlockX()) * groups + e] = counts.Get(e);
   }
   FenceDevice();
   SyncThreads();
@@ -280,20 +292,23 @@ HEDDLE_KERNEL GroupCountKernel(HEDDLE_PARAMS(GroupParams, p)) {
 HEDDLE_KERNEL GroupPlaceKernel(HEDDLE_PARAMS(GroupParams, p)) {
   StartInTurn();
   SharedArena arena;
-  Shared<int32_t> begins = arena.Take<int32_t>(p.count);
+  const int groups = p.count + 1;
+  Shared<int32_t> begins = arena.Take<int32_t>(groups);
   const PairRange own(p);
-  for (int e = ThreadX(); e < p.count; e += ThreadCount()) {
-    begins.Set(e, p.groups.block_counts[static_cast<int64_t>(BlockX()) * p.count + e]);
+  for (int e = ThreadX(); e < groups; e += ThreadCount()) {
+    begins.Set(e, p.groups.block_counts[static_cast<int64_t>(BlockX()) * groups + e]);
   }
   SyncThreads();
   for (int64_t i = own.begin + ThreadX(); i < own.end; i += ThreadCount()) {
-    p.groups.pairs[begins.AtomicAdd(p.experts[i], 1)] = static_cast<int32_t>(i);
+    p.groups.pairs[begins.AtomicAdd(GroupOf(p, i), 1)] = static_cast<int32_t>(i);
   }
 }
 
 struct SumParams {
   Tensor rows;
   const float* weights;
+  const int32_t* experts;
+  OwnExperts own;  // rows of others were not computed
   int32_t top_k;
   int32_t adds;  // to out, which else counts as zero
   Tensor out;
@@ -317,16 +332,19 @@ HEDDLE_KERNEL ExpertSumKernel(HEDDLE_PARAMS(SumParams, p)) {
   for (int first = 0; first < p.top_k; first += kChoices) {
     Group<T, kWidth> row[kChoices];
     float weight[kChoices];
+    bool is_here[kChoices];
     HEDDLE_UNROLL
     for (int i = 0; i < kChoices; ++i) {
       const int choice = first + i < p.top_k ? first + i : first;
       const int64_t pair = t * p.top_k + choice;
+      const int expert = p.experts[pair] - p.own.first;
+      is_here[i] = first + i < p.top_k && expert >= 0 && expert < p.own.count;
       weight[i] = p.weights[pair];
       row[i] = LoadGroup<kWidth>(p.rows.row<T>(pair) + c);
     }
     HEDDLE_UNROLL
     for (int i = 0; i < kChoices; ++i) {
-      if (first + i >= p.top_k) break;
+      if (!is_here[i]) continue;
       HEDDLE_UNROLL
       for (int j = 0; j < kWidth; ++j) sum[j] += weight[i] * ToFloat(row[i].item[j]);
     }
@@ -408,12 +426,12 @@ Error LaunchExpertLinear(const ExpertLinearParams& params, int64_t n_pairs, DTyp
   });
 }
 
-Error LaunchGroupExperts(const int32_t* experts, int64_t n_pairs, int32_t count,
+Error LaunchGroupExperts(const int32_t* experts, int64_t n_pairs, const OwnExperts& own,
                          const ExpertGroups& groups, Stream stream) {
-  const GroupParams params = {experts, n_pairs, count, groups};
-  const int arrays = 2 * SharedBytesFor<int32_t>(count);
+  const GroupParams params = {experts, n_pairs, own.first, own.count, groups};
+  const int arrays = 2 * SharedBytesFor<int32_t>(own.count + 1);
   if (groups.block_counts == nullptr) {
-    const int threads = n_pairs < 256 && count < 256 ? 256 : kGroupThreads;
+    const int threads = n_pairs < 256 && own.count < 256 ? 256 : kGroupThreads;
     return Launch(GroupKernel, {.threads = threads, .shared_bytes = arrays}, stream, params);
   }
   const LaunchShape shape = {.grid_x = CeilDiv(n_pairs, kGroupPairs),
@@ -425,9 +443,10 @@ Error LaunchGroupExperts(const int32_t* experts, int64_t n_pairs, int32_t count,
   return Launch(GroupPlaceKernel, shape, stream, params);
 }
 
-Error LaunchExpertSum(Tensor rows, const float* weights, int32_t top_k, Tensor out, bool adds,
-                      DType act, Stream stream) {
-  const SumParams params = {rows, weights, top_k, adds ? 1 : 0, out};
+Error LaunchExpertSum(Tensor rows, const float* weights, const int32_t* experts,
+                      const OwnExperts& own, int32_t top_k, Tensor out, bool adds, DType act,
+                      Stream stream) {
+  const SumParams params = {rows, weights, experts, own, top_k, adds ? 1 : 0, out};
   return ForActivation(act, [&]<typename T>(T) {
     constexpr int kWidth = 16 / sizeof(T);
     const bool wide = IsWide<T>(rows) && IsWide<T>(out);

@@ -1,5 +1,6 @@
 // Steps on the emulated CUDA device: which of them are graphs, what comes between them, and what
 // is launched where a library refuses.
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
@@ -162,8 +163,9 @@ TEST_CASE("Several blocks group many pairs of rows and experts", "[cuda]") {
   Random random(2);
   std::vector<int32_t> experts;
   for (int64_t i = 0; i < kPairs; ++i)
-    experts.push_back(random.Below(kExperts - 1));  // the last: 0
-  std::vector<int32_t> pairs(kPairs, -1), counts(kBlocks * kExperts, -1);
+    experts.push_back(random.Below(kExperts - 1));                // the last: 0
+  const int32_t first = GENERATE(0, 5), here = GENERATE(37, 20);  // experts of this rank
+  std::vector<int32_t> pairs(kPairs, -1), counts(kBlocks * (kExperts + 1), -1);
   std::vector<cuda::ExpertChunk> chunks(kPairs / kRows + kExperts);
   int32_t n_chunks = 0, counter = 0;
   const cuda::ExpertGroups groups = {.pairs = pairs.data(),
@@ -174,8 +176,8 @@ TEST_CASE("Several blocks group many pairs of rows and experts", "[cuda]") {
                                      .block_counts = counts.data(),
                                      .counter = &counter};
   auto runtime = *cuda::Runtime::Open(0);
-  REQUIRE(cuda::LaunchGroupExperts(experts.data(), kPairs, kExperts, groups, runtime->stream()) ==
-          cuda::kSuccess);
+  REQUIRE(cuda::LaunchGroupExperts(experts.data(), kPairs, {first, here}, groups,
+                                   runtime->stream()) == cuda::kSuccess);
   REQUIRE(runtime->Synchronize().ok());
   CHECK(counter == 0);
   std::vector<bool> seen(kPairs, false);
@@ -188,13 +190,16 @@ TEST_CASE("Several blocks group many pairs of rows and experts", "[cuda]") {
     for (int32_t i = at; i < at + chunk.count; ++i) {
       const auto pair = static_cast<size_t>(pairs[static_cast<size_t>(i)]);
       REQUIRE(pair < seen.size());
-      REQUIRE(experts[pair] == chunk.expert);
+      REQUIRE(experts[pair] == chunk.expert + first);
       REQUIRE_FALSE(seen[pair]);
       seen[pair] = true;
     }
     at += chunk.count;
   }
-  CHECK(at == kPairs);
+  CHECK(at == std::count_if(experts.begin(), experts.end(), [&](int32_t expert) {
+          return expert >= first && expert < first + here;
+        }));
+  for (const int32_t pair : pairs) CHECK(pair >= 0);  // of experts elsewhere, too
 }
 
 TEST_CASE("Rows of experts are added up whatever their width and number", "[cuda]") {
@@ -208,13 +213,17 @@ TEST_CASE("Rows of experts are added up whatever their width and number", "[cuda
       Matrix before = Matrix::RandomOf(random, 2, cols);
       const std::vector<float> weights = random.Normals(2 * top_k);
       Activations own(DType::kBF16, rows), out(DType::kBF16, before);
-      REQUIRE(cuda::LaunchExpertSum(own.tensor(), weights.data(), top_k, out.tensor(), true,
+      std::vector<int32_t> experts;
+      for (int32_t i = 0; i < 2 * top_k; ++i) experts.push_back(i % 3);
+      REQUIRE(cuda::LaunchExpertSum(own.tensor(), weights.data(), experts.data(),
+                                    {.first = 1, .count = 2}, top_k, out.tensor(), true,
                                     DType::kBF16, runtime->stream()) == cuda::kSuccess);
       REQUIRE(runtime->Synchronize().ok());
       for (int64_t t = 0; t < 2; ++t) {
         for (int64_t c = 0; c < cols; ++c) {
           float sum = before(t, c);
           for (int64_t i = t * top_k; i < (t + 1) * top_k; ++i) {
+            if (i % 3 == 0) continue;  // an expert elsewhere
             sum += weights[static_cast<size_t>(i)] * rows(i, c);
           }
           CHECK(std::fabs(out(t, c) - sum) <= RoundingOf(DType::kBF16, sum) + 1e-5);
