@@ -147,7 +147,10 @@ absl::Status CudaDevice::JoinStages(std::shared_ptr<Communicator> stages) {
 absl::StatusOr<std::unique_ptr<PeerGroup>> CudaDevice::Join(
     std::shared_ptr<Communicator> communicator, bool shares_layers) {
   options_.tunes = false;  // warming up would need all stages
-  if (!communicator->shares_memory() && relay_ == nullptr) relay_ = std::make_shared<HostRelay>();
+  const bool needs_relay = !communicator->shares_memory();
+  if (needs_relay && (relay_ == nullptr || relay_->is_stopping())) {
+    relay_ = std::make_shared<HostRelay>();
+  }
   return PeerGroup::Join(*runtime_, std::move(communicator),
                          {.wait_ms = options_.rank_wait_ms,
                           .activations = options_.activations,

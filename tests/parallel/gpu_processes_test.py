@@ -4,7 +4,7 @@ import signal
 import time
 import unittest
 
-from rank_processes_test import BINARY, LIMITS, TIMEOUT_SCALE, Group, Rank, Server, reserve_port, wait_until
+from rank_processes_test import BINARY, CPUS, LIMITS, TIMEOUT_SCALE, Group, Rank, Server, reserve_port, wait_until
 
 EMULATED = BINARY.parent / "tests" / "heddle_emulated"
 GPU = ("--device", "cuda")
@@ -88,7 +88,7 @@ class GpuProcessesTest(unittest.TestCase):
         for flags, why in (
                 (("--rank-devices", "1,1"), "names GPU 1 twice"),
                 (("--rank-devices", "0,1,2"), "--rank-devices has 3 numbers"),
-                (("--rank-devices", "0,1", "--rank-cpus", "0"), "1 lists for 2 GPUs")):
+                (("--rank-devices", "0,1", "--rank-cpus", str(CPUS[0])), "1 lists for 2 GPUs")):
             with self.assertRaisesRegex(RuntimeError, why):
                 GpuServer(*LIMITS, "--tp", "2", *GPU, *listen, *flags)
         ranks = [GpuRank(port), GpuRank(port, "--device", "cuda:2")]  # the first one on the CPU

@@ -22,6 +22,7 @@
 #include <mutex>
 #include <span>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -123,16 +124,15 @@ class HostRelay {
   // Ends the thread: kernels that wait give up, and a call that has begun is aborted. Later jobs
   // are dropped.
   void Stop();
+  bool is_stopping() const { return is_stopping_.load(std::memory_order_relaxed); }
 
  private:
-  friend class HostPeers;
   struct Entry {
     HostPeers* group = nullptr;
     HostPeers::Job job;
   };
 
   void Work();
-  bool is_stopping() const { return is_stopping_.load(std::memory_order_relaxed); }
 
   std::mutex mutex_;
   std::condition_variable changed_;
