@@ -43,7 +43,7 @@ std::vector<double> SumsOf(std::span<const double> values) {
 }
 
 // A cut of n layers into runs for stages.
-struct Division {
+struct Runs {
   double worst = 0;  // of all stages
   std::vector<int32_t> counts;
 };
@@ -51,7 +51,7 @@ struct Division {
 // The division whose worst stage is best. worst_of(s, begin, end): of layers [begin, end) in stage
 // s.
 template <typename WorstOf>
-Division LeastWorst(size_t n, size_t n_stages, const WorstOf& worst_of) {
+Runs LeastWorst(size_t n, size_t n_stages, const WorstOf& worst_of) {
   // best[s][i]: the best worst stage of the first i layers in stages 0 to s; from[s][i]: where
   // stage s then begins.
   std::vector<std::vector<double>> best(n_stages, std::vector<double>(n + 1));
@@ -68,14 +68,14 @@ Division LeastWorst(size_t n, size_t n_stages, const WorstOf& worst_of) {
       }
     }
   }
-  Division division = {.worst = best.back()[n], .counts = std::vector<int32_t>(n_stages)};
+  Runs runs = {.worst = best.back()[n], .counts = std::vector<int32_t>(n_stages)};
   size_t end = n;
   for (size_t s = n_stages; s-- > 0;) {
     const size_t begin = from[s][end];
-    division.counts[s] = static_cast<int32_t>(end - begin);
+    runs.counts[s] = static_cast<int32_t>(end - begin);
     end = begin;
   }
-  return division;
+  return runs;
 }
 
 }  // namespace

@@ -131,17 +131,14 @@ TEST_CASE("GPUs that have whole experts give transformers' logits", "[cuda]") {
     CHECK(MaxError(golden, LogitsOf(path, golden, {.tp = tp, .expert_parallel = true},
                                     /*chunk=*/5)) < 1e-3);
   }
-  // In BF16 rows are grouped by their experts.
+  // In BF16 rows are grouped by their experts. What rounds may choose another expert here and
+  // there.
   RankOptions rounded = {.tp = 2, .activations = DType::kBF16};
-  const std::vector<float> parts = LogitsOf(path, golden, rounded, /*chunk=*/5);
+  const double of_parts = MaxError(golden, LogitsOf(path, golden, rounded, /*chunk=*/5));
   rounded.expert_parallel = true;
-  const std::vector<float> whole = LogitsOf(path, golden, rounded, /*chunk=*/5);
-  double worst = 0;
-  for (size_t i = 0; i < whole.size(); ++i) {
-    worst = std::max(worst, double{std::abs(whole[i] - parts[i])});
-  }
-  INFO(name << " in BF16, error " << worst);
-  CHECK(worst < 0.2);
+  const double of_experts = MaxError(golden, LogitsOf(path, golden, rounded, /*chunk=*/5));
+  INFO(name << " in BF16, errors " << of_parts << " and " << of_experts);
+  CHECK(of_experts < 2 * of_parts);
   CheckNoFindings();
 }
 

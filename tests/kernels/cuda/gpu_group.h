@@ -56,15 +56,15 @@ class Apart final : public Communicator {
   std::vector<std::vector<uint8_t>> posted_;  // all of them
 };
 
+struct GpusOptions {
+  int64_t rank_wait_ms = 60'000;
+  bool through_host = false;
+  bool are_stages = false;
+};
+
 class Gpus {
  public:
-  struct Options {
-    int64_t rank_wait_ms = 60'000;
-    bool through_host = false;
-    bool are_stages = false;
-  };
-
-  explicit Gpus(int32_t world, const Options& options = {})
+  explicit Gpus(int32_t world, const GpusOptions& options = {})
       : options_(options), devices_(static_cast<size_t>(world)) {
     cuda::emulate::SetMachine({.device_count = world});
     Each([&](int32_t r) {
@@ -135,7 +135,7 @@ class Gpus {
     }
   }
 
-  const Options options_;
+  const GpusOptions options_;
   std::vector<std::unique_ptr<Device>> devices_;
   std::vector<std::shared_ptr<Communicator>> communicators_;
   std::vector<absl::Status> statuses_;

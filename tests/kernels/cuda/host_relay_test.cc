@@ -82,7 +82,7 @@ TEST_CASE("Rows pass through the host from stage to stage, however many are unde
   Gpus gpus(kStages, {.through_host = true, .are_stages = true});
   Random random(5);
   for (const int64_t rows : {int64_t{1}, int64_t{70}, int64_t{3}}) {
-    const Matrix first = Matrix::RandomOf(random, rows, 520);
+    Matrix first = Matrix::RandomOf(random, rows, 520);
     std::vector<Matrix> received(5 * kStages, Matrix(rows, 520));
     gpus.RunWell([&](int32_t r, Ops& ops) {
       // Stage 0 sends all before it receives any.
