@@ -4,7 +4,7 @@
 namespace heddle {
 namespace {
 
-[[maybe_unused]] const bool is_set = [] {
+[[maybe_unused]] const bool kIsSet = [] {
   kernels::cuda::emulate::SetMachine({.device_count = 4});
   return true;
 }();

@@ -222,6 +222,7 @@ TEST_CASE("Callers that say nothing are few, and do not stand in the way of rank
   const CallId member = group.Call();
   REQUIRE(group.Say(member, Hello()).ok());
   std::vector<CallId> strangers;
+  strangers.reserve(RankRoster::kMaxStrangers);
   for (int i = 0; i < RankRoster::kMaxStrangers; ++i) strangers.push_back(group.Call());
   CHECK(absl::IsResourceExhausted(group.roster.Begin("10.0.0.8", group.now).status()));
   CHECK(group.roster.num_calls() == strangers.size() + 1);
