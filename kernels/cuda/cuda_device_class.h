@@ -64,6 +64,9 @@ class CudaDevice final : public Device {
   DType activation_dtype() const override { return options_.activations; }
   bool HasKvType(DType) const override { return true; }
   bool has_attention_both_ways() const override { return true; }
+  bool has_short_conv() const override { return true; }
+  bool has_recurrence() const override { return true; }
+  bool has_time_mix() const override { return true; }
   int32_t max_row_sums(int64_t dim) const override {
     return static_cast<int32_t>(kRowSumBytes / (dim * int64_t{sizeof(float)}));
   }

@@ -12,6 +12,7 @@
 #include "kernels/cuda/linear/expert_params.h"
 #include "kernels/cuda/linear_products.h"
 #include "kernels/cuda/ranks/host_relay.h"
+#include "kernels/cuda/state/state_params.h"
 #include "kernels/ops.h"
 
 namespace heddle::kernels::cuda {
@@ -44,6 +45,14 @@ class CudaOps final : public Ops {
   void GateRows(Tensor gate_f32, Tensor x) override;
   void Sharpen(const SharpenArgs& args) override;
   void Xielu(const XieluArgs& args) override;
+  // Layers with state: kernels/cuda/cuda_ops_state.cc.
+  void ShortConv(const ShortConvArgs& args) override;
+  void Recurrence(const RecurrenceArgs& args) override;
+  void GateElements(Tensor gate, Tensor x) override;
+  void Scale(Tensor x, float factor) override;
+  void TokenShift(const TokenShiftArgs& args) override;
+  void TimeMix(const WkvArgs& args) override;
+  void SquashElements(Squash kind, Tensor x) override;
   void GatherLogitRows(Tensor x, Tensor out) override;
   void CopyRows(Tensor x, Tensor out) override;
   void SumRows(const SumRowsArgs& args) override;
@@ -67,6 +76,8 @@ class CudaOps final : public Ops {
  private:
   // The rows that tensors have, as a group of layers sees them.
   DeviceBatch Rows(int32_t group = 0) const;
+  // The same for layers with state.
+  StateBatch States(int32_t group) const;
   // The prefill tiles, on a copy of what they read.
   void AttendWide(AttentionParams params, const PlannedAttention& plan, int64_t wide_at,
                   int32_t multiprocessors);

@@ -8,6 +8,7 @@ set(heddle_cuda_host_sources
   cuda_limits.cc
   cuda_ops.cc
   cuda_ops_experts.cc
+  cuda_ops_state.cc
   linear_products.cc
   nano_split.cc
   planned_attention.cc
@@ -60,9 +61,24 @@ set(heddle_cuda_kernel_sources
   rows/norm_codes.cu
   rows/quantize.cu
   rows/rows.cu
-  sample/sample.cu)
+  sample/sample.cu
+  state/recurrence_end.cu
+  state/recurrence_scan.cu
+  state/selective.cu
+  state/short_conv.cu
+  state/time_mix.cu
+  state/token_shift.cu)
 foreach(list heddle_cuda_host_sources heddle_cuda_kernel_sources)
   list(TRANSFORM ${list} PREPEND ${PROJECT_SOURCE_DIR}/kernels/cuda/)
+endforeach()
+
+# What fuses products and sums there says so (primitives/fused.cuh), so that the bits of a row are the
+# same wherever a compiler puts the code. The emulated build fuses nothing by itself.
+foreach(kernel ${heddle_cuda_kernel_sources})
+  if(kernel MATCHES "/kernels/cuda/state/")
+    set_source_files_properties(${kernel} PROPERTIES COMPILE_OPTIONS
+                                "$<$<COMPILE_LANGUAGE:CUDA>:--fmad=false>")
+  endif()
 endforeach()
 
 # Has names that a header of its neighbours has, too.

@@ -191,6 +191,62 @@ void SplitOps::Xielu(const XieluArgs& args) {
   });
 }
 
+void SplitOps::ShortConv(const ShortConvArgs& args) {
+  Each([this, args](CudaOps& ops, const Half& half) {
+    ShortConvArgs own = args;
+    own.bcx = Rows(args.bcx, half);
+    own.out = Rows(args.out, half);
+    ops.ShortConv(own);
+  });
+}
+
+void SplitOps::Recurrence(const RecurrenceArgs& args) {
+  Each([this, args](CudaOps& ops, const Half& half) {
+    RecurrenceArgs own = args;
+    own.in = Rows(args.in, half);
+    own.factors = Rows(args.factors, half);
+    own.out = Rows(args.out, half);
+    ops.Recurrence(own);
+  });
+}
+
+void SplitOps::GateElements(Tensor gate, Tensor x) {
+  Each([this, gate, x](CudaOps& ops, const Half& half) {
+    ops.GateElements(Rows(gate, half), Rows(x, half));
+  });
+}
+
+// Of logits, too, which are no rows of the step.
+void SplitOps::Scale(Tensor x, float factor) {
+  if (joined_) return halves_.whole.Scale(x, factor);
+  Each([this, x, factor](CudaOps& ops, const Half& half) { ops.Scale(Rows(x, half), factor); });
+}
+
+void SplitOps::TokenShift(const TokenShiftArgs& args) {
+  Each([this, args](CudaOps& ops, const Half& half) {
+    TokenShiftArgs own = args;
+    own.x = Rows(args.x, half);
+    own.out = Rows(args.out, half);
+    ops.TokenShift(own);
+  });
+}
+
+void SplitOps::TimeMix(const WkvArgs& args) {
+  Each([this, args](CudaOps& ops, const Half& half) {
+    WkvArgs own = args;
+    for (Tensor* tensor :
+         {&own.r, &own.k, &own.v, &own.w, &own.a, &own.m, &own.first_value, &own.gate, &own.out}) {
+      *tensor = Rows(*tensor, half);
+    }
+    ops.TimeMix(own);
+  });
+}
+
+void SplitOps::SquashElements(Squash kind, Tensor x) {
+  Each(
+      [this, kind, x](CudaOps& ops, const Half& half) { ops.SquashElements(kind, Rows(x, half)); });
+}
+
 void SplitOps::GatherLogitRows(Tensor x, Tensor out) {
   Join();
   halves_.whole.GatherLogitRows(x, out);

@@ -52,6 +52,13 @@ class SplitOps final : public Ops {
   void GateRows(Tensor gate_f32, Tensor x) override;
   void Sharpen(const SharpenArgs& args) override;
   void Xielu(const XieluArgs& args) override;
+  void ShortConv(const ShortConvArgs& args) override;
+  void Recurrence(const RecurrenceArgs& args) override;
+  void GateElements(Tensor gate, Tensor x) override;
+  void Scale(Tensor x, float factor) override;
+  void TokenShift(const TokenShiftArgs& args) override;
+  void TimeMix(const WkvArgs& args) override;
+  void SquashElements(Squash kind, Tensor x) override;
   void GatherLogitRows(Tensor x, Tensor out) override;
   void CopyRows(Tensor x, Tensor out) override;
   void SumRows(const SumRowsArgs& args) override;

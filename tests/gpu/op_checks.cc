@@ -11,6 +11,7 @@
 #include "tests/gpu/code_format.h"
 #include "tests/gpu/expert_ops.h"
 #include "tests/gpu/on_device.h"
+#include "tests/gpu/state_ops.h"
 #include "tests/kernels/batch_edits.h"
 #include "tests/kernels/testing.h"
 
@@ -321,6 +322,7 @@ class Checks {
     }
     Check("sampling, 40 rows of 5000", [&] { return CheckSample(device_, 40, 5000); });
     Check("sampling, 3 rows of 128256", [&] { return CheckSample(device_, 3, 128256); });
+    CheckStates(device_, report_);
   }
 
  private:

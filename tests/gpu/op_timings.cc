@@ -10,6 +10,7 @@
 #include "tests/gpu/on_device.h"
 #include "tests/gpu/op_checks.h"
 #include "tests/gpu/sizes.h"
+#include "tests/gpu/state_ops.h"
 #include "tests/gpu/timed.h"
 #include "tests/kernels/batch_edits.h"
 
@@ -347,6 +348,7 @@ class Timings {
       report_.ends(TimeHeads(device_, name, kLite, Sized(n, kRehearsedRows), repeats_));
     }
     TimeExperts(device_, report_);
+    TimeStates(device_, repeats_, report_);
     Draws();
   }
 

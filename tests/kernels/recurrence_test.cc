@@ -7,21 +7,11 @@
 #include "catch2/catch.hpp"
 #include "kernels/copy_page.h"
 #include "kernels/device.h"
+#include "tests/kernels/recurrence_case.h"
 #include "tests/kernels/testing.h"
 
 namespace heddle::kernels::test {
 namespace {
-
-constexpr int32_t kPage = 32;
-constexpr int32_t kPages = 12;
-
-struct RecurrenceCase {
-  RecurrenceShape shape;
-  bool skip = false;
-  int64_t norm_width = 0;  // 0: no norm
-  bool gates_first = false;
-  bool gates = true;
-};
 
 const RecurrenceCase kCases[] = {
     {{RecurrenceRule::kGatedDelta, 4, 2, 16, 16, 4}, false, 16},
@@ -37,132 +27,25 @@ const RecurrenceCase kCases[] = {
     {{RecurrenceRule::kSelective, 1, 1, 32, 529, 4}, true},
 };
 
-// Weights and the inputs of a text.
-struct RecurrentLayer {
-  RecurrentLayer(const RecurrenceCase& c, int64_t rows, uint32_t seed)
-      : in(MakeInputs(c, rows, seed)), steps(MakeSteps(c, rows, seed)) {
-    Random random(seed + 1);
-    const RecurrenceShape& shape = c.shape;
-    const bool selects = shape.is_selective();
-    conv = random.Normals(shape.taps * shape.channels());
-    conv_bias = random.Normals(shape.channels());
-    step_bias = random.Normals(shape.n_heads);
-    skip = random.Normals(selects ? shape.values() : shape.n_heads);
-    norm = random.Normals(std::max<int64_t>(1, shape.values()));
-    const int64_t decays =
-        selects ? ChannelBlocks(shape.values()) * kChannelBlock * shape.key_dim : shape.n_heads;
-    for (int64_t i = 0; i < decays; ++i) decay.push_back(-random.Uniform(0.02f, 2.0f));
-  }
-  // What is made of the rows between the two calls of a selective scan: dt, and then k and q.
-  static Matrix MakeSteps(const RecurrenceCase& c, int64_t rows, uint32_t seed) {
-    Random random(seed + 2);
-    return Matrix::RandomOf(random, rows, c.shape.values() + 2 * int64_t{c.shape.key_dim});
-  }
-  static Matrix MakeInputs(const RecurrenceCase& c, int64_t rows, uint32_t seed) {
-    Random random(seed);
-    return Matrix::RandomOf(random, rows, c.shape.cols(), /*pad=*/3, /*shift=*/1);
-  }
-  Matrix in;
-  Matrix steps;
-  std::vector<float> conv, conv_bias, step_bias, skip, norm, decay;
-};
-
-// Pages of snapshots, and a text's place in them.
-class Pages {
- public:
-  explicit Pages(const RecurrenceShape& shape)
-      : floats_(RecurrenceState(shape).floats),
-        memory_(static_cast<size_t>(kPages * (floats_ + 5)), std::nanf("")) {}
-  KvCacheView view() {
-    return {.keys = memory_.data(),
-            .values = memory_.data(),
-            .dtype = DType::kF32,
-            .num_pages = kPages,
-            .page_tokens = 1,
-            .n_kv_heads = 1,
-            .head_dim = static_cast<int32_t>(floats_),
-            .page_stride = (floats_ + 5) * static_cast<int64_t>(sizeof(float))};
-  }
-
- private:
-  int64_t floats_;
-  std::vector<float> memory_;
-};
-
-// Rows [begin, begin + n) of a layer's text.
-struct Piece {
-  RecurrentLayer* layer;
-  std::vector<int32_t> pages;  // of the text from its beginning
-  int32_t begin;
-  int32_t n;
-  int32_t dropped = 0;  // pages that the window has passed
-};
-
 // Runs one step, and returns its rows.
 Matrix RunStep(Device& device, const RecurrenceCase& c, const std::vector<Piece>& pieces,
-               Pages& pages) {
-  std::vector<int32_t> tokens, q_begin = {0}, span_begin = {0}, span_page, span_tokens, context;
-  std::vector<int64_t> slots;
-  for (const Piece& piece : pieces) {
-    const int32_t end = piece.begin + piece.n;
-    for (int32_t p = piece.begin; p < end; ++p) {
-      tokens.push_back(0);
-      slots.push_back(int64_t{piece.pages[static_cast<size_t>(p / kPage)]} * kPage + p % kPage);
-    }
-    for (int32_t p = piece.dropped * kPage; p < end; p += kPage) {
-      span_page.push_back(piece.pages[static_cast<size_t>(p / kPage)]);
-      span_tokens.push_back(std::min(kPage, end - p));
-    }
-    context.push_back(end - piece.dropped * kPage);
-    q_begin.push_back(static_cast<int32_t>(tokens.size()));
-    span_begin.push_back(static_cast<int32_t>(span_page.size()));
-  }
-  const HostBatch batch{.token_ids = tokens,
-                        .positions = tokens,
-                        .kv_slot = slots,
-                        .q_begin = q_begin,
-                        .span_begin = span_begin,
-                        .span_page = span_page,
-                        .span_tokens = span_tokens,
-                        .context_len = context,
-                        .logit_rows = {}};
-  const auto n = static_cast<int64_t>(tokens.size());
+               SnapshotPages& pages) {
+  const StepBatch batch(pieces);
+  const int64_t n = batch.rows();
   Matrix in(n, c.shape.cols(), /*pad=*/1);
-  int64_t t = 0;
-  for (const Piece& piece : pieces) {
-    for (int32_t i = 0; i < piece.n; ++i, ++t) {
-      std::copy_n(piece.layer->in.at(piece.begin + i, 0), in.num_cols(), in.at(t, 0));
-    }
-  }
+  FillRows(
+      pieces, [](RecurrentLayer& layer) { return &layer.in; }, 0, in.num_cols(), &in);
   Matrix out(n, c.shape.values(), /*pad=*/2);
-  const RecurrentLayer& layer = *pieces.front().layer;
-  RecurrenceArgs args{.shape = c.shape,
-                      .in = in.tensor(),
-                      .conv = layer.conv.data(),
-                      .conv_bias = layer.conv_bias.data(),
-                      .decay = layer.decay.data(),
-                      .step_bias = layer.step_bias.data(),
-                      .skip = c.skip ? layer.skip.data() : nullptr,
-                      .norm = c.norm_width > 0 ? layer.norm.data() : nullptr,
-                      .norm_width = c.norm_width,
-                      .gates_first = c.gates_first,
-                      .gates = c.gates,
-                      .max_step = 1.5f,
-                      .cache = pages.view(),
-                      .page_tokens = kPage,
-                      .out = out.tensor()};
-  REQUIRE(device.Plan(batch).ok());
+  RecurrenceArgs args = ArgsOf(c, *pieces.front().layer, pages);
+  args.in = in.tensor();
+  args.out = out.tensor();
+  REQUIRE(device.Plan(batch.view()).ok());
   REQUIRE(device.Run([&](Ops& ops) { ops.Recurrence(args); }).ok());
   if (c.shape.is_selective()) {
     Matrix factors(n, 2 * int64_t{c.shape.key_dim}, /*pad=*/3);
-    int64_t row = 0;
-    for (const Piece& piece : pieces) {
-      for (int32_t i = 0; i < piece.n; ++i, ++row) {
-        const float* made = piece.layer->steps.at(piece.begin + i, 0);
-        std::copy_n(made, c.shape.values(), in.at(row, 0));
-        std::copy_n(made + c.shape.values(), factors.num_cols(), factors.at(row, 0));
-      }
-    }
+    const auto steps = [](RecurrentLayer& layer) { return &layer.steps; };
+    FillRows(pieces, steps, 0, c.shape.values(), &in);
+    FillRows(pieces, steps, c.shape.values(), factors.num_cols(), &factors);
     args.factors = factors.tensor();
     REQUIRE(device.Run([&](Ops& ops) { ops.Recurrence(args); }).ok());
   }
@@ -189,13 +72,13 @@ TEST_CASE("Recurrences agree with the reference at every level", "[kernels][kern
   std::unique_ptr<Device> reference = CreateReferenceDevice();
   for (const RecurrenceCase& c : kCases) {
     RecurrentLayer layer(c, kTokens, 11);
-    Pages expected_pages(c.shape);
+    SnapshotPages expected_pages(c.shape);
     const Matrix expected =
         RunStep(*reference, c, {{&layer, kTextPages, 0, kTokens}}, expected_pages);
     for (auto& [name, device] : CpuDevices(2)) {
       INFO(name << " heads " << c.shape.n_heads << " of " << c.shape.key_dim << " x "
                 << c.shape.value_dim);
-      Pages pages(c.shape);
+      SnapshotPages pages(c.shape);
       const Matrix found = RunStep(*device, c, {{&layer, kTextPages, 0, kTokens}}, pages);
       double largest = 1;
       const double worst = Worst(found, expected, &largest);
@@ -212,7 +95,7 @@ TEST_CASE("The reference's recurrence is that of single rows", "[kernels][kernel
   std::unique_ptr<Device> reference = CreateReferenceDevice();
   for (const RecurrenceCase& c : kCases) {
     RecurrentLayer layer(c, kTokens, 5);
-    Pages whole_pages(c.shape), pages(c.shape);
+    SnapshotPages whole_pages(c.shape), pages(c.shape);
     const Matrix whole = RunStep(*reference, c, {{&layer, kTextPages, 0, kTokens}}, whole_pages);
     for (int32_t p = 0; p < kTokens; ++p) {
       const Matrix row = RunStep(*reference, c, {{&layer, kTextPages, p, 1}}, pages);
@@ -227,22 +110,22 @@ TEST_CASE("The reference's recurrence is that of single rows", "[kernels][kernel
 // sequence; checks each row.
 void CheckSlices(Device& device, const RecurrenceCase& c, RecurrentLayer& layer, int32_t tokens,
                  const Matrix& expected, const std::vector<int32_t>& lengths, bool takes_back) {
-  Pages pages(c.shape);
+  SnapshotPages pages(c.shape);
   const std::vector<int32_t> other_pages = {9, 10, 11};
   int32_t other = 0;
   size_t step = 0;
   for (int32_t begin = 0; begin < tokens; ++step) {
     const int32_t n = std::min(lengths[step % lengths.size()], tokens - begin);
     Piece piece{&layer, kTextPages, begin, n};
-    piece.dropped = std::max(0, begin - std::max(2, c.shape.taps) + 1) / kPage;
-    const int32_t others = std::min(3, 2 * kPage - other);
+    piece.dropped = std::max(0, begin - std::max(2, c.shape.taps) + 1) / kStatePage;
+    const int32_t others = std::min(3, 2 * kStatePage - other);
     const Matrix found = RunStep(device, c, {{&layer, other_pages, other, others}, piece}, pages);
     for (int64_t i = 0; i < n; ++i) {
       for (int64_t col = 0; col < found.num_cols(); ++col) {
         REQUIRE(found(others + i, col) == expected(begin + i, col));
       }
     }
-    other = other + others == 2 * kPage ? 0 : other + others;
+    other = other + others == 2 * kStatePage ? 0 : other + others;
     // At least the first row stays where rows can be taken back.
     begin += takes_back && n <= kScanRows ? 1 + static_cast<int32_t>(step % 5) % n : n;
   }
@@ -256,7 +139,7 @@ TEST_CASE("A recurrence gives the same bits whole, in chunks, beside others and 
     for (auto& [name, device] : CpuDevices(3)) {
       INFO(name << " heads " << c.shape.n_heads << " of " << c.shape.key_dim << " x "
                 << c.shape.value_dim);
-      Pages pages(c.shape);
+      SnapshotPages pages(c.shape);
       const Matrix expected = RunStep(*device, c, {{&layer, kTextPages, 0, kTokens}}, pages);
       for (const std::vector<int32_t>& lengths :
            std::vector<std::vector<int32_t>>{{1}, {7}, {16}, {17}, {31, 2, 50}, {32, 1}}) {
@@ -276,7 +159,7 @@ TEST_CASE("A copied snapshot goes on as the one that it was copied from", "[kern
   RecurrentLayer layer(c, kTokens, 8);
   for (auto& [name, device] : CpuDevices(1)) {
     INFO(name);
-    Pages pages(c.shape);
+    SnapshotPages pages(c.shape);
     static_cast<void>(RunStep(*device, c, {{&layer, kTextPages, 0, 43}}, pages));
     CopyHostPage(pages.view(), kTextPages[1], 8, 1);
     const Matrix own = RunStep(*device, c, {{&layer, kTextPages, 43, 12}}, pages);

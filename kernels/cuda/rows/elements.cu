@@ -44,6 +44,50 @@ HEDDLE_KERNEL XieluKernel(HEDDLE_PARAMS(XieluArgs, p)) {
   *at = RoundTo(bent + p.beta * x, T());
 }
 
+// x *= sigmoid(gate).
+struct GateElementsParams {
+  Tensor gate;
+  Tensor x;
+};
+
+template <typename T>
+HEDDLE_KERNEL GateElementsKernel(HEDDLE_PARAMS(GateElementsParams, p)) {
+  StartInTurn();
+  const int64_t i = static_cast<int64_t>(BlockX()) * ThreadCount() + ThreadX();
+  if (i >= p.x.cols) return;
+  T* at = p.x.row<T>(BlockY()) + i;
+  *at = RoundTo(ToFloat(*at) / (1.0f + Exp(-ToFloat(p.gate.row<T>(BlockY())[i]))), T());
+}
+
+struct ScaleElementsParams {
+  Tensor x;
+  float factor;
+};
+
+template <typename T>
+HEDDLE_KERNEL ScaleElementsKernel(HEDDLE_PARAMS(ScaleElementsParams, p)) {
+  StartInTurn();
+  const int64_t i = static_cast<int64_t>(BlockX()) * ThreadCount() + ThreadX();
+  if (i >= p.x.cols) return;
+  T* at = p.x.row<T>(BlockY()) + i;
+  *at = RoundTo(ToFloat(*at) * p.factor, T());
+}
+
+struct SquashParams {
+  Squash kind;
+  Tensor x;
+};
+
+template <typename T>
+HEDDLE_KERNEL SquashKernel(HEDDLE_PARAMS(SquashParams, p)) {
+  StartInTurn();
+  const int64_t i = static_cast<int64_t>(BlockX()) * ThreadCount() + ThreadX();
+  if (i >= p.x.cols) return;
+  T* at = p.x.row<T>(BlockY()) + i;
+  const float x = ToFloat(*at);
+  *at = RoundTo(p.kind == Squash::kTanh ? Tanh(x) : 1.0f / (1.0f + Exp(-x)), T());
+}
+
 LaunchShape ShapeOf(const Tensor& x) {
   return {
       .grid_x = CeilDiv(x.cols, kThreads), .grid_y = static_cast<int>(x.rows), .threads = kThreads};
@@ -60,6 +104,24 @@ Error LaunchSharpen(const DeviceBatch& batch, const SharpenArgs& args, DType act
 Error LaunchXielu(const XieluArgs& args, DType act, Stream stream) {
   return ForActivation(
       act, [&]<typename T>(T) { return Launch(XieluKernel<T>, ShapeOf(args.x), stream, args); });
+}
+
+Error LaunchGateElements(Tensor gate, Tensor x, DType act, Stream stream) {
+  return ForActivation(act, [&]<typename T>(T) {
+    return Launch(GateElementsKernel<T>, ShapeOf(x), stream, GateElementsParams{gate, x});
+  });
+}
+
+Error LaunchScaleElements(Tensor x, float factor, DType act, Stream stream) {
+  return ForActivation(act, [&]<typename T>(T) {
+    return Launch(ScaleElementsKernel<T>, ShapeOf(x), stream, ScaleElementsParams{x, factor});
+  });
+}
+
+Error LaunchSquash(Squash kind, Tensor x, DType act, Stream stream) {
+  return ForActivation(act, [&]<typename T>(T) {
+    return Launch(SquashKernel<T>, ShapeOf(x), stream, SquashParams{kind, x});
+  });
 }
 
 }  // namespace heddle::kernels::cuda

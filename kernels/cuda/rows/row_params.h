@@ -31,6 +31,10 @@ Error LaunchSumRows(Tensor x, const RowRange* ranges, int32_t n_ranges, float* o
 Error LaunchScaleLogits(Tensor logits_f32, float scale, float softcap, Stream stream);
 Error LaunchSharpen(const DeviceBatch& batch, const SharpenArgs& args, DType act, Stream stream);
 Error LaunchXielu(const XieluArgs& args, DType act, Stream stream);
+// Ops::GateElements, Ops::Scale and Ops::SquashElements.
+Error LaunchGateElements(Tensor gate, Tensor x, DType act, Stream stream);
+Error LaunchScaleElements(Tensor x, float factor, DType act, Stream stream);
+Error LaunchSquash(Squash kind, Tensor x, DType act, Stream stream);
 // Copies positions [0, num_tokens) of a page, keys and values.
 Error LaunchCopyPage(const KvCacheView& cache, int32_t from, int32_t to, int32_t num_tokens,
                      Stream stream);

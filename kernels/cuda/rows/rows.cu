@@ -145,6 +145,9 @@ HEDDLE_KERNEL ScaleLogitsKernel(HEDDLE_PARAMS(ScaleParams, p)) {
   row[i] = p.softcap > 0 ? p.softcap * Tanh(value / p.softcap) : value;
 }
 
+// Bytes of a head that a block copies: a snapshot of a recurrence has megabytes.
+constexpr int64_t kCopiedBytes = int64_t{64} << 10;
+
 struct CopyPageParams {
   const uint8_t* from[2];  // keys, values
   uint8_t* to[2];
@@ -168,7 +171,10 @@ HEDDLE_KERNEL CopyPageKernel(HEDDLE_PARAMS(CopyPageParams, p)) {
   StartInTurn();
   const uint8_t* from = p.from[BlockY()] + BlockX() * p.head_bytes;
   uint8_t* to = p.to[BlockY()] + BlockX() * p.head_bytes;
-  CopyBytes<Wide>(to, from, p.bytes);
+  const int64_t begin = BlockZ() * kCopiedBytes;
+  const int64_t left = p.bytes - begin;
+  CopyBytes<Wide>(to + begin, from + begin, left < kCopiedBytes ? left : kCopiedBytes);
+  if (BlockZ() > 0) return;
   CopyBytes<uint8_t>(to + p.scales_at, from + p.scales_at, p.scale_bytes);
 }
 
@@ -263,6 +269,7 @@ Error LaunchCopyPage(const KvCacheView& cache, int32_t from, int32_t to, int32_t
                                  .scale_bytes = num_tokens * KvScaleBytes(cache.dtype)};
   const LaunchShape shape = {.grid_x = cache.n_kv_heads,
                              .grid_y = cache.keys == cache.values ? 1 : 2,
+                             .grid_z = CeilDiv(params.bytes, kCopiedBytes),
                              .threads = kThreads};
   if (from == to) return kSuccess;
   // Buffers begin at multiples of 16 bytes; this tests all heads and rows.

@@ -1,0 +1,209 @@
+// Models with state in place of keys and values on the emulated CUDA device: the reference's
+// logits, and tokens that depend neither on chunks, prefix hits, preemption, swaps and branches nor
+// on drafts that are partly taken back.
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "catch2/catch.hpp"
+#include "engine/model/load.h"
+#include "kernels/cuda/cuda_device.h"
+#include "tests/emulate/machine.h"
+#include "tests/model/speculated_load.h"
+#include "tests/support/goldens.h"
+#include "tests/support/greedy_runner.h"
+#include "tests/support/long_runs.h"
+#include "tests/support/synthetic_model.h"
+#include "tests/support/temp_dir.h"
+
+namespace heddle {
+namespace {
+
+using engine::TokenId;
+using kernels::DType;
+using scheduler::GenerationRequest;
+
+engine::LoadOptions OptionsOn(DType activations) {
+  engine::LoadOptions options;
+  options.make_device = [activations] {
+    return kernels::CreateCudaDevice(
+        {.activations = activations, .workspace_bytes = int64_t{4} << 20});
+  };
+  options.capacity.kv_bytes = 8 << 20;
+  options.capacity.host_kv_bytes = 1 << 20;
+  options.capacity.page_tokens = 16;
+  options.capacity.max_batch_tokens = 64;
+  options.kv_type = "f32";
+  return options;
+}
+
+std::unique_ptr<engine::LocalExecutor> Load(const std::filesystem::path& path,
+                                            const engine::LoadOptions& options) {
+  auto model = engine::LoadLocalModel(path, options);
+  INFO(path.string() << ": " << model.status().ToString());
+  REQUIRE(model.ok());
+  return std::move(model->executor);
+}
+
+double WorstOf(const std::vector<float>& found, const std::vector<float>& wanted) {
+  REQUIRE(found.size() == wanted.size());
+  double worst = 0;
+  for (size_t i = 0; i < found.size(); ++i) {
+    const double error = std::abs(double{found[i]} - wanted[i]);
+    worst = std::max(worst, std::isnan(error) ? 1e9 : error);
+  }
+  return worst;
+}
+
+TEST_CASE("Families with state have the reference's logits", "[cuda]") {
+  for (const char* name : test::Some<const char*>(6, {"lfm2",
+                                                      "granitemoehybrid_groups",
+                                                      "qwen3_next",
+                                                      "jamba",
+                                                      "rwkv7",
+                                                      "falcon_h1_norm",
+                                                      "mamba2_biases",
+                                                      "qwen3_5",
+                                                      "nemotron_h",
+                                                      "nemotron_h_moe",
+                                                      "bamba",
+                                                      "lfm2_moe",
+                                                      "granitemoehybrid",
+                                                      "granitemoehybrid_state",
+                                                      "granitemoehybrid_experts",
+                                                      "mamba2",
+                                                      "mamba_biases",
+                                                      "falcon_mamba",
+                                                      "falcon_h1",
+                                                      "qwen3_5_moe",
+                                                      "lfm2_first"})) {
+    INFO(name);
+    const test::Golden golden = test::LoadGolden(name);
+    test::TempDir dir;
+    const auto path = test::WriteSyntheticModel(golden, dir.path());
+    engine::LoadOptions plain = OptionsOn(DType::kF32);
+    plain.make_device = nullptr;
+    plain.reference_ops = true;
+    const std::vector<float> wanted = test::AllLogits(*Load(path, plain), golden.prompt, 64);
+    const auto executor = Load(path, OptionsOn(DType::kF32));
+    for (const int32_t chunk : {5, 64}) {
+      CHECK(WorstOf(test::AllLogits(*executor, golden.prompt, chunk), wanted) < 1e-3);
+    }
+  }
+}
+
+// As in emulated_cuda_test.cc: dozens of roundings to BF16 in every layer.
+TEST_CASE("Families with state stay near the reference with BF16 activations", "[cuda]") {
+  for (const char* name : test::Some<const char*>(
+           2, {"granitemoehybrid_groups", "qwen3_5", "lfm2", "jamba", "rwkv7"})) {
+    INFO(name);
+    const test::Golden golden = test::LoadGolden(name);
+    test::TempDir dir;
+    const auto path = test::WriteSyntheticModel(golden, dir.path());
+    engine::LoadOptions plain = OptionsOn(DType::kF32);
+    plain.make_device = nullptr;
+    plain.reference_ops = true;
+    const auto reference = Load(path, plain);
+    const std::vector<float> wanted = test::AllLogits(*reference, golden.prompt, 64);
+    double sum = 0, squares = 0;
+    for (const float logit : wanted) sum += logit, squares += double{logit} * logit;
+    const auto n = static_cast<double>(wanted.size());
+    const double spread = std::sqrt(squares / n - sum / n * (sum / n));
+    const double bound =
+        6 * 0x1p-8 / std::sqrt(3.0) * std::sqrt(16.0 * reference->spec().n_layers()) * spread;
+    const auto executor = Load(path, OptionsOn(DType::kBF16));
+    CHECK(WorstOf(test::AllLogits(*executor, golden.prompt, 9), wanted) < bound);
+  }
+}
+
+// Half of them share a prefix; one has branches.
+std::vector<GenerationRequest> Requests(int32_t vocab) {
+  std::vector<GenerationRequest> requests;
+  for (int32_t i = 1; i <= 6; ++i) {
+    GenerationRequest request;
+    request.id = scheduler::RequestId{static_cast<uint64_t>(i)};
+    for (int32_t t = 0; t < (i % 2 == 0 ? 40 : 3 * i); ++t) {
+      const int32_t salt = i % 2 == 0 && t < 35 ? 0 : 7 * i;
+      request.prompt.push_back(3 + (t * 37 + salt) % (vocab - 3));
+    }
+    request.max_tokens = 8 + 2 * i;
+    request.num_branches = i == 4 ? 2 : 1;
+    request.sampling.seed = static_cast<uint64_t>(i);
+    request.sampling.temperature = i % 3 == 0 ? 0.0f : 1.0f;
+    request.sampling.num_logprobs = 0;
+    requests.push_back(std::move(request));
+  }
+  return requests;
+}
+
+TEST_CASE("Answers of models with state are the same under load, with drafts, and alone",
+          "[cuda]") {
+  for (const char* name :
+       test::Some<const char*>(2, {"qwen3_next", "jamba", "rwkv7", "lfm2", "mamba2"})) {
+    INFO(name);
+    test::TempDir dir;
+    const auto path = test::WriteSyntheticModel(test::LoadGolden(name), dir.path());
+    const auto executor = Load(path, OptionsOn(DType::kF32));
+    const scheduler::SchedulerOptions roomy = test::PlainOptions(executor->limits());
+    const std::vector<GenerationRequest> requests = Requests(executor->limits().vocab);
+    test::Outcomes alone;
+    for (const GenerationRequest& request : requests) {
+      test::SpeculatedLoad load(executor.get(), roomy, nullptr, 1);
+      load.Run({request}, 0, 0);
+      alone.insert(load.outcomes().begin(), load.outcomes().end());
+    }
+    scheduler::SchedulerStats sum;
+    for (const bool drafts : {false, true}) {
+      scheduler::SchedulerOptions tight = roomy;
+      tight.num_pages = static_cast<int32_t>(
+          tight.page_rule().MostPages(72, executor->limits().windows) + (drafts ? 6 : 2));
+      tight.num_host_pages = std::min(40, executor->limits().num_host_pages);
+      tight.max_step_tokens = drafts ? 40 : 23;
+      tight.prefix_cache = true;
+      test::SpeculatedLoad load(executor.get(), tight, drafts ? &alone : nullptr, 5);
+      load.Run(requests, 2, 0);
+      INFO("drafts " << drafts);
+      test::CheckSame(requests, alone, load.outcomes());
+      const scheduler::SchedulerStats stats = load.stats();
+      sum.preemptions += stats.preemptions;
+      sum.cached_tokens += stats.cached_tokens;
+      sum.accepted_tokens += stats.accepted_tokens;
+      sum.drafted_tokens += stats.drafted_tokens;
+    }
+    INFO("preempted " << sum.preemptions << ", cached " << sum.cached_tokens << ", accepted "
+                      << sum.accepted_tokens << " of " << sum.drafted_tokens);
+    CHECK(sum.cached_tokens > 0);
+    CHECK(sum.accepted_tokens > 10);
+    CHECK(sum.drafted_tokens - sum.accepted_tokens > 10);
+    CHECK(sum.preemptions > 0);
+  }
+}
+
+TEST_CASE("Models with state run in halves of steps as whole", "[cuda]") {
+  test::TempDir dir;
+  const test::Golden golden = test::LoadGolden("qwen3_next");
+  const auto path = test::WriteSyntheticModel(golden, dir.path());
+  std::vector<test::Outcomes> both;
+  for (const bool split : {false, true}) {
+    const auto executor = Load(path, OptionsOn(DType::kF32));
+    if (split) {
+      const auto device = executor->device().nano_batch_device();
+      REQUIRE(device.ok());
+      REQUIRE(executor->device()
+                  .SetNanoBatches(
+                      {.device_name = device->name, .rules = {{.attention_multiprocessors = 2}}})
+                  .ok());
+    }
+    test::SpeculatedLoad load(executor.get(), test::PlainOptions(executor->limits()), nullptr, 1);
+    load.Run(Requests(executor->limits().vocab), 1, 0);
+    both.push_back(load.outcomes());
+  }
+  test::CheckSame(Requests(golden.config->at("vocab_size").get<int32_t>()), both[0], both[1]);
+}
+
+}  // namespace
+}  // namespace heddle
