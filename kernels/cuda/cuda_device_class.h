@@ -147,6 +147,7 @@ class CudaDevice final : public Device {
   absl::Status Enqueue(uint64_t step, const std::function<void(Ops&)>& body);
   absl::Status RunBody(uint64_t step, const std::function<void(Ops&)>& body);
   bool SuitsGraph() const;
+  bool MaySplit(const HostBatch& batch) const;
   absl::Status MarkBegin();
   absl::Status LeaveTape(bool for_good);
   absl::Status FetchResults(const CudaOps& ops, Launched* launched);
@@ -180,6 +181,8 @@ class CudaDevice final : public Device {
   std::vector<PlannedAttention> planned_[kParts];  // for this batch
   NanoBatchProfile nano_batches_;
   std::optional<NanoSplit> split_;  // for this batch
+  bool knows_layers_ = false;       // a step of several groups has run whole
+  bool has_states_ = false;         // layers with state were among its ops
   Launched launched_[kMaxInFlight];
   uint64_t first_launched_ = 0;
   uint64_t num_launched_ = 0;

@@ -12,13 +12,20 @@
 
 namespace heddle::kernels::cuda {
 
+// Layers with state beside others have rows of another width in the same buffers: a half would
+// write where the other one's attention still reads. Whether there are any, a whole step tells.
+bool CudaDevice::MaySplit(const HostBatch& batch) const {
+  return batch.n_groups() == 1 || (knows_layers_ && !has_states_);
+}
+
 absl::Status CudaDevice::Plan(const HostBatch& batch) {
   HEDDLE_CHECK(num_launched_ < kMaxInFlight, "a third step in flight");
   HEDDLE_RETURN_IF_ERROR(batch_.Assign(batch));
   runtime_->Bind();
   staging_.Reset(static_cast<int>(next_step() % kMaxInFlight));
   batch_.Stage(staging_, static_cast<const int32_t*>(results_->data()));
-  split_ = SplitOf(batch_.host(), nano_batches_);
+  split_.reset();
+  if (MaySplit(batch_.host())) split_ = SplitOf(batch_.host(), nano_batches_);
   for (auto& planned : planned_) planned.clear();
   for (const AttentionGrouping& grouping : groupings_) {
     if (grouping.layers >= batch.n_groups()) continue;
@@ -128,6 +135,8 @@ absl::Status CudaDevice::RunBody(uint64_t step, const std::function<void(Ops&)>&
   } else {
     body(whole);
     status = whole.status();
+    has_states_ = has_states_ || whole.has_states();
+    knows_layers_ = knows_layers_ || batch_.host().n_groups() > 1;
   }
   runtime_->set_tape(nullptr);
   HEDDLE_RETURN_IF_ERROR(status);

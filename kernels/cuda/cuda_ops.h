@@ -66,6 +66,8 @@ class CudaOps final : public Ops {
   void RecvRows(Tensor rows, int32_t from) override;
 
   const absl::Status& status() const { return step_.status; }
+  // Whether a layer with state was among the ops.
+  bool has_states() const { return has_states_; }
   // In the order of the calls; to be done after the stream was waited for.
   const std::vector<PendingCopy>& results() const { return pending_; }
   // Used of DeviceStep::drawn, DeviceStep::results and DeviceStep::row_sums.
@@ -77,7 +79,7 @@ class CudaOps final : public Ops {
   // The rows that tensors have, as a group of layers sees them.
   DeviceBatch Rows(int32_t group = 0) const;
   // The same for layers with state.
-  StateBatch States(int32_t group) const;
+  StateBatch States(int32_t group);
   // The prefill tiles, on a copy of what they read.
   void AttendWide(AttentionParams params, const PlannedAttention& plan, int64_t wide_at,
                   int32_t multiprocessors);
@@ -114,6 +116,7 @@ class CudaOps final : public Ops {
   DeviceStep step_;
   LinearProducts products_;
   std::vector<PendingCopy> pending_;
+  bool has_states_ = false;
   int64_t drawn_used_ = 0;
   int64_t results_used_ = 0;
   int64_t row_sums_used_ = 0;

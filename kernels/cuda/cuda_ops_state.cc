@@ -24,7 +24,8 @@ void CheckSnapshots(const KvCacheView& cache, int32_t page_tokens, int64_t float
 
 }  // namespace
 
-StateBatch CudaOps::States(int32_t group) const {
+StateBatch CudaOps::States(int32_t group) {
+  has_states_ = true;
   return {.all = step_.groups[static_cast<size_t>(group)],
           .first_row = step_.first_row,
           .n_rows = step_.n_rows};

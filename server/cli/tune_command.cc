@@ -63,6 +63,11 @@ absl::Status RunTune(const config::Config& config) {
   engine::LocalExecutor& executor = *model.executor;
   HEDDLE_ASSIGN_OR_RETURN(const kernels::NanoBatchDevice device,
                           executor.device().nano_batch_device());
+  if (executor.limits().state_groups > 0) {
+    return absl::UnimplementedError(
+        "steps of models with recurrent layers or convolutions run whole; there is nothing to "
+        "tune");
+  }
   const std::vector<TunePoint> points = TunePoints(executor.limits());
   if (points.empty()) {
     return absl::FailedPreconditionError(

@@ -12,7 +12,7 @@
 #include "catch2/catch.hpp"
 #include "engine/model/load.h"
 #include "kernels/cuda/cuda_device.h"
-#include "tests/emulate/machine.h"
+#include "kernels/nano_batch.h"
 #include "tests/model/speculated_load.h"
 #include "tests/support/goldens.h"
 #include "tests/support/greedy_runner.h"
@@ -96,7 +96,8 @@ TEST_CASE("Families with state have the reference's logits", "[cuda]") {
   }
 }
 
-// As in emulated_cuda_test.cc: dozens of roundings to BF16 in every layer.
+// Some sixteen roundings to BF16 in every layer, of up to 2^-8 each, uniform; norms of small
+// outputs and decays make more of some: up to three times the mean.
 TEST_CASE("Families with state stay near the reference with BF16 activations", "[cuda]") {
   for (const char* name : test::Some<const char*>(
            2, {"granitemoehybrid_groups", "qwen3_5", "lfm2", "jamba", "rwkv7"})) {
@@ -113,24 +114,26 @@ TEST_CASE("Families with state stay near the reference with BF16 activations", "
     for (const float logit : wanted) sum += logit, squares += double{logit} * logit;
     const auto n = static_cast<double>(wanted.size());
     const double spread = std::sqrt(squares / n - sum / n * (sum / n));
-    const double bound =
-        6 * 0x1p-8 / std::sqrt(3.0) * std::sqrt(16.0 * reference->spec().n_layers()) * spread;
-    const auto executor = Load(path, OptionsOn(DType::kBF16));
-    CHECK(WorstOf(test::AllLogits(*executor, golden.prompt, 9), wanted) < bound);
+    const double expected =
+        0x1p-8 / std::sqrt(3.0) * std::sqrt(16.0 * reference->spec().n_layers()) * spread;
+    const auto found = test::AllLogits(*Load(path, OptionsOn(DType::kBF16)), golden.prompt, 9);
+    double errors = 0;
+    for (size_t i = 0; i < found.size(); ++i) errors += std::pow(double{found[i]} - wanted[i], 2);
+    CHECK(std::sqrt(errors / n) < 3 * expected);
   }
 }
 
 // Half of them share a prefix; one has branches.
 std::vector<GenerationRequest> Requests(int32_t vocab) {
   std::vector<GenerationRequest> requests;
-  for (int32_t i = 1; i <= 6; ++i) {
+  for (int32_t i = 1; i <= 5; ++i) {
     GenerationRequest request;
     request.id = scheduler::RequestId{static_cast<uint64_t>(i)};
-    for (int32_t t = 0; t < (i % 2 == 0 ? 40 : 3 * i); ++t) {
-      const int32_t salt = i % 2 == 0 && t < 35 ? 0 : 7 * i;
+    for (int32_t t = 0; t < (i % 2 == 0 ? 35 : 9 + i); ++t) {
+      const int32_t salt = i % 2 == 0 && t < 33 ? 0 : 7 * i;
       request.prompt.push_back(3 + (t * 37 + salt) % (vocab - 3));
     }
-    request.max_tokens = 8 + 2 * i;
+    request.max_tokens = i % 2 == 0 ? 8 : 16 + i;
     request.num_branches = i == 4 ? 2 : 1;
     request.sampling.seed = static_cast<uint64_t>(i);
     request.sampling.temperature = i % 3 == 0 ? 0.0f : 1.0f;
@@ -160,7 +163,7 @@ TEST_CASE("Answers of models with state are the same under load, with drafts, an
     for (const bool drafts : {false, true}) {
       scheduler::SchedulerOptions tight = roomy;
       tight.num_pages = static_cast<int32_t>(
-          tight.page_rule().MostPages(72, executor->limits().windows) + (drafts ? 6 : 2));
+          tight.page_rule().MostPages(48, executor->limits().windows) + (drafts ? 8 : 5));
       tight.num_host_pages = std::min(40, executor->limits().num_host_pages);
       tight.max_step_tokens = drafts ? 40 : 23;
       tight.prefix_cache = true;
@@ -183,26 +186,30 @@ TEST_CASE("Answers of models with state are the same under load, with drafts, an
   }
 }
 
-TEST_CASE("Models with state run in halves of steps as whole", "[cuda]") {
-  test::TempDir dir;
-  const test::Golden golden = test::LoadGolden("qwen3_next");
-  const auto path = test::WriteSyntheticModel(golden, dir.path());
-  std::vector<test::Outcomes> both;
-  for (const bool split : {false, true}) {
-    const auto executor = Load(path, OptionsOn(DType::kF32));
-    if (split) {
-      const auto device = executor->device().nano_batch_device();
-      REQUIRE(device.ok());
-      REQUIRE(executor->device()
-                  .SetNanoBatches(
-                      {.device_name = device->name, .rules = {{.attention_multiprocessors = 2}}})
-                  .ok());
+// Those with attention, too, run whole whatever a profile says: their layers' rows have several
+// widths.
+TEST_CASE("Models with state bring the same tokens with a profile for halves of steps", "[cuda]") {
+  for (const char* name : test::Some<const char*>(2, {"qwen3_5", "mamba2", "lfm2", "rwkv7"})) {
+    INFO(name);
+    test::TempDir dir;
+    const auto path = test::WriteSyntheticModel(test::LoadGolden(name), dir.path());
+    std::vector<test::Outcomes> both;
+    for (const bool split : {false, true}) {
+      const auto executor = Load(path, OptionsOn(DType::kF32));
+      if (split) {
+        const auto device = executor->device().nano_batch_device();
+        REQUIRE(device.ok());
+        REQUIRE(executor->device()
+                    .SetNanoBatches(kernels::NanoBatchProfile{
+                        .device_name = device->name, .rules = {{.attention_multiprocessors = 2}}})
+                    .ok());
+      }
+      test::SpeculatedLoad load(executor.get(), test::PlainOptions(executor->limits()), nullptr, 1);
+      load.Run(Requests(executor->limits().vocab), 1, 0);
+      both.push_back(load.outcomes());
     }
-    test::SpeculatedLoad load(executor.get(), test::PlainOptions(executor->limits()), nullptr, 1);
-    load.Run(Requests(executor->limits().vocab), 1, 0);
-    both.push_back(load.outcomes());
+    for (const auto& [id, outcome] : both[0]) CHECK(both[1].at(id).tokens == outcome.tokens);
   }
-  test::CheckSame(Requests(golden.config->at("vocab_size").get<int32_t>()), both[0], both[1]);
 }
 
 }  // namespace
