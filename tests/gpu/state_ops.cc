@@ -204,7 +204,7 @@ void CheckStates(Device& device, const CheckReport& report) {
        {RecurrenceCase{{RecurrenceRule::kGatedDelta, 4, 2, 128, 128, 4}, false, 128},
         {{RecurrenceRule::kGatedDelta, 3, 1, 5, 7, 3, true}, false, 7},
         {{RecurrenceRule::kMamba2, 4, 1, 128, 64, 4}, true, 256, true},
-        {{RecurrenceRule::kMamba2, 2, 1, 300, 20, 4}, true, 0},
+        {{RecurrenceRule::kMamba2, 2, 1, 256, 20, 4}, true, 0},
         {{RecurrenceRule::kSelective, 1, 1, 16, 200, 4}, true},
         {{RecurrenceRule::kSelective, 1, 1, 40, 35, 3}, true}}) {
     for (const int32_t chunk : {1, 13, 90}) {

@@ -18,18 +18,20 @@ namespace heddle::kernels::cuda {
 namespace {
 
 constexpr int kColumns = 32;
-constexpr int kMaxWarps = 8;
-constexpr int kTeam = 8;  // lanes that make one product of a key and a query
+constexpr int kDepth = 32;  // rows of S that a warp has
+constexpr int kMaxWarps = kMaxStateRows / kDepth;
+constexpr int kTeam = 8;    // lanes that make one product of a key and a query
+constexpr int kFolded = 8;  // updates that S takes in at a time, in registers
 
-constexpr int WarpsFor(int key_dim, int depth) { return (key_dim + depth - 1) / depth; }
+constexpr int WarpsFor(int key_dim) { return (key_dim + kDepth - 1) / kDepth; }
 // Floats from a key to the next: not a multiple of 32 banks.
-HEDDLE_HOST_DEVICE int PitchOf(int warps, int depth) { return warps * depth + 4; }
+HEDDLE_HOST_DEVICE int PitchOf(int warps) { return warps * kDepth + 4; }
 
 // The block's shared memory. Rows are those of a part; `i` counts this step's, `at` all 16.
 struct ScanMemory {
-  HEDDLE_DEVICE ScanMemory(int warps, int depth, SharedArena arena)
-      : keys(arena.Take<float>(kScanRows * PitchOf(warps, depth))),
-        queries(arena.Take<float>(kScanRows * PitchOf(warps, depth))),
+  HEDDLE_DEVICE ScanMemory(int warps, SharedArena arena)
+      : keys(arena.Take<float>(kScanRows * PitchOf(warps))),
+        queries(arena.Take<float>(kScanRows * PitchOf(warps))),
         sums(arena.Take<float>(warps * 2 * kScanRows * kColumns)),
         values(arena.Take<float>(kScanRows * kColumns)),
         updates(arena.Take<float>(kScanRows * kColumns)),
@@ -40,8 +42,8 @@ struct ScanMemory {
         wholes(arena.Take<float>(kScanRows)),
         since(arena.Take<float>(kScanRows)) {}
 
-  static int Bytes(int warps, int depth) {
-    return 2 * SharedBytesFor<float>(kScanRows * PitchOf(warps, depth)) +
+  static int Bytes(int warps) {
+    return 2 * SharedBytesFor<float>(kScanRows * PitchOf(warps)) +
            SharedBytesFor<float>(warps * 2 * kScanRows * kColumns) +
            2 * SharedBytesFor<float>(kScanRows * kColumns) +
            2 * SharedBytesFor<float>(kScanRows * kScanRows) + 4 * SharedBytesFor<float>(kScanRows);
@@ -68,7 +70,7 @@ struct ScanPart {
   StatePlace place = {0, 0};
 };
 
-template <typename T, bool kDelta, int kDepth>
+template <typename T, bool kDelta>
 struct Scan {
   const RecurrenceParams& p;
   const StateSlice slice;
@@ -80,12 +82,12 @@ struct Scan {
   HEDDLE_DEVICE Scan(const RecurrenceParams& params, const StateSlice& s, int tile, int h)
       : p(params),
         slice(s),
-        m(WarpsFor(params.key_dim, kDepth), kDepth, SharedArena()),
+        m(WarpsFor(params.key_dim), SharedArena()),
         head(h),
         key_head(params.tiled ? h % params.n_key_heads : h / (params.n_heads / params.n_key_heads)),
         column(tile * kColumns + Lane()),
-        warps(WarpsFor(params.key_dim, kDepth)),
-        pitch(PitchOf(warps, kDepth)) {}
+        warps(WarpsFor(params.key_dim)),
+        pitch(PitchOf(warps)) {}
 
   HEDDLE_DEVICE bool has_column() const { return column < p.value_dim; }
   HEDDLE_DEVICE float* StateAt(int64_t page) const {
@@ -136,21 +138,24 @@ struct Scan {
     const float last = m.decays.Get(kScanRows - 1);
     if (ThreadX() < kScanRows) m.since.Set(ThreadX(), Exp(last - m.decays.Get(ThreadX())));
     SyncThreads();
-    float u[kScanRows];
-    HEDDLE_UNROLL
-    for (int at = 0; at < kScanRows; ++at) {
-      u[at] = m.since.Get(at) * m.updates.Get(at * kColumns + Lane());
-    }
     const float whole = Exp(last);
     HEDDLE_UNROLL
     for (int d = 0; d < kDepth; ++d) s[d] *= whole;
-    HEDDLE_UNROLL
-    for (int at = 0; at < kScanRows; ++at) {
+    for (int begin = 0; begin < kScanRows; begin += kFolded) {
+      float u[kFolded];
+      HEDDLE_UNROLL
+      for (int j = 0; j < kFolded; ++j) {
+        u[j] = m.since.Get(begin + j) * m.updates.Get((begin + j) * kColumns + Lane());
+      }
       HEDDLE_UNROLL
       for (int d = 0; d < kDepth; d += 4) {
-        const auto key = m.keys.GetAs<Group<float, 4>>(at * pitch + WarpIndex() * kDepth + d);
         HEDDLE_UNROLL
-        for (int e = 0; e < 4; ++e) s[d + e] = Fma(key.item[e], u[at], s[d + e]);
+        for (int j = 0; j < kFolded; ++j) {
+          const auto key =
+              m.keys.GetAs<Group<float, 4>>((begin + j) * pitch + WarpIndex() * kDepth + d);
+          HEDDLE_UNROLL
+          for (int e = 0; e < 4; ++e) s[d + e] = Fma(key.item[e], u[j], s[d + e]);
+        }
       }
     }
   }
@@ -406,41 +411,30 @@ struct Scan {
 };
 
 // BlockX: a tile of columns of a head. BlockY: a sequence.
-template <typename T, bool kDelta, int kDepth>
-HEDDLE_KERNEL HEDDLE_BOUNDS(32 * kMaxWarps, kDepth > 32 ? 1 : 2)
+template <typename T, bool kDelta>
+HEDDLE_KERNEL HEDDLE_BOUNDS(32 * kMaxWarps, 1)
     RecurrenceScanKernel(HEDDLE_PARAMS(RecurrenceParams, p)) {
   StartInTurn();
   const StateSlice slice = SliceOf(p.batch, p.pages.page_tokens, BlockY());
   if (slice.n == 0) return;
   const int tiles = (p.value_dim + kColumns - 1) / kColumns;
-  Scan<T, kDelta, kDepth>(p, slice, BlockX() % tiles, BlockX() / tiles).Run();
-}
-
-template <bool kDelta, int kDepth>
-Error LaunchScan(const RecurrenceParams& params, DType act, Stream stream) {
-  const int warps = WarpsFor(params.key_dim, kDepth);
-  const LaunchShape shape = {.grid_x = params.n_heads * CeilDiv(params.value_dim, kColumns),
-                             .grid_y = params.batch.all.n_seqs,
-                             .threads = 32 * warps,
-                             .shared_bytes = ScanMemory::Bytes(warps, kDepth)};
-  return ForActivation(act, [&]<typename T>(T) {
-    return Launch(RecurrenceScanKernel<T, kDelta, kDepth>, shape, stream, params);
-  });
+  Scan<T, kDelta>(p, slice, BlockX() % tiles, BlockX() / tiles).Run();
 }
 
 }  // namespace
 
 Error LaunchRecurrenceScan(const StateBatch& batch, const RecurrenceArgs& args, DType act,
                            Stream stream) {
-  constexpr int kUsual = 32, kDeep = kMaxStateRows / kMaxWarps;
   const RecurrenceParams params = ParamsOf(batch, args);
-  const bool deep = params.key_dim > kUsual * kMaxWarps;
-  if (params.delta) {
-    return deep ? LaunchScan<true, kDeep>(params, act, stream)
-                : LaunchScan<true, kUsual>(params, act, stream);
-  }
-  return deep ? LaunchScan<false, kDeep>(params, act, stream)
-              : LaunchScan<false, kUsual>(params, act, stream);
+  const int warps = WarpsFor(params.key_dim);
+  const LaunchShape shape = {.grid_x = params.n_heads * CeilDiv(params.value_dim, kColumns),
+                             .grid_y = params.batch.all.n_seqs,
+                             .threads = 32 * warps,
+                             .shared_bytes = ScanMemory::Bytes(warps)};
+  return ForActivation(act, [&]<typename T>(T) {
+    return params.delta ? Launch(RecurrenceScanKernel<T, true>, shape, stream, params)
+                        : Launch(RecurrenceScanKernel<T, false>, shape, stream, params);
+  });
 }
 
 }  // namespace heddle::kernels::cuda

@@ -38,7 +38,7 @@ struct StatePages {
 Error LaunchShortConv(const StateBatch& batch, const ShortConvArgs& args, DType act, Stream stream);
 
 // The largest RecurrenceShape::key_dim: of kGatedDelta and kMamba2, and of kSelective.
-inline constexpr int32_t kMaxStateRows = 1024;
+inline constexpr int32_t kMaxStateRows = 256;
 inline constexpr int32_t kMaxSelectedRows = 64;
 
 // Convolution and recurrence of kGatedDelta and kMamba2. Writes o to args.out, and to pages what a
@@ -56,7 +56,7 @@ Error LaunchSelectiveScan(const StateBatch& batch, const RecurrenceArgs& args, D
                           Stream stream);
 
 // Ops::TokenShift and Ops::TimeMix. The largest WkvArgs::head_dim.
-inline constexpr int32_t kMaxTimeMixDim = 128;
+inline constexpr int32_t kMaxTimeMixDim = 64;
 Error LaunchTokenShift(const StateBatch& batch, const TokenShiftArgs& args, DType act,
                        Stream stream);
 Error LaunchTimeMix(const StateBatch& batch, const WkvArgs& args, DType act, Stream stream);

@@ -10,14 +10,13 @@ namespace heddle::kernels::cuda {
 namespace {
 
 constexpr int kTeam = 4;
+constexpr int kDim = kMaxTimeMixDim;
+constexpr int kMostThreads = kTeam * kDim;
 constexpr int kStride = 4 * kTeam;              // rows of S from a lane's group to its next
 constexpr float kDecay = -0.6065306597126334f;  // -exp(-1/2)
 // Of a key before it has the length 1: the square of the least.
 constexpr float kLeastSquares = 1e-24f;
 constexpr float kMostInverse = 1e12f;
-
-template <int kDim>
-constexpr int kMostThreads = kTeam* kDim;
 
 enum Part : int { kW, kK, kV, kUnit, kGain };  // of a row, as WkvState keeps them
 
@@ -39,7 +38,6 @@ struct TimeMixParams {
 
 // Shared memory: parts of rows [kScanRows][kParts][kDim] and their r and outputs [kScanRows][kDim],
 // zeros behind head_dim.
-template <int kDim>
 struct MixMemory {
   HEDDLE_DEVICE explicit MixMemory(SharedArena arena)
       : parts(arena.Take<float>(kScanRows * static_cast<int>(WkvState::kParts) * kDim)),
@@ -55,12 +53,12 @@ struct MixMemory {
   Shared<float> parts, r, out;
 };
 
-template <typename T, int kDim>
+template <typename T>
 struct TimeMixer {
   static constexpr int kOwn = kDim / kTeam;  // rows of S that a lane has
   const TimeMixParams& p;
   const StateSlice slice;
-  const MixMemory<kDim> memory;
+  const MixMemory memory;
   const int head;
   const int64_t at;  // column of the head's first
 
@@ -262,12 +260,11 @@ struct TimeMixer {
 };
 
 // BlockX: a head. BlockY: a sequence.
-template <typename T, int kDim>
-HEDDLE_KERNEL HEDDLE_BOUNDS((kMostThreads<kDim>), 1)
-    TimeMixKernel(HEDDLE_PARAMS(TimeMixParams, p)) {
+template <typename T>
+HEDDLE_KERNEL HEDDLE_BOUNDS(kMostThreads, 1) TimeMixKernel(HEDDLE_PARAMS(TimeMixParams, p)) {
   StartInTurn();
   const StateSlice slice = SliceOf(p.batch, p.pages.page_tokens, BlockY());
-  if (slice.n > 0) TimeMixer<T, kDim>(p, slice, BlockX()).Run();
+  if (slice.n > 0) TimeMixer<T>(p, slice, BlockX()).Run();
 }
 
 // Notes in each page where the part begins that its S is before, which all heads have read. BlockX:
@@ -285,20 +282,9 @@ HEDDLE_KERNEL BordersKernel(HEDDLE_PARAMS(TimeMixParams, p)) {
   }
 }
 
-template <int kDim>
-Error Launched(const TimeMixParams& params, int32_t n_heads, DType act, Stream stream) {
-  const LaunchShape shape = {.grid_x = n_heads,
-                             .grid_y = params.batch.all.n_seqs,
-                             .threads = 32 * CeilDiv(params.head_dim * kTeam, 32),
-                             .shared_bytes = MixMemory<kDim>::Bytes()};
-  return ForActivation(
-      act, [&]<typename T>(T) { return Launch(TimeMixKernel<T, kDim>, shape, stream, params); });
-}
-
 }  // namespace
 
 Error LaunchTimeMix(const StateBatch& batch, const WkvArgs& args, DType act, Stream stream) {
-  constexpr int kUsualDim = 64;
   const WkvState layout(args.n_heads, args.head_dim, 0);
   const TimeMixParams params = {.batch = batch,
                                 .pages = PagesOf(args.cache, args.page_tokens),
@@ -321,9 +307,12 @@ Error LaunchTimeMix(const StateBatch& batch, const WkvArgs& args, DType act, Str
                                 .width = layout.width,
                                 .norm_eps = args.norm_eps,
                                 .head_dim = args.head_dim};
-  const Error error = args.head_dim <= kUsualDim
-                          ? Launched<kUsualDim>(params, args.n_heads, act, stream)
-                          : Launched<kMaxTimeMixDim>(params, args.n_heads, act, stream);
+  const LaunchShape shape = {.grid_x = args.n_heads,
+                             .grid_y = batch.all.n_seqs,
+                             .threads = 32 * CeilDiv(args.head_dim * kTeam, 32),
+                             .shared_bytes = MixMemory::Bytes()};
+  const Error error = ForActivation(
+      act, [&]<typename T>(T) { return Launch(TimeMixKernel<T>, shape, stream, params); });
   if (error != kSuccess) return error;
   return Launch(BordersKernel, {.grid_x = batch.all.n_seqs, .threads = 32}, stream, params);
 }

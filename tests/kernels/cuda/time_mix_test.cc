@@ -120,8 +120,7 @@ TestCache CacheOf(const MixCase& c) {
 TEST_CASE("Time mixes are those of the reference", "[cuda]") {
   constexpr int32_t kPositions = 70;
   for (const DType act : {DType::kF32, DType::kBF16}) {
-    for (const MixCase c :
-         {MixCase{1, 1, true}, {2, 24, false}, {1, 64, true}, {1, 17, false}, {1, 72, false}}) {
+    for (const MixCase c : {MixCase{1, 1, true}, {2, 24, false}, {1, 64, true}, {1, 17, false}}) {
       INFO(Info(act).name << ", " << c.n_heads << " heads of " << c.head_dim);
       MixLayer layer(c, act, kPositions, 3);
       TestCache cache = CacheOf(c), expected_cache = CacheOf(c);
