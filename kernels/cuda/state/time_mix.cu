@@ -261,7 +261,7 @@ struct TimeMixer {
 
 // BlockX: a head. BlockY: a sequence.
 template <typename T>
-HEDDLE_KERNEL HEDDLE_BOUNDS(kMostThreads, 1) TimeMixKernel(HEDDLE_PARAMS(TimeMixParams, p)) {
+HEDDLE_KERNEL HEDDLE_BOUNDS(kMostThreads, 2) TimeMixKernel(HEDDLE_PARAMS(TimeMixParams, p)) {
   StartInTurn();
   const StateSlice slice = SliceOf(p.batch, p.pages.page_tokens, BlockY());
   if (slice.n > 0) TimeMixer<T>(p, slice, BlockX()).Run();

@@ -8,6 +8,7 @@ namespace heddle::kernels::cuda {
 namespace {
 
 constexpr int kThreads = 128;
+constexpr int kKept = static_cast<int>(WkvState::kShiftRows);  // rows of a page
 
 struct TokenShiftParams {
   StateBatch batch;
@@ -20,14 +21,14 @@ struct TokenShiftParams {
 };
 
 HEDDLE_DEVICE float* ShiftRow(const TokenShiftParams& p, int64_t page, int32_t offset) {
-  return PageOf(p.pages, page) + p.place + offset % WkvState::kShiftRows * p.x.cols;
+  return PageOf(p.pages, page) + p.place + offset % kKept * p.x.cols;
 }
 
 // Keeps the slice's row i if no later row of the step takes its place.
 template <typename T>
 HEDDLE_DEVICE void KeepRow(const TokenShiftParams& p, const StateSlice& slice, int i, int64_t c) {
   const StatePlace place = PlaceOf(p.batch, p.pages.page_tokens, slice.first_row + i);
-  if (RowsBehind(slice, p.pages.page_tokens, i, place.offset) >= WkvState::kShiftRows) return;
+  if (RowsBehind(slice, p.pages.page_tokens, i, place.offset) >= kKept) return;
   ShiftRow(p, place.page, place.offset)[c] = ToFloat(p.x.row<T>(slice.first_row + i)[c]);
 }
 
@@ -60,7 +61,6 @@ HEDDLE_KERNEL TokenShiftKernel(HEDDLE_PARAMS(TokenShiftParams, p)) {
   }
   const int left = p.pages.page_tokens - slice.offset;
   const int here = slice.n < left ? slice.n : left;
-  constexpr int kKept = WkvState::kShiftRows;
   for (int row = here > kKept ? here - kKept : 0; row < here; ++row) KeepRow<T>(p, slice, row, c);
 }
 
