@@ -216,7 +216,7 @@ void SplitOps::GateElements(Tensor gate, Tensor x) {
   });
 }
 
-// Of logits, too, which are no rows of the step.
+// The rows may be those of logits, which are no rows of the step.
 void SplitOps::Scale(Tensor x, float factor) {
   if (joined_) return halves_.whole.Scale(x, factor);
   Each([this, x, factor](CudaOps& ops, const Half& half) { ops.Scale(Rows(x, half), factor); });

@@ -1,6 +1,6 @@
-// What follows a recurrence's scan: outputs are normed and gated, and pages get what heads of v
-// share: keys, the convolution's inputs, and the position that S is before. That is a launch of its
-// own, since the scan's blocks read what lies in the same places.
+// The launch behind a recurrence's scan: outputs are normed and gated, and pages get what heads of
+// v share: keys, the convolution's inputs, and the position that S is before. That is a launch of
+// its own, since the scan's blocks read what lies in the same places.
 //
 // Blocks [0, gate_blocks) gate rows; then each sequence has blocks that keep: one for each key
 // head, which convolves the kept rows again, and others with kThreads channels of q and v.

@@ -1,4 +1,4 @@
-// What the kernels of one recurrence (kGatedDelta, kMamba2) share: the numbers of its shape, and
+// Parameters of both kernels of a recurrence (kGatedDelta, kMamba2): the numbers of its shape, and
 // where things are in a page of snapshots (RecurrenceState).
 #pragma once
 
@@ -82,7 +82,7 @@ HEDDLE_DEVICE int64_t PartOf(int head, int32_t offset) {
   return (2 * static_cast<int64_t>(head) + offset / kScanRows % 2) * kScanRows;
 }
 
-// Of the delta rule's keys and queries, whose length is 1.
+// Added to the squares of the delta rule's keys and queries, whose length becomes 1.
 inline constexpr float kUnitEps = 1e-6f;
 
 // 1 / length of a key of kGatedDelta, for each lane's share of its squares.

@@ -359,7 +359,7 @@ struct Scan {
   }
 
   HEDDLE_DEVICE void Run() const {
-    // What is behind key_dim stays zero.
+    // Places behind key_dim stay zero.
     const int extra = warps * kDepth - p.key_dim;
     for (int i = ThreadX(); i < kScanRows * extra; i += ThreadCount()) {
       const int at = i / extra * pitch + p.key_dim + i % extra;

@@ -192,8 +192,8 @@ HEDDLE_KERNEL HEDDLE_BOUNDS(kScanThreads, 4)
   Selection<T, kStates>{p, slice, c}.Run();
 }
 
-// What all channels share, behind the scan, which reads what lies in the same places. BlockX: a
-// sequence.
+// Keeps what all channels share, behind the scan, which reads what lies in the same places. BlockX:
+// a sequence.
 template <typename T>
 HEDDLE_KERNEL SelectiveKeepKernel(HEDDLE_PARAMS(SelectiveParams, p)) {
   StartInTurn();

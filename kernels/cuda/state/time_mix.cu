@@ -14,7 +14,7 @@ constexpr int kDim = kMaxTimeMixDim;
 constexpr int kMostThreads = kTeam * kDim;
 constexpr int kStride = 4 * kTeam;              // rows of S from a lane's group to its next
 constexpr float kDecay = -0.6065306597126334f;  // -exp(-1/2)
-// Of a key before it has the length 1: the square of the least.
+// The square of the least length that a key is divided by.
 constexpr float kLeastSquares = 1e-24f;
 constexpr float kMostInverse = 1e12f;
 
@@ -88,13 +88,13 @@ struct TimeMixer {
       if (HasRow(i)) to[RowOf(i) * p.head_dim] = s[i];
     }
   }
-  // What a page keeps of a position: part 0 of this head.
+  // The place where a page keeps a position: part 0 of this head.
   HEDDLE_DEVICE float* KeptAt(int64_t page, int32_t offset) const {
     return PageOf(p.pages, page) + p.rows_at +
            offset % (2 * kScanRows) * WkvState::kParts * p.width + at;
   }
 
-  // What S takes in of the slice's row t, as shared row `row`. By a warp.
+  // Prepares what S takes in of the slice's row t, as shared row `row`. By a warp.
   HEDDLE_DEVICE void Mix(int t, int row) const {
     const int64_t from = slice.first_row + t;
     const auto value = [&](const Tensor& x, int i) { return ToFloat(x.row<T>(from)[at + i]); };
