@@ -1,5 +1,7 @@
 #include "server/grpc/grpc_server.h"
 
+#include <algorithm>
+#include <chrono>
 #include <set>
 #include <unordered_map>
 #include <utility>
@@ -27,7 +29,8 @@ constexpr int kMaxAgeMs = 3'600'000;
 constexpr int kMaxMetadataBytes = 16 << 10;
 // Bytes of a message that a client may send before its call has been accepted.
 constexpr int kWindowBytes = 32 << 10;
-// For the last messages of ended calls, from gRPC's end of a connection to a client that reads.
+// The least time for the last messages of ended calls, from gRPC's end of a connection to the
+// client; also once the deadline is over.
 constexpr std::chrono::seconds kFarewell(2);
 
 class RefusedCall final : public grpc::ServerGenericBidiReactor {
@@ -230,8 +233,10 @@ void GrpcServer::Stop(std::chrono::system_clock::time_point deadline) {
   // The workers run until the last call has ended, because they end the cancelled ones.
   state_->server->Shutdown(deadline);
   for (const std::unique_ptr<CallWorker>& worker : state_->context.workers) worker->Stop();
-  // gRPC has written the calls' ends and closed; the connections still pass them on.
-  state_->transport->Drain(Clock::now() + kFarewell);
+  // gRPC has written the calls' ends and closed; the connections still pass them on, and end when
+  // their clients have all.
+  const auto left = std::chrono::ceil<Clock::duration>(deadline - std::chrono::system_clock::now());
+  state_->transport->Drain(Clock::now() + std::max<Clock::duration>(left, kFarewell));
   state_->transport->Stop();
 }
 

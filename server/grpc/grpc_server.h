@@ -52,8 +52,8 @@ class GrpcServer {
   // Sets the state that the health service and ServerReady report.
   void SetReady(bool ready);
 
-  // Takes no new calls, waits for those in progress until `deadline`, then cancels them.
-  // Idempotent.
+  // Takes no new calls, waits until `deadline` for those in progress to end and for their clients
+  // to have received all, then cancels them. Idempotent.
   void Stop(std::chrono::system_clock::time_point deadline);
 
  private:

@@ -19,7 +19,6 @@ constexpr size_t kReceiveBytes = size_t{16} << 10;
 constexpr size_t kFirstReceiveBytes = 512;
 // The kernel's buffer in each direction between us and gRPC; it doubles it for its own use.
 constexpr int kPairBytes = 32 << 10;
-constexpr auto kLingerTime = std::chrono::seconds(2);
 
 }  // namespace
 
@@ -31,7 +30,8 @@ GuardedConnection::GuardedConnection(std::unique_ptr<Stream> stream, const Share
       on_closed_(std::move(on_closed)),
       guard_(shared->options.limits, shared->bodies,
              shared->resets->Owes(stream_->peer(), Clock::now())),
-      pause_(stream_->executor()) {}
+      pause_(stream_->executor()),
+      linger_(shared->options.write_timeout) {}
 
 template <typename Body>
 void GuardedConnection::Guarded(const Body& body) {
@@ -89,8 +89,8 @@ Clock::time_point GuardedConnection::idle_since() const {
 
 void GuardedConnection::OnTick(Clock::time_point now) {
   Guarded([&] {
-    if (is_lingering_) {
-      if (now >= linger_deadline_) Close();
+    if (linger_.has_begun()) {
+      if (linger_.IsOver(stream_->undelivered_bytes(), now)) Close();
       return;
     }
     const GuardOptions& options = shared_->options;
@@ -133,7 +133,7 @@ bool GuardedConnection::ConnectServer() {
 // Reads no more from the client until gRPC has taken the earlier bytes.
 void GuardedConnection::ReadClient() {
   const bool waits = to_server_.ended || is_cut_ || is_paused_ || !to_server_.is_empty();
-  if (to_server_.reads || (waits && !is_lingering_)) return;
+  if (to_server_.reads || (waits && !linger_.has_begun())) return;
   to_server_.reads = true;
   to_server_.received.resize(connected_ ? kReceiveBytes : kFirstReceiveBytes);
   stream_->ReadSome(asio::buffer(to_server_.received),
@@ -161,8 +161,8 @@ void GuardedConnection::OnClientBytes(const error_code& error, size_t bytes) {
     return;
   }
   if (is_cut_) return;
-  if (is_lingering_) {
-    ReadClient();
+  if (linger_.has_begun()) {
+    linger_.Drop(bytes) ? ReadClient() : Close();
     return;
   }
   last_activity_ = Clock::now();
@@ -275,12 +275,11 @@ void GuardedConnection::TakeFrames() {
   FlushClient();
 }
 
-// gRPC has ended, and the kernel has all that it sent. The client's end is awaited, because closing
-// a socket with bytes that were not read resets it, and what the client has not received is lost.
+// gRPC has ended, and the kernel has all that it sent.
 void GuardedConnection::EndClient() {
-  if (std::exchange(is_lingering_, true)) return;
-  linger_deadline_ = Clock::now() + kLingerTime;
+  if (linger_.has_begun()) return;
   stream_->EndSending([self = shared_from_this()](const error_code&, size_t) {});
+  linger_.Begin(stream_->undelivered_bytes(), Clock::now());
   ReadClient();
 }
 

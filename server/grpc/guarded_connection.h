@@ -16,6 +16,7 @@
 #include <string_view>
 
 #include "server/http/http2_guard.h"
+#include "server/http/linger.h"
 #include "server/http/peer_resets.h"
 #include "server/http/stream.h"
 #include "server/http/transport.h"
@@ -98,10 +99,9 @@ class GuardedConnection final : public TransportConnection,
   bool handshake_done_ = false;
   bool connected_ = false;  // to gRPC
   boost::asio::steady_timer pause_;
-  bool is_paused_ = false;     // reads nothing from the client until pause_ is over
-  bool is_cut_ = false;        // closes once the client has been told
-  bool is_lingering_ = false;  // gRPC has ended and all is sent; waits for the client to close
-  Clock::time_point linger_deadline_;
+  bool is_paused_ = false;  // reads nothing from the client until pause_ is over
+  bool is_cut_ = false;     // closes once the client has been told
+  Linger linger_;           // begins when gRPC has ended and the kernel has all
   bool closed_ = false;
 };
 

@@ -15,10 +15,6 @@ constexpr size_t kKeptBytes = size_t{16} << 10;
 // Bytes of pipelined requests that wait behind the current one.
 constexpr size_t kMaxPipelinedBytes = size_t{64} << 10;
 constexpr const char* kRetryAfterSeconds = "5";
-// After an error answer the client may still be sending: this much is dropped, for this long, so
-// that it reads the answer (413 to an enormous body) before it sees a reset.
-constexpr size_t kMaxLingerBytes = size_t{64} << 20;
-constexpr auto kLingerTime = std::chrono::seconds(2);
 
 double Seconds(Clock::duration time) { return std::chrono::duration<double>(time).count(); }
 
@@ -34,6 +30,7 @@ Connection::Connection(std::unique_ptr<Stream> stream, std::string first_bytes, 
       bodies_(shared.bodies),
       new_request_id_(std::move(new_request_id)),
       on_closed_(std::move(on_closed)),
+      linger_(limits_.write_timeout),
       input_(std::move(first_bytes)) {}
 
 Connection::~Connection() = default;
@@ -99,8 +96,10 @@ void Connection::OnTick(Clock::time_point now) {
 void Connection::CheckTimes(Clock::time_point now) {
   switch (state_) {
     case State::kIdle:
-    case State::kLingering:
       if (now >= deadline_) Close();
+      return;
+    case State::kLingering:
+      if (linger_.IsOver(stream_->undelivered_bytes(), now)) Close();
       return;
     case State::kReading:
       OnReadingTick(now);
@@ -140,8 +139,7 @@ void Connection::OnRead(const boost::system::error_code& error, size_t bytes) {
     return;
   }
   if (state_ == State::kLingering) {
-    lingered_bytes_ += bytes;
-    lingered_bytes_ > kMaxLingerBytes ? Close() : Read();
+    linger_.Drop(bytes) ? Read() : Close();
     return;
   }
   input_.append(receive_buffer_, 0, bytes);
@@ -323,7 +321,7 @@ void Connection::FinishRequest() {
   if (keep_alive_ && !draining_) {
     BeginNextRequest();
   } else {
-    Linger();
+    EndSending();
   }
 }
 
@@ -346,12 +344,12 @@ void Connection::BeginNextRequest() {
   Read();
 }
 
-void Connection::Linger() {
+void Connection::EndSending() {
   state_ = State::kLingering;
   idle_since_ = Clock::now();
-  deadline_ = Clock::now() + kLingerTime;
   input_.clear();
   stream_->EndSending([self = shared_from_this()](const auto&, size_t) {});
+  linger_.Begin(stream_->undelivered_bytes(), idle_since_);
   Read();
 }
 

@@ -23,6 +23,7 @@
 
 #include "server/http/body_budget.h"
 #include "server/http/exchange.h"
+#include "server/http/linger.h"
 #include "server/http/peer_resets.h"
 #include "server/http/reading_pace.h"
 #include "server/http/request_parser.h"
@@ -144,7 +145,7 @@ class Connection final : public ResponseWriter,
   void FinishRequest();
   void ReleaseBuffers();
   void BeginNextRequest();
-  void Linger();
+  void EndSending();
   void Report(bool cancelled);
 
   std::unique_ptr<Stream> stream_;
@@ -158,12 +159,12 @@ class Connection final : public ResponseWriter,
   State state_ = State::kIdle;
   bool leaving_ = false;
   bool draining_ = false;
-  Clock::time_point deadline_;  // of the state, except kHandling
+  Clock::time_point deadline_;  // of kIdle and kReading
+  Linger linger_;               // of kLingering
 
   std::string input_;  // received and not yet parsed
   std::string receive_buffer_;
   bool read_in_flight_ = false;
-  size_t lingered_bytes_ = 0;
   std::unique_ptr<RequestParser> parser_;
   bool continue_sent_ = false;
   bool head_checked_ = false;

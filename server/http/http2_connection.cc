@@ -11,8 +11,6 @@ namespace {
 constexpr size_t kReadBytes = size_t{16} << 10;
 // Frames in the socket's way at a time. What is more stays with its stream, where it counts.
 constexpr size_t kOutgoingBytes = size_t{32} << 10;
-// After its last frame the client may still be sending: so much longer it is read.
-constexpr auto kHttp2LingerTime = std::chrono::seconds(2);
 
 Http2Session::Limits SessionLimits(const ConnectionLimits& limits) {
   Http2Session::Limits session;
@@ -139,7 +137,11 @@ void Http2Connection::OnRead(const boost::system::error_code& error, size_t byte
   ended_calls_.clear();
   if (is_closed_) return;
   if (error) return Close();
-  if (!is_lingering_) Take(std::string_view(receive_buffer_).substr(0, bytes));
+  if (!linger_.has_begun()) {
+    Take(std::string_view(receive_buffer_).substr(0, bytes));
+  } else if (!linger_.Drop(bytes)) {
+    return Close();
+  }
   Read();
 }
 
@@ -236,14 +238,13 @@ void Http2Connection::CountUnsent() {
 }
 
 void Http2Connection::EndIfOver() {
-  if (is_closed_ || is_lingering_ || write_in_flight_ || session_.wants_write()) return;
-  if (session_.is_over() || (is_leaving_ && calls_.empty())) Linger();
+  if (is_closed_ || linger_.has_begun() || write_in_flight_ || session_.wants_write()) return;
+  if (session_.is_over() || (is_leaving_ && calls_.empty())) EndSending();
 }
 
-void Http2Connection::Linger() {
-  is_lingering_ = true;
-  deadline_ = Clock::now() + kHttp2LingerTime;
+void Http2Connection::EndSending() {
   stream_->EndSending([self = shared_from_this()](const auto&, size_t) {});
+  linger_.Begin(stream_->undelivered_bytes(), Clock::now());
 }
 
 void Http2Connection::Leave() {
@@ -275,8 +276,8 @@ void Http2Connection::OnTick(Clock::time_point now) {
     ended_calls_.clear();
     if (is_closed_) return;
     const ConnectionLimits& limits = *shared_.limits;
-    if (is_lingering_) {
-      if (now >= deadline_) Close();
+    if (linger_.has_begun()) {
+      if (linger_.IsOver(stream_->undelivered_bytes(), now)) Close();
       return;
     }
     if (write_in_flight_ && now - last_write_ >= limits.write_timeout) return Close();

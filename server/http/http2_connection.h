@@ -21,6 +21,7 @@
 #include "server/http/http2_call.h"
 #include "server/http/http2_guard.h"
 #include "server/http/http2_session.h"
+#include "server/http/linger.h"
 #include "server/http/stream.h"
 #include "server/http/transport.h"
 
@@ -75,7 +76,7 @@ class Http2Connection final : public TransportConnection,
   void TellCalls();
   void CountUnsent();
   void EndIfOver();
-  void Linger();
+  void EndSending();
   std::shared_ptr<Http2Call> Find(int32_t id) const;
 
   std::unique_ptr<Stream> stream_;
@@ -97,14 +98,13 @@ class Http2Connection final : public TransportConnection,
   bool is_busy_ = false;  // within the session: what it has is sent afterwards
   bool is_cut_ = false;   // closes once what is in outgoing_ was sent
   bool is_leaving_ = false;
-  bool is_lingering_ = false;
   bool is_paused_ = false;  // reads nothing until pause_ is over
   bool is_closed_ = false;
   size_t counted_unsent_ = 0;
   boost::asio::steady_timer pause_;
   Clock::time_point last_write_;
   Clock::time_point idle_since_;
-  Clock::time_point deadline_;      // while it lingers
+  Linger linger_;
   Clock::time_point header_since_;  // since when a header has been arriving; the epoch: none does
 };
 

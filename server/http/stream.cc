@@ -2,6 +2,7 @@
 
 #include <openssl/err.h>
 #include <openssl/ssl.h>
+#include <sys/ioctl.h>
 
 #include <boost/asio/post.hpp>
 #include <boost/asio/ssl/context.hpp>
@@ -23,6 +24,12 @@ uint64_t PeerOf(const Stream::Socket& socket) {
   return error ? 0 : PeerNumber(endpoint.address());
 }
 
+// The end of sending counts as one byte.
+size_t UndeliveredBytes(Stream::Socket::native_handle_type socket) {
+  int bytes = 0;
+  return ioctl(socket, TIOCOUTQ, &bytes) == 0 && bytes > 0 ? static_cast<size_t>(bytes) : 0;
+}
+
 class PlainStream final : public Stream {
  public:
   explicit PlainStream(Socket socket) : socket_(std::move(socket)), peer_(PeerOf(socket_)) {}
@@ -41,6 +48,7 @@ class PlainStream final : public Stream {
     socket_.shutdown(Socket::shutdown_send, ignored);
     Succeed(std::move(done));
   }
+  size_t undelivered_bytes() override { return UndeliveredBytes(socket_.native_handle()); }
   void Close() override {
     error_code ignored;
     socket_.close(ignored);
@@ -93,6 +101,9 @@ class TlsStream final : public Stream {
   }
   void EndSending(Done done) override {
     stream_.async_shutdown([done = std::move(done)](const error_code& error) { done(error, 0); });
+  }
+  size_t undelivered_bytes() override {
+    return UndeliveredBytes(stream_.lowest_layer().native_handle());
   }
   void Close() override {
     error_code ignored;

@@ -35,6 +35,8 @@ class Stream {
   // Tells the peer that no more data will come; reading continues. `done` is called when the peer
   // has done the same, or at once.
   virtual void EndSending(Done done) = 0;
+  // Bytes on their way: written, and not confirmed by the client's system yet. 0 after Close.
+  virtual size_t undelivered_bytes() = 0;
   virtual void Close() = 0;
 
   // Stands for the client's address (peer.h); 0: unknown.

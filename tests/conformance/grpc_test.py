@@ -1,6 +1,7 @@
 """The gRPC services against a running daemon, by the official Python client; also an example of
 how to use them. Stubs are made from the .proto files when the test starts."""
 
+import contextlib
 import importlib
 import json
 import pathlib
@@ -425,10 +426,16 @@ def slow_link(port, bytes_a_second):
     listener = socket.create_server(("127.0.0.1", 0))
 
     def pump(source, target, pause):
+        is_open = True
         while chunk := source.recv(4096):
-            target.sendall(chunk)
+            try:
+                if is_open:
+                    target.sendall(chunk)
+            except OSError:
+                is_open = False  # reads on: a socket closed with bytes unread loses what it is to send
             time.sleep(pause)
-        target.shutdown(socket.SHUT_WR)
+        with contextlib.suppress(OSError):
+            target.shutdown(socket.SHUT_WR)
 
     def serve():
         client, _ = listener.accept()
