@@ -1,6 +1,10 @@
-// Where the rows of a step's sequences are in pages of snapshots (kernels/recurrence.h).
+// Where the rows of a step's sequences are in pages of snapshots (kernels/recurrence.h), for
+// kernels on the host. It owns nothing: batches, arguments and pages outlive what is made of them.
+// Thread-safety: objects are not changed once made; a page's memory belongs to whoever computes its
+// sequence.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 
@@ -18,7 +22,7 @@ struct RecurrenceSlice {
   int64_t page = 0;          // of the first row
   int64_t page_before = -1;  // the one before that; -1: the sequence begins in `page`
 
-  // Whether the rows may be taken back: then S is not advanced within a page by them.
+  // Whether none of the rows may be taken back: otherwise S is not advanced within a page by them.
   bool is_final() const { return n > kScanRows; }
   // Whether S of kSelective goes on to the last row: the first row always stays.
   bool ends_behind() const { return is_final() || n == 1; }
@@ -45,21 +49,31 @@ inline RecurrenceSlice SliceOf(const HostBatch& batch, int32_t page_tokens, int3
   return slice;
 }
 
-// The snapshots of a layer.
-class RecurrencePages {
+// Where rows of a batch are in their pages.
+class RowPlaces {
  public:
-  RecurrencePages(const RecurrenceArgs& args)
-      : cache_(args.cache),
-        layout_(args.shape),
-        shape_(args.shape),
-        page_tokens_(args.page_tokens) {
-    HEDDLE_CHECK(cache_.dtype == DType::kF32 && cache_.head_dim == layout_.floats &&
-                     page_tokens_ % kScanRows == 0 && shape_.taps <= kScanRows,
-                 "pages of another layer's state");
+  RowPlaces(const HostBatch& batch, int32_t page_tokens)
+      : batch_(batch), page_tokens_(page_tokens) {}
+
+  int64_t Page(int64_t t) const { return batch_.kv_slot[static_cast<size_t>(t)] / page_tokens_; }
+  int32_t Offset(int64_t t) const {
+    return static_cast<int32_t>(batch_.kv_slot[static_cast<size_t>(t)] % page_tokens_);
+  }
+  // Rows from t on, before `end`, that are in its page.
+  int32_t RowsInPage(int64_t t, int64_t end) const {
+    return static_cast<int32_t>(std::min<int64_t>(page_tokens_ - Offset(t), end - t));
   }
 
-  int32_t page_tokens() const { return page_tokens_; }
-  const RecurrenceState& layout() const { return layout_; }
+ private:
+  const HostBatch& batch_;
+  const int32_t page_tokens_;
+};
+
+// Pages of snapshots of any kind: where they are, and the number that each begins with.
+class SnapshotPages {
+ public:
+  explicit SnapshotPages(const KvCacheView& cache) : cache_(cache) {}
+
   float* page(int64_t index) const {
     return reinterpret_cast<float*>(static_cast<char*>(cache_.keys) + cache_.PageOffset(index));
   }
@@ -72,6 +86,51 @@ class RecurrencePages {
   void set_border(int64_t index, int32_t offset) const {
     std::memcpy(page(index), &offset, sizeof(offset));
   }
+
+ private:
+  const KvCacheView& cache_;
+};
+
+// Visits the rows of a slice that later steps may need: those that fewer than `most` others of this
+// step follow in their pages. visit(row, page, offset, rows behind it in its page).
+template <typename Visit>
+void ForKeptRows(const HostBatch& batch, const RecurrenceSlice& slice, int32_t page_tokens,
+                 int64_t most, const Visit& visit) {
+  const RowPlaces places(batch, page_tokens);
+  const int64_t end = slice.first_row + slice.n;
+  for (int64_t t = slice.first_row; t < end; ++t) {
+    const int64_t behind = places.RowsInPage(t, end) - 1;
+    if (behind < most) visit(t, places.Page(t), places.Offset(t), behind);
+  }
+}
+
+// Notes in each page of the slice where the part begins that its S is before, for states that are
+// advanced by parts of kScanRows.
+inline void SetBorders(const HostBatch& batch, const RecurrenceSlice& slice, int32_t page_tokens,
+                       const SnapshotPages& pages) {
+  ForKeptRows(batch, slice, page_tokens, 1, [&](int64_t t, int64_t page, int32_t offset, int64_t) {
+    const int64_t row = t - slice.first_row;
+    const auto first_here = static_cast<int32_t>(std::max<int64_t>(0, offset - row));
+    const int32_t at = slice.is_final() ? offset : first_here;
+    pages.set_border(page, at - at % kScanRows);
+  });
+}
+
+// The snapshots of a layer.
+class RecurrencePages : public SnapshotPages {
+ public:
+  explicit RecurrencePages(const RecurrenceArgs& args)
+      : SnapshotPages(args.cache),
+        layout_(args.shape),
+        shape_(args.shape),
+        page_tokens_(args.page_tokens) {
+    HEDDLE_CHECK(args.cache.dtype == DType::kF32 && args.cache.head_dim == layout_.floats &&
+                     page_tokens_ % kScanRows == 0 && shape_.taps <= kScanRows,
+                 "pages of another layer's state");
+  }
+
+  int32_t page_tokens() const { return page_tokens_; }
+  const RecurrenceState& layout() const { return layout_; }
   float* state(int64_t index, int32_t head) const {
     return page(index) + layout_.state + int64_t{head} * shape_.key_dim * shape_.value_dim;
   }
@@ -109,7 +168,6 @@ class RecurrencePages {
     return (2 * int64_t{head} + offset / kScanRows % 2) * kScanRows;
   }
 
-  const KvCacheView& cache_;
   const RecurrenceState layout_;
   const RecurrenceShape& shape_;
   const int32_t page_tokens_;

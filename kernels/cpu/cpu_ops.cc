@@ -107,7 +107,7 @@ void CpuOps::Attention(const AttentionArgs& args) {
 }
 
 void CpuOps::TokenShift(const TokenShiftArgs& args) {
-  cpu::TokenShift(batch().OfGroup(args.cache.group), args, *table_.wkv, pool_);
+  cpu::TokenShift(batch().OfGroup(args.cache.group), args, *table_.wkv, pool_, time_mix_);
 }
 
 void CpuOps::TimeMix(const WkvArgs& args) {

@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "kernels/cpu/selective_scan.h"
+#include "kernels/cpu/step_slices.h"
 #include "kernels/recurrence_slices.h"
 
 namespace heddle::kernels::cpu {
@@ -33,22 +34,16 @@ class RecurrenceRun {
         kernels_(kernels),
         pool_(pool),
         pages_(args),
+        places_(batch, args.page_tokens),
         channels_(args.shape.channels()),
-        n_tokens_(batch.n_tokens()) {
-    const int64_t slices = batch.n_seqs() * int64_t{sizeof(RecurrenceSlice)};
-    const int64_t of_slices = (slices + kAlignment - 1) / kAlignment * kAlignment;
-    const int64_t floats =
-        n_tokens_ * (channels_ + 2 * shape_.n_heads) + pool.num_threads() * ThreadFloats();
-    auto* memory =
-        static_cast<char*>(scratch.Get(of_slices + floats * static_cast<int64_t>(sizeof(float))));
-    slices_ = reinterpret_cast<RecurrenceSlice*>(memory);
-    mixed_ = reinterpret_cast<float*>(memory + of_slices);
+        n_tokens_(batch.n_tokens()),
+        memory_(static_cast<char*>(
+            scratch.Get(StepSlices::Bytes(batch) + Floats() * int64_t{sizeof(float)}))),
+        slices_(batch, args.page_tokens, memory_) {
+    mixed_ = reinterpret_cast<float*>(memory_ + StepSlices::Bytes(batch));
     steps_ = mixed_ + n_tokens_ * channels_;
     gains_ = steps_ + n_tokens_ * shape_.n_heads;
     of_threads_ = gains_ + n_tokens_ * shape_.n_heads;
-    for (int32_t seq = 0; seq < batch.n_seqs(); ++seq) {
-      slices_[seq] = SliceOf(batch, args.page_tokens, seq);
-    }
   }
 
   void Run() {
@@ -68,11 +63,12 @@ class RecurrenceRun {
                    [&](int64_t begin, int64_t end, int32_t) {
                      for (int64_t t = begin; t < end; ++t) Finish(t);
                    });
+    for (const RecurrenceSlice& slice : slices_.all()) {
+      SetBorders(batch_, slice, args_.page_tokens, pages_);
+    }
   }
 
  private:
-  static constexpr int64_t kAlignment = 64;
-
   int64_t StateFloats() const { return int64_t{shape_.key_dim} * shape_.value_dim; }
   // For a thread: an S, the keys of a part and their decayed ones, and what Scan needs.
   int64_t ThreadFloats() const {
@@ -80,20 +76,16 @@ class RecurrenceRun {
            ScanScratchFloats(shape_.value_dim);
   }
 
-  const RecurrenceSlice& SliceOfRow(int64_t t) const {
-    const auto next = std::upper_bound(batch_.q_begin.begin(), batch_.q_begin.end(), t);
-    return slices_[next - batch_.q_begin.begin() - 1];
+  int64_t Floats() const {
+    return n_tokens_ * (channels_ + 2 * shape_.n_heads) + pool_.num_threads() * ThreadFloats();
   }
-  int64_t Page(int64_t t) const {
-    return batch_.kv_slot[static_cast<size_t>(t)] / args_.page_tokens;
-  }
-  int32_t Offset(int64_t t) const {
-    return static_cast<int32_t>(batch_.kv_slot[static_cast<size_t>(t)] % args_.page_tokens);
-  }
+
+  int64_t Page(int64_t t) const { return places_.Page(t); }
+  int32_t Offset(int64_t t) const { return places_.Offset(t); }
 
   // Computes one head's q, k or v of row t. Heads of v have the row's g and gain, too.
   void Mix(int64_t t, int64_t piece) {
-    const RecurrenceSlice& slice = SliceOfRow(t);
+    const RecurrenceSlice& slice = slices_.OfRow(t);
     const int64_t n_keys = 2 * int64_t{shape_.n_key_heads};
     const bool is_key = piece < n_keys;
     const bool is_unit = is_key && shape_.rule == RecurrenceRule::kGatedDelta;
@@ -250,8 +242,7 @@ class RecurrenceRun {
   void Keep(const RecurrenceSlice& slice, int64_t t) const {
     const int64_t page = Page(t);
     const int32_t offset = Offset(t);
-    const int64_t left = slice.first_row + slice.n - 1 - t;  // rows behind it
-    const int64_t behind = std::min<int64_t>(left, args_.page_tokens - 1 - offset);
+    const int64_t behind = places_.RowsInPage(t, slice.first_row + slice.n) - 1;
     if (behind < pages_.layout().input_rows) {
       std::memcpy(pages_.input(page, offset), args_.in.row<float>(t),
                   static_cast<size_t>(channels_) * sizeof(float));
@@ -263,11 +254,6 @@ class RecurrenceRun {
         for (int32_t d = 0; d < shape_.key_dim; ++d) to[int64_t{d} * kScanRows] = key[d];
       }
     }
-    if (behind > 0) return;
-    const int64_t row = t - slice.first_row;
-    const auto first_here = static_cast<int32_t>(std::max<int64_t>(0, offset - row));
-    const int32_t at = slice.is_final() ? offset : first_here;
-    pages_.set_border(page, at - at % kScanRows);
   }
 
   void Finish(int64_t t) const {
@@ -279,7 +265,7 @@ class RecurrenceRun {
                    .gates_first = args_.gates_first,
                    .eps = args_.norm_eps,
                    .row = args_.out.row<float>(t)});
-    Keep(SliceOfRow(t), t);
+    Keep(slices_.OfRow(t), t);
   }
 
   const HostBatch& batch_;
@@ -288,13 +274,15 @@ class RecurrenceRun {
   const RecurrenceKernels& kernels_;
   ThreadPool& pool_;
   const RecurrencePages pages_;
+  const RowPlaces places_;
   const int64_t channels_;
   const int64_t n_tokens_;
-  RecurrenceSlice* slices_;  // [n_seqs]
-  float* mixed_;             // [n_tokens, channels]: q, k and v
-  float* steps_;             // [n_tokens, n_heads]: g
-  float* gains_;             // [n_tokens, n_heads]
-  float* of_threads_;        // [num_threads, ThreadFloats()]
+  char* const memory_;  // slices, then floats
+  const StepSlices slices_;
+  float* mixed_;       // [n_tokens, channels]: q, k and v
+  float* steps_;       // [n_tokens, n_heads]: g
+  float* gains_;       // [n_tokens, n_heads]
+  float* of_threads_;  // [num_threads, ThreadFloats()]
 };
 
 }  // namespace

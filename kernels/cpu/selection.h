@@ -1,6 +1,13 @@
-// Ops::SelectPositions on the CPU. Scores are computed in tiles of rows and chunks of the context
-// by all threads, for as many rows at a time as fit into a fixed memory, and each row's best are
-// found by one thread. A row's scores have one order of summation, whatever the batch.
+// Ops::SelectPositions on the CPU, by an instruction set's kernels (selection_table.h): arguments,
+// shapes and the choice are those of kernels/selection.h. Scores are computed in tiles of rows and
+// chunks of the context by all threads, for as many rows at a time as fit into a fixed memory, and
+// each row's best are found by one thread. A row's scores have one order of summation, whatever the
+// batch. A place is a position's index in the list of spans of its sequence.
+//
+// `batch` is that of the keys' group (StepBatch::OfGroup), without pieces; one key per position.
+// Other batches are a bug of the caller: HEDDLE_CHECK.
+// Threads: called by the thread that runs the step, which works with those of `pool` and returns
+// when args.out is written. Nothing of the arguments is kept.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +21,9 @@
 
 namespace heddle::kernels::cpu {
 
-// Working memory that is kept between calls.
+// Working memory that is kept between calls, and grows to the largest of them: of scores 16 MiB or
+// one row's, of each thread one row's or a block of keys. Owned by the device's Ops; one call at a
+// time uses it.
 struct SelectionScratch {
   struct Row {
     int32_t seq;
@@ -25,7 +34,7 @@ struct SelectionScratch {
   struct Task {
     int32_t first_row;
     int32_t n_rows;
-    int32_t begin;
+    int32_t begin;  // a place
   };
   std::vector<Row> rows;
   std::vector<Task> tasks;

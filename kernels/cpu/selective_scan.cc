@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "kernels/cpu/step_slices.h"
 #include "kernels/recurrence_slices.h"
 
 namespace heddle::kernels::cpu {
@@ -36,19 +37,14 @@ class SelectiveRun {
         kernels_(kernels),
         pool_(pool),
         pages_(args),
+        places_(batch, args.page_tokens),
         channels_(args.shape.values()),
-        n_tokens_(batch.n_tokens()) {
-    constexpr int64_t kAlignment = 64;
-    const int64_t slices = batch.n_seqs() * int64_t{sizeof(RecurrenceSlice)};
-    const int64_t of_slices = (slices + kAlignment - 1) / kAlignment * kAlignment;
-    auto* memory = static_cast<char*>(
-        scratch.Get(of_slices + pool.num_threads() * ThreadFloats() * int64_t{sizeof(float)}));
-    slices_ = reinterpret_cast<RecurrenceSlice*>(memory);
-    of_threads_ = reinterpret_cast<float*>(memory + of_slices);
-    for (int32_t seq = 0; seq < batch.n_seqs(); ++seq) {
-      slices_[seq] = SliceOf(batch, args.page_tokens, seq);
-    }
-  }
+        n_tokens_(batch.n_tokens()),
+        memory_(static_cast<char*>(
+            scratch.Get(StepSlices::Bytes(batch) +
+                        pool.num_threads() * ThreadFloats() * int64_t{sizeof(float)}))),
+        slices_(batch, args.page_tokens, memory_),
+        of_threads_(reinterpret_cast<float*>(memory_ + StepSlices::Bytes(batch))) {}
 
   void Convolve() {
     const int64_t pieces = (channels_ + kMixedChannels - 1) / kMixedChannels;
@@ -73,30 +69,18 @@ class SelectiveRun {
       const int64_t first = i % groups * kBlocksTogether;
       ScanBlocks(slices_[i / groups], first, std::min(kBlocksTogether, blocks - first), thread);
     });
-    for (int32_t seq = 0; seq < batch_.n_seqs(); ++seq) KeepRows(slices_[seq]);
+    for (const RecurrenceSlice& slice : slices_.all()) KeepRows(slice);
   }
 
  private:
   int64_t BlockFloats() const { return int64_t{shape_.key_dim} * kChannelBlock; }
   int64_t ThreadFloats() const { return kBlocksTogether * BlockFloats(); }
 
-  const RecurrenceSlice& SliceOfRow(int64_t t) const {
-    const auto next = std::upper_bound(batch_.q_begin.begin(), batch_.q_begin.end(), t);
-    return slices_[next - batch_.q_begin.begin() - 1];
-  }
-  int64_t Page(int64_t t) const {
-    return batch_.kv_slot[static_cast<size_t>(t)] / args_.page_tokens;
-  }
-  int32_t Offset(int64_t t) const {
-    return static_cast<int32_t>(batch_.kv_slot[static_cast<size_t>(t)] % args_.page_tokens);
-  }
-  // Rows from t on, before `end`, that are in its page.
-  int32_t RowsInPage(int64_t t, int64_t end) const {
-    return static_cast<int32_t>(std::min<int64_t>(args_.page_tokens - Offset(t), end - t));
-  }
+  int64_t Page(int64_t t) const { return places_.Page(t); }
+  int32_t Offset(int64_t t) const { return places_.Offset(t); }
 
   void Mix(int64_t t, int64_t first) const {
-    const RecurrenceSlice& slice = SliceOfRow(t);
+    const RecurrenceSlice& slice = slices_.OfRow(t);
     const float* inputs[kScanRows];
     for (int32_t tap = 0; tap < shape_.taps; ++tap) {
       const float* row = ConvolutionInput(args_, pages_, slice, t, shape_.taps - 1 - tap);
@@ -115,8 +99,8 @@ class SelectiveRun {
 
   // Keeps the convolution's input, if no later row of this step takes its place.
   void KeepInput(int64_t t) const {
-    const RecurrenceSlice& slice = SliceOfRow(t);
-    const int64_t behind = RowsInPage(t, slice.first_row + slice.n) - 1;
+    const RecurrenceSlice& slice = slices_.OfRow(t);
+    const int64_t behind = places_.RowsInPage(t, slice.first_row + slice.n) - 1;
     if (behind >= pages_.layout().input_rows) return;
     std::memcpy(pages_.input(Page(t), Offset(t)), args_.in.row<float>(t),
                 static_cast<size_t>(channels_) * sizeof(float));
@@ -236,7 +220,7 @@ class SelectiveRun {
         std::memcpy(next, states, bytes);
         if (slice.ends_behind()) states = next;
       }
-      const int32_t n = RowsInPage(t, end);
+      const int32_t n = places_.RowsInPage(t, end);
       ScanRowsOf(t, n, first, count, !slice.ends_behind(), states);
       t += n;
     }
@@ -246,7 +230,7 @@ class SelectiveRun {
   void KeepRows(const RecurrenceSlice& slice) const {
     const int64_t end = slice.first_row + slice.n;
     for (int64_t t = slice.first_row; t < end;) {
-      const int32_t n = RowsInPage(t, end);
+      const int32_t n = places_.RowsInPage(t, end);
       pages_.set_border(Page(t), slice.ends_behind() ? Offset(t) + n : Offset(t));
       for (int32_t i = 0; i < n && !slice.ends_behind(); ++i) {
         std::memcpy(pages_.kept_keys(Page(t), Offset(t) + i), args_.factors.row<float>(t + i),
@@ -262,10 +246,12 @@ class SelectiveRun {
   const RecurrenceKernels& kernels_;
   ThreadPool& pool_;
   const RecurrencePages pages_;
+  const RowPlaces places_;
   const int64_t channels_;
   const int64_t n_tokens_;
-  RecurrenceSlice* slices_;  // [n_seqs]
-  float* of_threads_;        // [num_threads, ThreadFloats()]
+  char* const memory_;  // slices, then floats
+  const StepSlices slices_;
+  float* const of_threads_;  // [num_threads, ThreadFloats()]
 };
 
 }  // namespace

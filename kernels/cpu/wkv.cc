@@ -1,9 +1,8 @@
 #include "kernels/cpu/wkv.h"
 
 #include <algorithm>
-#include <cstring>
-#include <vector>
 
+#include "kernels/cpu/step_slices.h"
 #include "kernels/wkv_pages.h"
 
 namespace heddle::kernels::cpu {
@@ -15,20 +14,6 @@ constexpr double kNsPerMixedElement = 2;
 constexpr double kNsPerStateElement = 0.3;  // of a row
 constexpr double kNsPerFinishedElement = 1;
 
-std::vector<RecurrenceSlice> SlicesOf(const HostBatch& batch, int32_t page_tokens) {
-  std::vector<RecurrenceSlice> slices;
-  slices.reserve(static_cast<size_t>(batch.n_seqs()));
-  for (int32_t seq = 0; seq < batch.n_seqs(); ++seq) {
-    slices.push_back(SliceOf(batch, page_tokens, seq));
-  }
-  return slices;
-}
-
-size_t SequenceOf(const HostBatch& batch, int64_t t) {
-  const auto next = std::upper_bound(batch.q_begin.begin(), batch.q_begin.end(), t);
-  return static_cast<size_t>(next - batch.q_begin.begin()) - 1;
-}
-
 // One call of the op. Memory holds for each row the parts of WkvState::kParts.
 class TimeMixRun {
  public:
@@ -39,13 +24,12 @@ class TimeMixRun {
         kernels_(kernels),
         pool_(pool),
         pages_(args),
-        slices_(SlicesOf(batch, args.page_tokens)),
-        dim_(args.head_dim) {
-    const int64_t rows = batch.n_tokens() * RowFloats();
-    rows_ = static_cast<float*>(
-        scratch.Get((rows + pool.num_threads() * ThreadFloats()) * int64_t{sizeof(float)}));
-    of_threads_ = rows_ + rows;
-  }
+        dim_(args.head_dim),
+        memory_(static_cast<char*>(
+            scratch.Get(StepSlices::Bytes(batch) + Floats() * int64_t{sizeof(float)}))),
+        slices_(batch, args.page_tokens, memory_),
+        rows_(reinterpret_cast<float*>(memory_ + StepSlices::Bytes(batch))),
+        of_threads_(rows_ + batch.n_tokens() * RowFloats()) {}
 
   void Run() {
     const auto width = static_cast<double>(pages_.width());
@@ -53,24 +37,27 @@ class TimeMixRun {
                    [&](int64_t begin, int64_t end, int32_t) {
                      for (int64_t t = begin; t < end; ++t) Mix(t);
                    });
-    const auto seqs = static_cast<int64_t>(slices_.size());
+    const int64_t seqs = batch_.n_seqs();
     const double rows = static_cast<double>(batch_.n_tokens()) / static_cast<double>(seqs);
     pool_.ForEach(seqs * args_.n_heads,
                   kNsPerStateElement * static_cast<double>(dim_ * dim_) * (rows + 0.5 * kScanRows),
                   [&](int64_t i, int32_t thread) {
-                    Walk(slices_[static_cast<size_t>(i % seqs)], static_cast<int32_t>(i / seqs),
+                    Walk(slices_[i % seqs], static_cast<int32_t>(i / seqs),
                          of_threads_ + thread * ThreadFloats());
                   });
     pool_.ForRange(batch_.n_tokens(), kNsPerFinishedElement * width,
                    [&](int64_t begin, int64_t end, int32_t) {
                      for (int64_t t = begin; t < end; ++t) Finish(t);
                    });
-    for (const RecurrenceSlice& slice : slices_) Keep(slice);
+    for (const RecurrenceSlice& slice : slices_.all()) Keep(slice);
   }
 
  private:
   int64_t RowFloats() const { return WkvState::kParts * pages_.width(); }
   int64_t ThreadFloats() const { return dim_ * dim_; }
+  int64_t Floats() const {
+    return batch_.n_tokens() * RowFloats() + pool_.num_threads() * ThreadFloats();
+  }
   float* PartOf(int64_t t, int64_t part) const {
     return rows_ + t * RowFloats() + part * pages_.width();
   }
@@ -160,23 +147,24 @@ class TimeMixRun {
   const WkvKernels& kernels_;
   ThreadPool& pool_;
   const WkvPages pages_;
-  const std::vector<RecurrenceSlice> slices_;
   const int64_t dim_;
-  float* rows_;        // [n_tokens, kParts, width]
-  float* of_threads_;  // [num_threads, ThreadFloats()]
+  char* const memory_;  // slices, then floats
+  const StepSlices slices_;
+  float* const rows_;        // [n_tokens, kParts, width]
+  float* const of_threads_;  // [num_threads, ThreadFloats()]
 };
 
 }  // namespace
 
 void TokenShift(const HostBatch& batch, const TokenShiftArgs& args, const WkvKernels& kernels,
-                ThreadPool& pool) {
+                ThreadPool& pool, Scratch& scratch) {
   if (batch.n_tokens() == 0) return;
-  const std::vector<RecurrenceSlice> slices = SlicesOf(batch, args.page_tokens);
+  const StepSlices slices(batch, args.page_tokens, scratch.Get(StepSlices::Bytes(batch)));
   const int64_t hidden = args.x.cols;
   pool.ForRange(batch.n_tokens(), kNsPerShiftedElement * static_cast<double>(hidden * args.n_mixes),
                 [&](int64_t begin, int64_t end, int32_t) {
                   for (int64_t t = begin; t < end; ++t) {
-                    const RecurrenceSlice& slice = slices[SequenceOf(batch, t)];
+                    const RecurrenceSlice& slice = slices.OfRow(t);
                     const float* before =
                         t > slice.first_row ? args.x.row<float>(t - 1) : ShiftBefore(args, slice);
                     for (int32_t m = 0; m < args.n_mixes; ++m) {
@@ -185,7 +173,7 @@ void TokenShift(const HostBatch& batch, const TokenShiftArgs& args, const WkvKer
                     }
                   }
                 });
-  for (const RecurrenceSlice& slice : slices) {
+  for (const RecurrenceSlice& slice : slices.all()) {
     ForKeptRows(batch, slice, args.page_tokens, WkvState::kShiftRows,
                 [&](int64_t t, int64_t page, int32_t offset, int64_t) {
                   std::copy_n(args.x.row<float>(t), hidden, ShiftRow(args, page, offset));
