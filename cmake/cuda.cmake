@@ -5,7 +5,7 @@ set(HEDDLE_HAS_CUDA FALSE)
 set(HEDDLE_HAS_PTX FALSE)
 option(HEDDLE_PTX "With tests and code for sm_90a: embed its PTX, which tests/gpu/ptx runs" ON)
 if(HEDDLE_TESTS AND HEDDLE_PTX)
-  # What tests/gpu/ptx is compiled for.
+  # The architecture that tests/gpu/ptx is compiled for.
   include(CheckCXXSourceRuns)
   check_cxx_source_runs([[
     int main() {

@@ -39,7 +39,7 @@ if(HEDDLE_SANITIZE)
   endif()
 endif()
 
-# What makes a mistake in memory harder to use: docs/security.md. Not in the arithmetic of
+# Flags that make a mistake in memory harder to use: docs/security.md. Not in the arithmetic of
 # kernels/CMakeLists.txt, which is read by no attacker and runs in every step's inner loops.
 set(heddle_hardening -fPIE -fstack-protector-strong -fstack-clash-protection -D_GLIBCXX_ASSERTIONS)
 set(heddle_no_hardening -fno-stack-protector -fno-stack-clash-protection -U_GLIBCXX_ASSERTIONS

@@ -28,7 +28,7 @@ flag() {
   done
 }
 
-# What would be wrong after some minutes of compiling as well: better known before.
+# These faults would show after some minutes of compiling, too: better known before.
 check_before_building() {
   local model=${HEDDLE_MODEL:-} port config
   config=$(flag config "$@")$(printenv HEDDLE_CONFIG || true)

@@ -122,7 +122,7 @@ struct ScoreRow {
   int32_t num_top;
 };
 
-// Which final hidden states of a prompt make its embedding.
+// The final hidden states of a prompt that make its embedding.
 enum class Pooling : uint8_t { kNone, kLast, kMean, kFirst };
 
 // Adds the final normed hidden states of rows [row, row + num_rows) to what is pooled of `id`. A

@@ -40,7 +40,7 @@ constexpr double kRepaidPerStep = 1.0 / 32;
 }  // namespace
 
 double AheadBudget::Chance(size_t place) const {
-  // What is not known of a place is taken from the one before.
+  // A place of which nothing is known is taken to be like the one before.
   double chance = kFirstChance;
   for (size_t i = 0; i <= std::min(place, kPlaces - 1); ++i) {
     chance = tallies_[i].Rate(chance, kGuessPrior);

@@ -48,7 +48,7 @@ bool CallHolds::HasSome(const Sequence& waiting) const {
   return it != holds_.end() && it->second.branches > 0;
 }
 
-// What the call of `waiting` holds when it has its place and its pages.
+// The places and pages of the call of `waiting` once it has its own.
 CallHolds::Hold CallHolds::HoldWith(const Sequence& waiting, int64_t pages) const {
   const auto it = holds_.find(CallOf(waiting.request->request));
   Hold hold = it == holds_.end() ? Hold{} : it->second;

@@ -9,8 +9,8 @@
 // (PageAllocator::generation), and a page of a context is never written to, because the pool counts
 // it as owned: who appends behind it copies it first.
 //
-// What the prefix cache cannot do and a context can: keep a half-filled page, keep pages without
-// any cache, and do so for the tokens of a sequence that still runs.
+// Unlike the prefix cache, a context keeps a half-filled page, keeps pages without any cache, and
+// does so for the tokens of a sequence that still runs.
 //
 // Contexts that were forked from each other share the memory of their lists (shared_list.h), and a
 // page's users are the blocks of such lists that have it. A running sequence that is forked is

@@ -1,4 +1,4 @@
-// What branches leave for others (kept_contexts.h), and taking it from those that still live.
+// Contexts that branches leave for others (kept_contexts.h), also while they still run.
 #include <algorithm>
 
 #include "scheduler/scheduler.h"

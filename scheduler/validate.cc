@@ -1,4 +1,4 @@
-// Which requests a scheduler could ever run.
+// Refuses requests that a scheduler could never run.
 #include <algorithm>
 #include <cmath>
 

@@ -189,8 +189,8 @@ class GenerationService {
   virtual void Pause(RequestId id) = 0;
   virtual void Resume(RequestId id) = 0;
 
-  // What branches leave for others (scheduler/kept_contexts.h): the first `num_tokens` tokens of
-  // `from` are known as `to`, too; and a context is forgotten. Unknown ones are ignored. Orders
+  // Contexts that branches leave for others (scheduler/kept_contexts.h): the first `num_tokens`
+  // tokens of `from` are known as `to`, too; and one is forgotten. Unknown ones are ignored. Orders
   // come in order, and behind the requests that were submitted before.
   virtual void ForkContext(scheduler::ContextId /*from*/, int32_t /*num_tokens*/,
                            scheduler::ContextId /*to*/) {}

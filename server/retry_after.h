@@ -14,7 +14,7 @@ absl::Status WithRetryAfter(absl::Status status, double seconds);
 // One minute: longer waits would be guesses.
 inline constexpr int kMaxRetryAfterSeconds = 60;
 
-// What clients are told to wait while the engine recovers, which may have to load.
+// The wait that clients are told while the engine recovers, which may have to load.
 inline constexpr double kRecoverySeconds = 5;
 
 // The advice of `status`, if it has one.

@@ -33,7 +33,7 @@ class CombinedDrafter : public Drafter {
   DraftTree candidate_;  // scratch
 };
 
-// Which drafters --speculate names.
+// The drafters that --speculate names.
 struct DrafterOptions {
   bool ngram = false;
   bool suffix = false;

@@ -106,8 +106,8 @@ struct AbsentKeys {
   int32_t index_heads = 64;
 };
 
-// Which layers have an indexer of their own: those that a list or a pattern names, or the first
-// few and every n-th behind them.
+// Whether each layer has an indexer of its own: a list or a pattern names those that do, or they
+// are the first few and every n-th behind them.
 absl::StatusOr<std::vector<bool>> ReadIndexerTypes(const JsonSource& config, int32_t n_layers) {
   constexpr std::string_view kTypes = "indexer_types";
   constexpr std::string_view kPattern = "index_topk_pattern";

@@ -1,4 +1,4 @@
-// Which states of an automaton read the same next bytes: Moore's refinement, one round per byte of
+// States of an automaton that read the same next bytes: Moore's refinement, one round per byte of
 // sight. A round looks only at states with an edge to a state whose class was new in the round
 // before, so that the work is in proportion to what changes and not to the rounds.
 // Thread-safety: none.

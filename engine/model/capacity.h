@@ -85,8 +85,8 @@ struct Capacity {
   int64_t pool_tokens() const {
     return int64_t{limits.num_pages} / kv_layout.n_kv_groups() * limits.page_tokens;
   }
-  // What state takes of the pool, for one sequence that decodes: in each group of such layers a
-  // page, and the one before while its window reaches there.
+  // Bytes of state in the pool, for one sequence that decodes: in each group of such layers a page,
+  // and the one before while its window reaches there.
   int64_t state_bytes() const { return int64_t{2} * kv_layout.n_state_groups * page_bytes; }
   PageRule page_rule() const {
     return {.page_tokens = limits.page_tokens,

@@ -329,8 +329,8 @@ class Decoder {
   size_t next_part_ = 0;                         // index into parts_
   bool is_normed_ = false;                       // normed_ has the rows that the next block reads
   kernels::Tensor part_;                         // of the block's sum; null: nothing there yet
-  // What a block has given that the stream does not have yet (Wiring::kLadder): a sum over ranks
-  // that has begun, or rows, of this rank alone or from the stage before.
+  // Rows of a block that the stream does not have yet (Wiring::kLadder): a sum over ranks that has
+  // begun, or rows as they are, of this rank alone or from the stage before.
   struct Late {
     enum class Kind : uint8_t { kNothing, kSum, kRows };
     Kind kind = Kind::kNothing;

@@ -25,8 +25,8 @@ constexpr double kUsableShare = 0.85;
 // load.
 constexpr int64_t kUsualTokens = 8192;
 
-// What the ranks of each stage do together: as the one that is slowest, or has least room, for the
-// size of its share.
+// The means of each stage's ranks together: those of the rank that is slowest, or has least room,
+// for the size of its share.
 std::vector<StageMeans> MeansOfStages(const Layout& layout, std::span<const RankMeans> ranks) {
   const double all = layout.weights.empty()
                          ? layout.tp
@@ -82,7 +82,7 @@ LayerSizes SizesOf(const Checkpoint& checkpoint, const ModelDescription& model,
   return sizes;
 }
 
-// What ranks of this process are known to have; empty: nothing.
+// The means of this process's ranks; empty: nothing is known of them.
 std::vector<RankMeans> OwnMeans(const LoadOptions& options) {
   const auto world = static_cast<size_t>(options.layout.world());
   std::vector<RankMeans> ranks(world);

@@ -1,5 +1,5 @@
-// Which rows of a step are drawn from, with which parameters and masks, and what becomes of the
-// draws.
+// The draws of a step: from which rows, with which parameters and masks, and what becomes of
+// them.
 #include <algorithm>
 #include <chrono>
 #include <span>

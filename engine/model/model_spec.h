@@ -271,7 +271,7 @@ enum class AttentionInput : uint8_t {
                // recurrence of one layer of the checkpoint (Falcon-H1); no stage lies between them
 };
 
-// Which stream the blocks of a layer read.
+// The stream that the blocks of a layer read.
 enum class Wiring : uint8_t {
   kSequential,  // that to which all blocks before have added
   kParallel,    // both as it was before the layer

@@ -15,7 +15,7 @@ void Append(Range range, std::vector<Range>* rows) {
   }
 }
 
-// What the rows of a recurrence's product are, in the decoder's order.
+// The sections of rows of a recurrence's product, in the decoder's order.
 enum class Section : uint8_t { kQuery, kKey, kValue, kGate, kBeta, kStep };
 
 // Where a checkpoint has the sections' rows.

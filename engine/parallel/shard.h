@@ -1,5 +1,5 @@
-// Which part of a model each rank holds and computes: stages of a pipeline have consecutive layers,
-// and the ranks of a stage, a tensor-parallel group, share each of them.
+// The part of a model that each rank holds and computes: stages of a pipeline have consecutive
+// layers, and the ranks of a stage, a tensor-parallel group, share each of them.
 //
 // Attention is cut by heads, convolutions by channels, MLPs and experts by their inner features or
 // mixtures by whole experts, embedding and output head by the vocabulary; norms, routers, latent

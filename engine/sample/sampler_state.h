@@ -73,7 +73,7 @@ class SamplerState {
   // out. REQUIRES: the sequence is live.
   bool IsAhead(const SampleRow& sample) const;
 
-  // Which tokens the sequence's grammar allows. Valid until Accept or End.
+  // The tokens that the sequence's grammar allows. Valid until Accept or End.
   struct Allowance {
     bool is_known = true;            // false: it is still looked for
     const uint32_t* mask = nullptr;  // null: all tokens

@@ -71,7 +71,7 @@ size_t CountKept(const std::vector<double>& ranked_weights, const SampleRowParam
   return kept;
 }
 
-// Which of the weights, whose ids rank by them, typical_p leaves: by the paper's formula.
+// The ids that typical_p leaves, by the paper's formula; the ids rank by their weights.
 std::vector<int32_t> Typical(const std::vector<int32_t>& ids, const std::vector<double>& weights,
                              double typical_p) {
   const double total = std::accumulate(weights.begin(), weights.end(), 0.0);
@@ -100,7 +100,7 @@ bool TossesThemOut(const SampleRowParams& params) {
          CounterUniform(params.seed, params.counter, /*stream=*/1) <= params.xtc_probability;
 }
 
-// Which of the ids xtc_threshold leaves; `weight` gives what they weigh.
+// The ids that xtc_threshold leaves; `weight` gives what they weigh.
 template <typename Weigh>
 std::vector<int32_t> WithoutTop(const std::vector<int32_t>& ids, const Weigh& weight,
                                 double threshold) {

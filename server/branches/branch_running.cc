@@ -83,7 +83,7 @@ void BranchTable::Shorten(Branch* branch, int64_t length) {
   branch->tokens.resize(static_cast<size_t>(length));
   TreeOf(*branch).account.Use(0, -excess);
   tokens_ -= excess;
-  // What was forked behind the new end had these tokens, too, and has them as its own now.
+  // Branches forked behind the new end had these tokens, too, and have them as their own now.
   for (const std::string& id : branch->children) {
     Branch& child = branches_.find(id)->second;
     const int64_t own = std::max<int64_t>(0, child.forked_at - length);

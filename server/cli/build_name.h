@@ -1,4 +1,4 @@
-// Which build of the program runs.
+// The name of the build of the program that runs.
 //
 // Thread-safety: pure function.
 #pragma once

@@ -34,7 +34,7 @@ std::string ParameterCount(int64_t count) {
   return absl::StrCat(count);
 }
 
-// What a sequence keeps beside its keys and values; empty if nothing.
+// The state that a sequence keeps beside its keys and values; empty if there is none.
 std::string StateText(const engine::Capacity& capacity) {
   if (capacity.limits.state_groups == 0) return "";
   return absl::StrCat(" and ", base::ShowBytes(capacity.state_bytes()), " of state per user");

@@ -1,4 +1,4 @@
-// What the loop does while its executor may come back.
+// The loop while its executor may come back.
 #include <string>
 #include <utility>
 

@@ -15,7 +15,7 @@
 
 namespace heddle::server {
 
-// What a rank does in such a group, for reports of how far it has come, as RankMesh has them.
+// A rank's place in its work in such a group, for reports of how far it has come, as RankMesh's.
 struct LocalProgress {
   std::atomic<int64_t> ops{0};
   std::atomic<bool> waits{false};

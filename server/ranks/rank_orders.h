@@ -1,4 +1,4 @@
-// What the head tells a rank once it has let it in, checked: the start of the group, and then the
+// Orders of the head to a rank that it has let in, checked: the start of the group, and then the
 // halves of steps in their order. It knows no connection and runs nothing.
 //
 // Thread-safety: none.

@@ -26,7 +26,7 @@ int32_t PagesOf(const ranks::v1::Offer& offer, const engine::RankOffer& group) {
       std::max<int64_t>(offer.num_pages() - features * offer.feature_pages(), 0));
 }
 
-// What a rank offers must suit the group.
+// A rank's offer must suit the group.
 absl::Status CheckOffer(const RankRoster::Member& member, const ranks::v1::Offer& offer,
                         const engine::RankOffer& group) {
   const auto differs = [&member](const auto&... what) {
@@ -233,7 +233,7 @@ void RankRoster::Regather(Time now) {
   ++epoch_;
 }
 
-// What a rank says that has been let in.
+// Takes a message of a rank that has been let in.
 absl::Status RankRoster::Understand(Member* member, const FromRank& message) {
   switch (message.message_case()) {
     case FromRank::kHello:

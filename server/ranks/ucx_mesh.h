@@ -46,8 +46,8 @@ class UcxMesh final : public RankMesh, public std::enable_shared_from_this<UcxMe
 
   // For the communicators; ranks are those of the mesh. Each returns false if it was aborted.
   void BeginOp() { ops_.fetch_add(1, std::memory_order_relaxed); }
-  // What one call sends and takes: of those that end before the next begins, and of the two others
-  // that may have begun, in turn.
+  // Messages of one call: of those that end before the next begins, and of the two others that may
+  // have begun, in turn.
   enum Batch : uint8_t { kAtOnce, kBegun, kBegunToo };
   static constexpr size_t kBatches = 3;
   void StartSend(const void* data, int64_t bytes, int32_t to, Batch batch);

@@ -1,4 +1,4 @@
-// Which parts are seen, in which colours, and the keys of the whole page.
+// The parts that are seen, their colours, and the keys of the whole page.
 import {stop} from './answers.js';
 import {button, byId, element} from './dom.js';
 import {on, saveSettings, showNew, state} from './state.js';

@@ -10,7 +10,7 @@
 // product and the other consumer's are running. Blocks that share weight rows but not columns add
 // up through memory, in a fixed order; the last one to arrive does it.
 //
-// What limits it, in clocks of a multiprocessor at 1.7 GHz, for 256 weight rows x 128 columns and
+// Its limits, in clocks of a multiprocessor at 1.7 GHz, for 256 weight rows x 128 columns and
 // 64 | 128 rows of x:
 //   tensor cores      1024 | 2048 (2048 FMA a clock)
 //   slots             1400, as counted in the compiled loop: 11 for a pair of codes with all that

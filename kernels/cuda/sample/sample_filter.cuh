@@ -1,4 +1,4 @@
-// Which tokens of a row the filters keep, found without sorting by one block.
+// The tokens of a row that the filters keep, found without sorting by one block.
 //
 // top_n_sigma, top_k, top_p and min_p keep a prefix of the ranking, typical_p all that are near
 // enough to the mean surprise, XTC all up to one token: what is needed of a ranking is one
