@@ -14,6 +14,7 @@ inline constexpr uint32_t kPlanning = kSimulate | kPlan;
 std::span<const Option> EngineOptions();
 std::span<const Option> AdapterOptions();
 std::span<const Option> ServerOptions();
+std::span<const Option> GenerationOptions();
 std::span<const Option> CommandOptions();
 
 }  // namespace heddle::config

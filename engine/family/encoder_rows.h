@@ -12,12 +12,6 @@ namespace heddle::engine {
 // that of EuroBERT's.
 std::vector<Family> EncoderRows(const Family& gemma3, const Family& llama);
 
-// Family::classifier of BERT, whose pooler is the encoder's, and of RoBERTa.
-absl::Status BertClasses(const JsonSource& config, std::string_view prefix, int32_t hidden,
-                         int32_t n_labels, PooledOutput* output);
-absl::Status RobertaClasses(const JsonSource& config, std::string_view prefix, int32_t hidden,
-                            int32_t n_labels, PooledOutput* output);
-
 absl::Status RefineBert(const JsonSource& config, ModelSpec* spec, NameMap* names);
 // Numbers positions from one behind that of padding, as RoBERTa does.
 absl::Status NumberBehindPadding(const JsonSource& config, ModelSpec* spec);

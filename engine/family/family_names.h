@@ -1,6 +1,6 @@
-// The names of each family's tensors in safetensors, as patterns for NameMap. The rows of
-// family_table.cc point here, and MakeNames clears names that a spec has no use for. Private to
-// engine/family.
+// The names of each family's tensors in safetensors, and of all in GGUF, as patterns for NameMap.
+// The rows of family_table.cc point here, and MakeNames clears names that a spec has no use for.
+// Private to engine/family.
 #pragma once
 
 #include "engine/family/name_map.h"
@@ -34,11 +34,11 @@ const NameMap& Gpt2Names();
 const NameMap& NemotronNames();
 const NameMap& GptNeoxNames();
 const NameMap& FalconNames();
-
-// The names in every GGUF file, whatever the family.
 const NameMap& HunYuanNames();
 const NameMap& HunYuanMoeNames();
 const NameMap& HunYuanMoeStackedNames();
+
+// The names in every GGUF file, whatever the family.
 const NameMap& GgufNames();
 
 }  // namespace heddle::engine

@@ -11,6 +11,7 @@
 #include "engine/family/hybrid_rows.h"
 #include "engine/family/llama4_rows.h"
 #include "engine/family/mamba_rows.h"
+#include "engine/family/moe_rows.h"
 #include "engine/family/more_encoder_rows.h"
 #include "engine/family/newer_rows.h"
 #include "engine/family/phi_rows.h"
@@ -30,20 +31,10 @@ constexpr std::string_view kMistralArchitectures[] = {"MistralForCausalLM"};
 constexpr std::string_view kQwen2Architectures[] = {"Qwen2ForCausalLM"};
 constexpr std::string_view kQwen3Architectures[] = {"Qwen3ForCausalLM"};
 constexpr std::string_view kGpt2Architectures[] = {"GPT2LMHeadModel"};
-constexpr std::string_view kMixtralArchitectures[] = {"MixtralForCausalLM"};
-constexpr std::string_view kQwen2MoeArchitectures[] = {"Qwen2MoeForCausalLM"};
-constexpr std::string_view kQwen3MoeArchitectures[] = {"Qwen3MoeForCausalLM"};
-constexpr std::string_view kQwen2MoeGguf[] = {"qwen2moe"};
-constexpr std::string_view kQwen3MoeGguf[] = {"qwen3moe"};
-constexpr std::string_view kDeepseekV2Architectures[] = {"DeepseekV2ForCausalLM"};
-constexpr std::string_view kDeepseekV3Architectures[] = {"DeepseekV3ForCausalLM"};
 constexpr std::string_view kDeciArchitectures[] = {"DeciLMForCausalLM"};
-constexpr std::string_view kGptOssArchitectures[] = {"GptOssForCausalLM"};
-constexpr std::string_view kDeepseek2Gguf[] = {"deepseek2"};
 constexpr std::string_view kDeciGguf[] = {"deci"};
 constexpr std::string_view kNemotronArchitectures[] = {"NemotronForCausalLM"};
 constexpr std::string_view kNemotronGguf[] = {"nemotron"};
-constexpr std::string_view kGptOssGguf[] = {"gpt-oss"};
 constexpr std::string_view kGemma2Gguf[] = {"gemma2"};
 constexpr std::string_view kGemma3Gguf[] = {"gemma3"};
 constexpr std::string_view kPhi3Gguf[] = {"phi3"};
@@ -121,94 +112,6 @@ Family Qwen3() {
   qwen3.qk_norm = QkNorm::kPerHead;
   qwen3.head_dim = 128;
   return qwen3;
-}
-
-Family Mixtral() {
-  Family mixtral = Mistral();
-  mixtral.name = mixtral.model_type = "mixtral";
-  mixtral.architectures = kMixtralArchitectures;
-  mixtral.norm_eps = 1e-5;
-  mixtral.sliding_window = 0;
-  mixtral.rope_theta = 1e6;
-  mixtral.names = &MixtralNames();
-  mixtral.stacked_names = &MixtralStackedNames();
-  mixtral.refine = RefineMixtral;
-  return mixtral;
-}
-
-Family Qwen2Moe() {
-  Family qwen2 = Qwen2();
-  qwen2.name = qwen2.model_type = "qwen2_moe";
-  qwen2.architectures = kQwen2MoeArchitectures;
-  qwen2.gguf_architectures = kQwen2MoeGguf;
-  qwen2.qkv_bias = Flag::Key("qkv_bias", true);
-  qwen2.window = WindowRule::kNone;  // see RefineQwenMoe
-  qwen2.names = &QwenMoeNames();
-  qwen2.stacked_names = &QwenMoeStackedNames();
-  qwen2.gguf_renormalise = false;
-  qwen2.refine = RefineQwen2Moe;
-  return qwen2;
-}
-
-Family Qwen3Moe() {
-  Family qwen3 = Qwen2Moe();
-  qwen3.name = qwen3.model_type = "qwen3_moe";
-  qwen3.architectures = kQwen3MoeArchitectures;
-  qwen3.gguf_architectures = kQwen3MoeGguf;
-  qwen3.qkv_bias = qwen3.out_bias = Flag::Key("attention_bias", false);
-  qwen3.qk_norm = QkNorm::kPerHead;
-  qwen3.gguf_renormalise = true;
-  qwen3.refine = RefineQwen3Moe;
-  return qwen3;
-}
-
-Family GptOss() {
-  Family oss = Llama();
-  oss.name = oss.model_type = "gpt_oss";
-  oss.architectures = kGptOssArchitectures;
-  oss.gguf_architectures = kGptOssGguf;
-  oss.gguf_rope_layout = RopeLayout::kHalf;
-  oss.norm_eps = 1e-5;
-  oss.head_dim = 64;
-  oss.rope_theta = 150000.0;
-  oss.absent_rope = R"({"rope_type": "yarn", "factor": 32.0, "truncate": false,
-                        "original_max_position_embeddings": 4096})";
-  oss.qkv_bias = oss.out_bias = Flag::Key("attention_bias", true);
-  oss.mlp_bias = Flag::Never();
-  oss.window = WindowRule::kPattern;
-  oss.sliding_window = 128;
-  oss.window_pattern = 2;
-  oss.names = &GptOssNames();
-  oss.mxfp4_names = &GptOssMxfp4Names();
-  oss.refine = RefineGptOss;
-  oss.refine_gguf = RefineGgufGptOss;
-  return oss;
-}
-
-Family DeepseekV3() {
-  Family deepseek = Llama();
-  deepseek.name = deepseek.model_type = "deepseek_v3";
-  deepseek.architectures = kDeepseekV3Architectures;
-  deepseek.gguf_architectures = kDeepseek2Gguf;
-  deepseek.gguf_renormalise = false;
-  deepseek.refine_gguf = RefineGgufDeepseek;
-  deepseek.keys.head_dim = "qk_rope_head_dim";  // the rotated part; see ApplyLatentAttention
-  deepseek.head_dim = 64;
-  deepseek.qkv_bias = deepseek.out_bias = deepseek.mlp_bias = Flag::Never();
-  deepseek.rope_layout = RopeLayout::kInterleaved;
-  deepseek.names = &DeepseekNames();
-  deepseek.stacked_names = &DeepseekStackedNames();
-  deepseek.refine = RefineDeepseekV3;
-  return deepseek;
-}
-
-Family DeepseekV2() {
-  Family deepseek = DeepseekV3();
-  deepseek.name = deepseek.model_type = "deepseek_v2";
-  deepseek.architectures = kDeepseekV2Architectures;
-  deepseek.gguf_architectures = {};  // V3's row serves both
-  deepseek.refine = RefineDeepseekV2;
-  return deepseek;
 }
 
 Family Deci() {
@@ -461,26 +364,28 @@ Family Glm4() {
 
 std::span<const Family> FamilyTable() {
   static const std::vector<Family> table = [] {
-    std::vector<Family> rows = {Llama(),      Mistral(),    Ministral(), Mixtral(),  Qwen2(),
-                                Qwen2Moe(),   Qwen3(),      Qwen3Moe(),  Gemma2(),   Gemma3(),
-                                Phi3(),       Olmo2(),      SmolLm3(),   Granite(),  GptOss(),
-                                DeepseekV2(), DeepseekV3(), Deci(),      Nemotron(), Gpt2(),
-                                GptNeox(),    Starcoder2(), Falcon(),    Glm(),      Glm4()};
+    const MoeRows moe = MakeMoeRows(Llama(), Mistral(), Qwen2());
+    std::vector<Family> rows = {
+        Llama(),         Mistral(),       Ministral(),   moe.mixtral, Qwen2(),
+        moe.qwen2_moe,   Qwen3(),         moe.qwen3_moe, Gemma2(),    Gemma3(),
+        Phi3(),          Olmo2(),         SmolLm3(),     Granite(),   moe.gpt_oss,
+        moe.deepseek_v2, moe.deepseek_v3, Deci(),        Nemotron(),  Gpt2(),
+        GptNeox(),       Starcoder2(),    Falcon(),      Glm(),       Glm4()};
     const auto add = [&rows](const std::vector<Family>& more) {
       rows.insert(rows.end(), more.begin(), more.end());
     };
     add(RecentRows({.llama = Llama(),
                     .mistral = Mistral(),
-                    .mixtral = Mixtral(),
+                    .mixtral = moe.mixtral,
                     .olmo2 = Olmo2(),
                     .gemma2 = Gemma2(),
                     .granite = Granite(),
-                    .qwen3_moe = Qwen3Moe(),
-                    .deepseek_v3 = DeepseekV3()}));
+                    .qwen3_moe = moe.qwen3_moe,
+                    .deepseek_v3 = moe.deepseek_v3}));
     rows.push_back(PhiRow(GptNeox()));
     add(HybridRows(Llama()));
-    add(RecurrentRows({.qwen3 = Qwen3(), .qwen2_moe = Qwen2Moe()}));
-    add(VisionRows({.qwen2 = Qwen2(), .qwen3 = Qwen3(), .qwen3_moe = Qwen3Moe()}));
+    add(RecurrentRows({.qwen3 = Qwen3(), .qwen2_moe = moe.qwen2_moe}));
+    add(VisionRows({.qwen2 = Qwen2(), .qwen3 = Qwen3(), .qwen3_moe = moe.qwen3_moe}));
     add(MambaRows(Llama()));
     add(SelectiveRows(Llama()));
     rows.push_back(RwkvRow(Llama()));

@@ -175,6 +175,27 @@ absl::StatusOr<std::vector<int64_t>> ReadGgufKvHeads(const GgufSource& source, i
   return counts;
 }
 
+absl::StatusOr<RecurrentLayers> ReadGgufRecurrentLayers(const GgufSource& source,
+                                                        const ModelSpec& spec) {
+  HEDDLE_ASSIGN_OR_RETURN(const std::vector<int64_t> kv_heads,
+                          ReadGgufKvHeads(source, spec.layers.front().attention.n_kv_heads, spec));
+  RecurrentLayers layers;
+  layers.recurs.resize(kv_heads.size());
+  std::transform(kv_heads.begin(), kv_heads.end(), layers.recurs.begin(),
+                 [](int64_t count) { return count == 0; });
+  layers.first =
+      std::find(layers.recurs.begin(), layers.recurs.end(), true) - layers.recurs.begin();
+  return layers;
+}
+
+NameMap MixerNames(void (*set_names)(std::string_view module, LayerNames* layer)) {
+  NameMap names{
+      .embed = "embeddings.weight", .final_norm = "norm_f.weight", .lm_head = "lm_head.weight"};
+  names.layer.attn_norm = "layers.{}.norm.weight";
+  set_names("layers.{}.mixer", &names.layer);
+  return names;
+}
+
 void ApplyMamba2(const RecurrenceSpec& recurrence, const std::vector<bool>& recurs,
                  ModelSpec* spec) {
   for (size_t i = 0; i < recurs.size(); ++i) {
@@ -189,14 +210,9 @@ void RecurEverywhere(const RecurrenceSpec& recurrence, ModelSpec* spec) {
 
 absl::Status RefineGgufMambaLayers(const GgufSource& source, const TensorFinder& find,
                                    ModelSpec* spec, NameMap* names) {
-  HEDDLE_ASSIGN_OR_RETURN(
-      const std::vector<int64_t> kv_heads,
-      ReadGgufKvHeads(source, spec->layers.front().attention.n_kv_heads, *spec));
-  std::vector<bool> recurs(kv_heads.size());
-  std::transform(kv_heads.begin(), kv_heads.end(), recurs.begin(),
-                 [](int64_t count) { return count == 0; });
-  const auto first = std::find(recurs.begin(), recurs.end(), true) - recurs.begin();
-  HEDDLE_ASSIGN_OR_RETURN(const RecurrenceSpec recurrence, ReadGgufMamba2(source, find, first));
+  HEDDLE_ASSIGN_OR_RETURN(const RecurrentLayers layers, ReadGgufRecurrentLayers(source, *spec));
+  HEDDLE_ASSIGN_OR_RETURN(const RecurrenceSpec recurrence,
+                          ReadGgufMamba2(source, find, layers.first));
   SetGgufMamba2Names(&names->layer);
   // Files without recurrent layers use it, those with them need not.
   HEDDLE_ASSIGN_OR_RETURN(const bool rotates, source.BoolOr("rope.scaling.finetuned", true));
@@ -209,7 +225,7 @@ absl::Status RefineGgufMambaLayers(const GgufSource& source, const TensorFinder&
   for (LayerSpec& each : spec->layers) {
     if (!rotates) each.attention.rope = RopeSpec{};
   }
-  ApplyMamba2(recurrence, recurs, spec);
+  ApplyMamba2(recurrence, layers.recurs, spec);
   return absl::OkStatus();
 }
 

@@ -58,6 +58,18 @@ void SetGgufMamba2Names(LayerNames* layer);
 absl::StatusOr<std::vector<int64_t>> ReadGgufKvHeads(const GgufSource& source, int32_t n_kv_heads,
                                                      const ModelSpec& spec);
 
+// The same as the layers that recur: those without heads of keys.
+struct RecurrentLayers {
+  std::vector<bool> recurs;  // by layer
+  int64_t first = 0;         // the first that does; the number of layers if none does
+};
+absl::StatusOr<RecurrentLayers> ReadGgufRecurrentLayers(const GgufSource& source,
+                                                        const ModelSpec& spec);
+
+// Names of a checkpoint whose layers are "layers.{}.norm" and "layers.{}.mixer" and nothing else.
+// `set_names` sets those within a module: SetMamba2Names or alike.
+NameMap MixerNames(void (*set_names)(std::string_view module, LayerNames* layer));
+
 // Turns the layers of `recurs` into such recurrences.
 void ApplyMamba2(const RecurrenceSpec& recurrence, const std::vector<bool>& recurs,
                  ModelSpec* spec);

@@ -353,13 +353,7 @@ absl::Status RefineGgufFalconH1(const GgufSource& source, const TensorFinder& fi
 }
 
 const NameMap& Mamba2Names() {
-  static const NameMap names = [] {
-    NameMap mamba{
-        .embed = "embeddings.weight", .final_norm = "norm_f.weight", .lm_head = "lm_head.weight"};
-    mamba.layer.attn_norm = "layers.{}.norm.weight";
-    SetMamba2Names("layers.{}.mixer", &mamba.layer);
-    return mamba;
-  }();
+  static const NameMap names = MixerNames(SetMamba2Names);
   return names;
 }
 

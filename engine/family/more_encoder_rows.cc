@@ -6,6 +6,7 @@
 #include "base/status.h"
 #include "engine/family/describe.h"
 #include "engine/family/encoder_gguf.h"
+#include "engine/family/encoder_classes.h"
 #include "engine/family/encoder_rows.h"
 #include "engine/family/row_variants.h"
 #include "nlohmann/json.hpp"

@@ -5,6 +5,7 @@
 #include "base/message.h"
 #include "base/status.h"
 #include "engine/family/describe.h"
+#include "engine/family/encoder_classes.h"
 #include "engine/family/encoder_rows.h"
 #include "nlohmann/json.hpp"
 

@@ -21,6 +21,51 @@ constexpr std::string_view kGguf[] = {"rwkv7"};
 constexpr int32_t kNoLimit = 1 << 20;
 constexpr int32_t kUsualHead = 64;
 
+// Names within a layer's time mix.
+struct PartName {
+  std::string WkvNames::*name;
+  std::string_view folder;  // in fla-hub's folders; empty: not there
+  std::string_view gguf;    // empty: not there
+};
+
+constexpr PartName kParts[] = {
+    {&WkvNames::shift, "", "lerp_fused.weight"},
+    {&WkvNames::shift_r, "x_r", ""},
+    {&WkvNames::shift_w, "x_w", ""},
+    {&WkvNames::shift_k, "x_k", ""},
+    {&WkvNames::shift_v, "x_v", ""},
+    {&WkvNames::shift_a, "x_a", ""},
+    {&WkvNames::shift_g, "x_g", ""},
+    {&WkvNames::r, "r_proj.weight", "receptance.weight"},
+    {&WkvNames::k, "k_proj.weight", "key.weight"},
+    {&WkvNames::v, "v_proj.weight", "value.weight"},
+    {&WkvNames::o, "o_proj.weight", "output.weight"},
+    {&WkvNames::w1, "w_lora.lora.0.weight", "w1.weight"},
+    {&WkvNames::w2, "w_lora.lora.2.weight", "w2.weight"},
+    {&WkvNames::w0, "w_lora.lora.2.bias", "w0.weight"},
+    {&WkvNames::a1, "a_lora.lora.0.weight", "a1.weight"},
+    {&WkvNames::a2, "a_lora.lora.2.weight", "a2.weight"},
+    {&WkvNames::a0, "a_lora.lora.2.bias", "a0.weight"},
+    {&WkvNames::v1, "v_lora.lora.0.weight", "v1.weight"},
+    {&WkvNames::v2, "v_lora.lora.2.weight", "v2.weight"},
+    {&WkvNames::v0, "v_lora.lora.2.bias", "v0.weight"},
+    {&WkvNames::g1, "g_lora.lora.0.weight", "g1.weight"},
+    {&WkvNames::g2, "g_lora.lora.2.weight", "g2.weight"},
+    {&WkvNames::key_scale, "k_k", "k_k.weight"},
+    {&WkvNames::key_mix, "k_a", "k_a.weight"},
+    {&WkvNames::bonus, "r_k", "r_k.weight"},
+    {&WkvNames::norm, "g_norm.weight", "ln.weight"},
+    {&WkvNames::norm_bias, "g_norm.bias", "ln.bias"},
+};
+
+// Sets the names of one format: each is `module` and the part's name; absent ones are cleared.
+void SetParts(std::string_view PartName::*format, std::string_view module, WkvNames* names) {
+  for (const PartName& part : kParts) {
+    const std::string_view name = part.*format;
+    names->*part.name = name.empty() ? "" : base::StrCat(module, name);
+  }
+}
+
 // The names of fla-hub's folders.
 NameMap FolderNames() {
   NameMap names;
@@ -37,35 +82,8 @@ NameMap FolderNames() {
   layer.mlp_norm_bias = "layers.{}.ffn_norm.bias";
   layer.up = "layers.{}.ffn.key.weight";
   layer.down = "layers.{}.ffn.value.weight";
-  const auto own = [](std::string_view part) { return base::StrCat("layers.{}.attn.", part); };
-  WkvNames& wkv = layer.wkv;
-  wkv.shift_r = own("x_r");
-  wkv.shift_w = own("x_w");
-  wkv.shift_k = own("x_k");
-  wkv.shift_v = own("x_v");
-  wkv.shift_a = own("x_a");
-  wkv.shift_g = own("x_g");
-  wkv.r = own("r_proj.weight");
-  wkv.k = own("k_proj.weight");
-  wkv.v = own("v_proj.weight");
-  wkv.o = own("o_proj.weight");
-  wkv.w1 = own("w_lora.lora.0.weight");
-  wkv.w2 = own("w_lora.lora.2.weight");
-  wkv.w0 = own("w_lora.lora.2.bias");
-  wkv.a1 = own("a_lora.lora.0.weight");
-  wkv.a2 = own("a_lora.lora.2.weight");
-  wkv.a0 = own("a_lora.lora.2.bias");
-  wkv.v1 = own("v_lora.lora.0.weight");
-  wkv.v2 = own("v_lora.lora.2.weight");
-  wkv.v0 = own("v_lora.lora.2.bias");
-  wkv.g1 = own("g_lora.lora.0.weight");
-  wkv.g2 = own("g_lora.lora.2.weight");
-  wkv.key_scale = own("k_k");
-  wkv.key_mix = own("k_a");
-  wkv.bonus = own("r_k");
-  wkv.norm = own("g_norm.weight");
-  wkv.norm_bias = own("g_norm.bias");
-  wkv.mlp_shift = "layers.{}.ffn.x_k";
+  SetParts(&PartName::folder, "layers.{}.attn.", &layer.wkv);
+  layer.wkv.mlp_shift = "layers.{}.ffn.x_k";
   return names;
 }
 
@@ -77,30 +95,8 @@ void SetGgufNames(NameMap* names) {
   layer.mlp_norm_bias = "blk.{}.attn_norm_2.bias";
   layer.up = "blk.{}.channel_mix_key.weight";
   layer.down = "blk.{}.channel_mix_value.weight";
-  const auto own = [](std::string_view part) { return base::StrCat("blk.{}.time_mix_", part); };
-  WkvNames& wkv = layer.wkv;
-  wkv.shift = own("lerp_fused.weight");
-  wkv.r = own("receptance.weight");
-  wkv.k = own("key.weight");
-  wkv.v = own("value.weight");
-  wkv.o = own("output.weight");
-  wkv.w1 = own("w1.weight");
-  wkv.w2 = own("w2.weight");
-  wkv.w0 = own("w0.weight");
-  wkv.a1 = own("a1.weight");
-  wkv.a2 = own("a2.weight");
-  wkv.a0 = own("a0.weight");
-  wkv.v1 = own("v1.weight");
-  wkv.v2 = own("v2.weight");
-  wkv.v0 = own("v0.weight");
-  wkv.g1 = own("g1.weight");
-  wkv.g2 = own("g2.weight");
-  wkv.key_scale = own("k_k.weight");
-  wkv.key_mix = own("k_a.weight");
-  wkv.bonus = own("r_k.weight");
-  wkv.norm = own("ln.weight");
-  wkv.norm_bias = own("ln.bias");
-  wkv.mlp_shift = "blk.{}.channel_mix_lerp_k.weight";
+  SetParts(&PartName::gguf, "blk.{}.time_mix_", &layer.wkv);
+  layer.wkv.mlp_shift = "blk.{}.channel_mix_lerp_k.weight";
 }
 
 absl::Status CheckHead(const ConfigSource& source, std::string_view key, int32_t head_dim,

@@ -234,20 +234,15 @@ absl::Status RefineJamba(const JsonSource& config, ModelSpec* spec, NameMap*) {
 
 absl::Status RefineGgufJamba(const GgufSource& source, const TensorFinder& find, ModelSpec* spec,
                              NameMap* names) {
-  HEDDLE_ASSIGN_OR_RETURN(
-      const std::vector<int64_t> kv_heads,
-      ReadGgufKvHeads(source, spec->layers.front().attention.n_kv_heads, *spec));
-  std::vector<bool> recurs(kv_heads.size());
-  std::transform(kv_heads.begin(), kv_heads.end(), recurs.begin(),
-                 [](int64_t count) { return count == 0; });
-  const auto first = std::find(recurs.begin(), recurs.end(), true) - recurs.begin();
-  HEDDLE_ASSIGN_OR_RETURN(const RecurrenceSpec recurrence, ReadGgufSelective(source, find, first));
+  HEDDLE_ASSIGN_OR_RETURN(const RecurrentLayers layers, ReadGgufRecurrentLayers(source, *spec));
+  HEDDLE_ASSIGN_OR_RETURN(const RecurrenceSpec recurrence,
+                          ReadGgufSelective(source, find, layers.first));
   LayerNames& layer = names->layer;
   SetGgufSelectiveNames(&layer);
   layer.recur_steps_norm = "blk.{}.ssm_dt_norm.weight";
   layer.recur_key_norm = "blk.{}.ssm_b_norm.weight";
   layer.recur_query_norm = "blk.{}.ssm_c_norm.weight";
-  ApplyJamba(recurrence, recurs, spec);
+  ApplyJamba(recurrence, layers.recurs, spec);
   return absl::OkStatus();
 }
 
@@ -261,13 +256,7 @@ void SetSelectiveNames(std::string_view module, LayerNames* layer) {
 }
 
 const NameMap& MambaNames() {
-  static const NameMap names = [] {
-    NameMap mamba{
-        .embed = "embeddings.weight", .final_norm = "norm_f.weight", .lm_head = "lm_head.weight"};
-    mamba.layer.attn_norm = "layers.{}.norm.weight";
-    SetSelectiveNames("layers.{}.mixer", &mamba.layer);
-    return mamba;
-  }();
+  static const NameMap names = MixerNames(SetSelectiveNames);
   return names;
 }
 
