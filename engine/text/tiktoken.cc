@@ -11,6 +11,7 @@
 #include "engine/text/bpe_vocabulary.h"
 #include "engine/text/byte_level.h"
 #include "engine/text/loaders.h"
+#include "engine/text/vocabulary_lines.h"
 
 namespace heddle::engine::text {
 namespace {
@@ -30,17 +31,11 @@ bool ParseLine(std::string_view text, Line* line) {
 
 absl::StatusOr<std::vector<Line>> ParseLines(std::string_view text, const std::string& place) {
   std::vector<Line> lines;
-  for (size_t number = 1; !text.empty(); ++number) {
-    const size_t end = std::min(text.find('\n'), text.size());
-    std::string_view one = text.substr(0, end);
-    text.remove_prefix(std::min(end + 1, text.size()));
-    if (one.ends_with('\r')) one.remove_suffix(1);
-    if (one.empty()) continue;
-    if (!ParseLine(one, &lines.emplace_back())) {
-      return absl::InvalidArgumentError(base::StrCat(
-          place, ", line ", number, ": expected base64 and a rank, found ", base::Quote(one)));
-    }
-  }
+  HEDDLE_RETURN_IF_ERROR(ForEachLine(text, [&](size_t number, std::string_view one) {
+    if (ParseLine(one, &lines.emplace_back())) return absl::OkStatus();
+    return absl::InvalidArgumentError(base::StrCat(
+        place, ", line ", number, ": expected base64 and a rank, found ", base::Quote(one)));
+  }));
   if (lines.empty()) return absl::InvalidArgumentError(base::StrCat(place, ": no tokens"));
   return lines;
 }

@@ -9,6 +9,7 @@
 #include "base/status.h"
 #include "base/utf8.h"
 #include "engine/text/byte_level.h"
+#include "engine/text/vocabulary_lines.h"
 
 namespace heddle::engine::text {
 namespace {
@@ -142,12 +143,7 @@ absl::StatusOr<TokenizerParts> BuildWorld(const std::vector<WorldToken>& tokens,
 absl::StatusOr<TokenizerParts> ParseWorldVocabulary(std::string_view text,
                                                     const std::string& place) {
   std::vector<WorldToken> tokens;
-  for (size_t number = 1; !text.empty(); ++number) {
-    const size_t end = std::min(text.find('\n'), text.size());
-    std::string_view one = text.substr(0, end);
-    text.remove_prefix(std::min(end + 1, text.size()));
-    if (one.ends_with('\r')) one.remove_suffix(1);
-    if (one.empty()) continue;
+  HEDDLE_RETURN_IF_ERROR(ForEachLine(text, [&](size_t number, std::string_view one) {
     Line line;
     std::optional<std::string> bytes;
     if (SplitLine(one, &line)) bytes = ParseLiteral(line.literal);
@@ -160,7 +156,8 @@ absl::StatusOr<TokenizerParts> ParseWorldVocabulary(std::string_view text,
           base::Quote(one)));
     }
     tokens.push_back({static_cast<TokenId>(line.id), *std::move(bytes)});
-  }
+    return absl::OkStatus();
+  }));
   const int64_t limit = static_cast<int64_t>(tokens.size()) + 1 + kMaxHoles;
   HEDDLE_ASSIGN_OR_RETURN(TokenizerParts parts, BuildWorld(tokens, limit, place));
   const absl::Status added = parts.AddRaw(
