@@ -122,8 +122,13 @@ absl::Status AsInputError(const absl::Status& status, std::string_view prefix) {
   return absl::InvalidArgumentError(base::StrCat(prefix, status.message()));
 }
 
+// The token as a text has it, for templates. One that is plain text, as the "\n\n" that ends RWKV's
+// answers, is written otherwise in a vocabulary of bytes.
 std::string TokenTextOr(const Tokenizer& tokenizer, std::optional<TokenId> id) {
-  return id.has_value() ? std::string(tokenizer.TokenText(*id)) : std::string();
+  if (!id.has_value()) return "";
+  const std::string_view bytes = tokenizer.TokenBytes(*id);
+  const bool is_text = !tokenizer.IsSpecial(*id) && !bytes.empty();
+  return std::string(is_text ? bytes : tokenizer.TokenText(*id));
 }
 
 // Cuts both to `limit` tokens, the longer one first, as `tokenizers` truncates "longest first".

@@ -221,6 +221,27 @@ TEST_CASE("Template arguments are variables, and cannot replace the messages", "
   CHECK(codec->knows_tools());  // the template asks for them
 }
 
+// fla-hub's folders end RWKV's answers with "\n\n", which is a token like others.
+TEST_CASE("Templates write an end token that is plain text as this text", "[server]") {
+  const TempDir dir;
+  std::ofstream(dir / "rwkv_vocab_v20230424.txt") << "1 'a' 1\n2 ':' 1\n261 '\\n\\n' 2\n";
+  std::ofstream(dir / "tokenizer_config.json") << R"({"eos_token": "\n\n"})";
+  auto tokenizer = engine::text::LoadTokenizer(dir.path());
+  INFO(tokenizer.status());
+  REQUIRE(tokenizer.ok());
+  ModelTextCodec::Options options;
+  options.chat_template = "a:{{ eos_token }}";
+  auto codec = ModelTextCodec::Create(*std::move(tokenizer), options);
+  REQUIRE(codec.ok());
+  ordered_json messages = {{{"role", "user"}, {"content", "x"}}};
+  server::ChatPrompt prompt;
+  prompt.messages = &messages;
+  const auto ids = (*codec)->EncodeChat(prompt);
+  INFO(ids.status());
+  REQUIRE(ids.ok());
+  CHECK(*ids == std::vector<TokenId>{1, 2, 261});
+}
+
 // The demo model's tokenizer has tokens 0 to 1279; the last is </tool_response>, and 1275 and 1273
 // end texts.
 std::unique_ptr<ModelTextCodec> DemoCodec(int32_t vocab) {
