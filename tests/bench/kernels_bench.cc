@@ -9,7 +9,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <ctime>
 #include <map>
 #include <memory>
 #include <numeric>
@@ -17,19 +16,16 @@
 #include <string>
 #include <vector>
 
-#include "benchmark/benchmark.h"
-#include "kernels/cpu/limits.h"
 #include "kernels/cpu/thread_pool.h"
 #include "kernels/cpu/usable_cpus.h"
 #include "kernels/device.h"
+#include "tests/bench/op_bench.h"
 #include "tests/kernels/batch_edits.h"
 #include "tests/kernels/testing.h"
 
 namespace heddle::kernels {
 namespace {
 
-using benchmark::State;
-using cpu::LimitMeter;
 using test::Matrix;
 using test::Random;
 using test::TestBatch;
@@ -39,78 +35,10 @@ using test::TestCache;
 // cache.
 constexpr int64_t kRotationBytes = int64_t{256} << 20;
 
-CpuDeviceOptions Options() {
-  CpuDeviceOptions options;
-  if (const char* isa = std::getenv("HEDDLE_BENCH_ISA")) options.isa = isa;
-  if (const char* threads = std::getenv("HEDDLE_BENCH_THREADS")) {
-    options.num_threads = static_cast<int32_t>(std::strtol(threads, nullptr, 10));
-  }
-  return options;
-}
-
-template <typename T>
-T OrDie(absl::StatusOr<T> value) {
-  if (value.ok()) return std::move(value).value();
-  std::fprintf(stderr, "%s\n", value.status().ToString().c_str());
-  std::exit(1);
-}
-
-// The device and the meter share the cores, never at the same time.
-struct Bench {
-  std::unique_ptr<Device> device = OrDie(CreateCpuDevice(Options()));
-  LimitMeter meter = OrDie(LimitMeter::Create(Options()));
-};
-Bench& TheBench() {
-  static Bench bench;
-  return bench;
-}
-
-double Now() {
-  timespec now{};
-  clock_gettime(Options().num_threads == 1 ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC, &now);
-  return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
-}
-
-enum class Peak { kF32, kBf16, kInt8 };
-
-struct Work {
-  double bytes = 0;
-  double ops = 0;
-  Peak peak = Peak::kF32;
-};
-
-double Measured(Peak peak, LimitMeter& meter) {
-  if (peak == Peak::kF32) return meter.FmaGflopPerSecond();
-  return peak == Peak::kBf16 ? meter.Bf16GflopPerSecond() : meter.Int8GopPerSecond();
-}
-
 // The peak of the instruction that multiplies weights of this format.
 Peak PeakOf(DType dtype) {
   if (dtype == DType::kBF16 || dtype >= DType::kF8G32) return Peak::kBf16;
   return dtype == DType::kF32 || dtype == DType::kF16 ? Peak::kF32 : Peak::kInt8;
-}
-
-// Runs `body` on the device until the framework has enough, with shares of the limits as counters.
-template <typename F>
-void Measure(State& state, const Work& work, const F& body) {
-  Bench& bench = TheBench();
-  double read = bench.meter.ReadGbPerSecond();
-  double peak = Measured(work.peak, bench.meter);
-  double seconds = 0;
-  for (auto _ : state) {
-    double start = Now();
-    static_cast<void>(bench.device->Run(body));
-    double elapsed = Now() - start;
-    state.SetIterationTime(elapsed);
-    seconds += elapsed;
-  }
-  double rate = static_cast<double>(state.iterations()) / seconds / 1e9;
-  state.counters["GB/s"] = work.bytes * rate;
-  state.counters["%read"] = 100 * work.bytes * rate / read;
-  state.counters["GOP/s"] = work.ops * rate;
-  state.counters["%peak"] = 100 * work.ops * rate / peak;
-  // The share of the limit that is reached first.
-  state.counters["%limit"] = 100 * rate * std::max(work.bytes / read, work.ops / peak);
 }
 
 // Packed copies of a random matrix, made once per shape and format.
