@@ -24,7 +24,7 @@ struct RecurrenceSlice {
 
   // Whether none of the rows may be taken back: otherwise S is not advanced within a page by them.
   bool is_final() const { return n > kScanRows; }
-  // Whether S of kSelective goes on to the last row: the first row always stays.
+  // Whether S that is advanced row by row goes on to the last row: the first row always stays.
   bool ends_behind() const { return is_final() || n == 1; }
 };
 
@@ -114,6 +114,18 @@ inline void SetBorders(const HostBatch& batch, const RecurrenceSlice& slice, int
     const int32_t at = slice.is_final() ? offset : first_here;
     pages.set_border(page, at - at % kScanRows);
   });
+}
+
+// The same for states that are advanced row by row: S is behind the last row of the slice in each
+// page, or before the first where rows may be taken back.
+inline void SetRowBorders(const RowPlaces& places, const RecurrenceSlice& slice,
+                          const SnapshotPages& pages) {
+  const int64_t end = slice.first_row + slice.n;
+  for (int64_t t = slice.first_row; t < end;) {
+    const int32_t n = places.RowsInPage(t, end);
+    pages.set_border(places.Page(t), places.Offset(t) + (slice.ends_behind() ? n : 0));
+    t += n;
+  }
 }
 
 // The snapshots of a layer.

@@ -5,8 +5,8 @@
 // rows by key and columns by value.
 // Ownership: none; pages are the cache's, and batch and arguments outlive what is made of them.
 // Thread-safety: objects are not changed once made. Threads may walk different heads, and different
-// sequences, at the same time; kept rows and borders are written when all heads have been walked,
-// because walks read the old ones.
+// sequences, at the same time; borders are written when all heads have been walked, because walks
+// read the old ones.
 // A page that is not what the batch says is a bug of the caller: HEDDLE_CHECK.
 #pragma once
 
@@ -62,39 +62,42 @@ inline const float* ShiftBefore(const TokenShiftArgs& args, const RecurrenceSlic
 }
 
 // Walks the rows of a slice in one head: `replay(S, page, offset)` takes a kept position in, and
-// `step(S, t)` a row of this step. `s` [head_dim, head_dim]: memory for an S, whose content before
-// and after is of no use. Pages get the S that belong there.
-template <typename Replay, typename Step>
-void WalkSlice(const HostBatch& batch, const RecurrenceSlice& slice, const WkvArgs& args,
-               int32_t head, float* s, const Replay& replay, const Step& step) {
+// `run(S, t, n)` the rows [t, t + n) of this step, which are in one page. S is the page's own where
+// it ends behind the rows, and `spare` [head_dim, head_dim] where they may be taken back: then
+// pages have the S before their first row, and the caller keeps what S takes in of each row.
+// Borders are set when all heads have been walked (SetRowBorders).
+template <typename Replay, typename Run>
+void WalkSlice(const RowPlaces& places, const WkvPages& pages, const RecurrenceSlice& slice,
+               const WkvArgs& args, int32_t head, float* spare, const Replay& replay,
+               const Run& run) {
   if (slice.n == 0) return;
-  const WkvPages pages(args);
-  const RowPlaces places(batch, args.page_tokens);
   const size_t bytes = sizeof(float) * static_cast<size_t>(args.head_dim) * args.head_dim;
-  const int32_t begin = slice.offset - slice.offset % kScanRows;
-  float* const own = pages.state(slice.page, head);
-  // S where the first row's part begins: the part before it may have to be taken in.
+  float* s = pages.state(slice.page, head);
   const bool is_new = slice.offset == 0;
   if (is_new && slice.page_before < 0) {
     std::memset(s, 0, bytes);
   } else {
     const int64_t from = is_new ? slice.page_before : slice.page;
-    const int32_t end = is_new ? args.page_tokens : begin;
+    const int32_t end = is_new ? args.page_tokens : slice.offset;
     const int32_t border = pages.border(from);
-    HEDDLE_CHECK(border == end - kScanRows || (!is_new && border == end),
-                 "a snapshot of another position");
-    std::memcpy(s, pages.state(from, head), bytes);
+    HEDDLE_CHECK(border <= end && end - border <= kScanRows, "a snapshot of another position");
+    if (is_new) std::memcpy(s, pages.state(from, head), bytes);
     for (int32_t offset = border; offset < end; ++offset) replay(s, from, offset);
   }
-  std::memcpy(own, s, bytes);
-  for (int32_t offset = begin; offset < slice.offset; ++offset) replay(s, slice.page, offset);
-  for (int64_t t = slice.first_row; t < slice.first_row + slice.n; ++t) {
-    const int32_t offset = places.Offset(t);
-    const bool begins_part = offset % kScanRows == 0 && t > slice.first_row;
-    if (begins_part && (offset == 0 || slice.is_final())) {
-      std::memcpy(pages.state(places.Page(t), head), s, bytes);
+  if (!slice.ends_behind()) {
+    std::memcpy(spare, s, bytes);
+    s = spare;
+  }
+  const int64_t end = slice.first_row + slice.n;
+  for (int64_t t = slice.first_row; t < end;) {
+    if (t > slice.first_row) {  // a page begins
+      float* next = pages.state(places.Page(t), head);
+      std::memcpy(next, s, bytes);
+      if (slice.ends_behind()) s = next;
     }
-    step(s, t);
+    const int32_t n = places.RowsInPage(t, end);
+    run(s, t, n);
+    t += n;
   }
 }
 

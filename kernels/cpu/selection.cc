@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <functional>
-#include <limits>
 
 #include "base/check.h"
 #include "kernels/cpu/attention/attention.h"
@@ -23,7 +21,19 @@ constexpr int64_t kMostScores = int64_t{1} << 22;
 // Approximate nanoseconds of a multiply-add, and of finding the best of one score, to decide how
 // many threads to wake.
 constexpr double kNsPerMac = 0.05;
-constexpr double kNsPerChoice = 5;
+constexpr double kNsPerChoice = 2;
+
+// Digits of a score's key, of which the best ones are found.
+constexpr int32_t kKeyBits = 33;  // 32, filled up to whole digits
+constexpr int32_t kDigitBits = 11;
+constexpr int32_t kDigits = 1 << kDigitBits;
+
+// A number that is in the order of the scores: NaN below all others, and both zeros equal.
+uint64_t KeyOf(float score) {
+  const auto bits = std::bit_cast<uint32_t>(score + 0.0f);
+  if (std::isnan(score)) return 0;
+  return (bits & 0x80000000u) != 0 ? uint32_t{~bits} : bits | 0x80000000u;
+}
 
 int64_t RoundUp(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
 
@@ -44,8 +54,7 @@ class SelectCall {
     const int64_t at_a_time = std::clamp<int64_t>(kMostScores / stride_, 1, n_rows);
     scores_ =
         static_cast<float*>(scratch_.scores.Get(at_a_time * stride_ * int64_t{sizeof(float)}));
-    const int64_t keys = RoundUp(args_.cache.head_dim, kMaxLanes) * kScoredKeys;
-    thread_floats_ = std::max(keys, stride_);
+    thread_floats_ = RoundUp(args_.cache.head_dim, kMaxLanes) * kScoredKeys;
     scratch_.threads.Get(pool.num_threads() * thread_floats_ * int64_t{sizeof(float)});
     for (int64_t first = 0; first < n_rows; first += at_a_time) {
       first_ = static_cast<int32_t>(first);
@@ -100,9 +109,7 @@ class SelectCall {
                    Score(scratch_.tasks[static_cast<size_t>(i)], ThreadFloats(thread));
                  });
     pool.ForEach(end - first_, kNsPerChoice * static_cast<double>(stride_),
-                 [&](int64_t i, int32_t thread) {
-                   Choose(first_ + static_cast<int32_t>(i), ThreadFloats(thread));
-                 });
+                 [&](int64_t i, int32_t /*thread*/) { Choose(first_ + static_cast<int32_t>(i)); });
   }
 
   const SelectionScratch::Row& RowAt(int32_t row) const {
@@ -161,46 +168,46 @@ class SelectCall {
     kernels_.transpose_keys({KvTypeOf(cache.dtype), keys, scales, cache.head_dim, out});
   }
 
-  // Hides the scores of what the row does not see of its tree, and those that are no numbers.
-  // Returns how many it sees.
-  int32_t HideUnseen(const SelectionScratch::Row& row, float* scores) const {
-    constexpr float kNothing = -std::numeric_limits<float>::infinity();
-    for (int32_t i = 0; i < row.sees; ++i) {
-      if (std::isnan(scores[i])) scores[i] = kNothing;
-    }
-    if (!batch_.IsTree(row.seq)) return row.sees;
-    const int32_t before = BeforeRows(row.seq);
+  // Calls visit(place) for the places that a row sees, ascending.
+  template <typename Visit>
+  void ForSeen(const SelectionScratch::Row& row, const Visit& visit) const {
+    const bool is_tree = batch_.IsTree(row.seq);
+    const int32_t whole = is_tree ? BeforeRows(row.seq) : row.sees;
+    for (int32_t place = 0; place < whole; ++place) visit(place);
+    if (!is_tree) return;
     const uint64_t mask = TreeOf(row.seq, row.index);
-    return before + std::popcount(mask);
-  }
-
-  bool Sees(const SelectionScratch::Row& row, int32_t place) const {
-    const int32_t drafted = place - BeforeRows(row.seq);
-    return drafted < 0 || !batch_.IsTree(row.seq) ||
-           (TreeOf(row.seq, row.index) >> drafted & 1) != 0;
+    for (int32_t place = whole; place < row.sees; ++place) {
+      if ((mask >> (place - whole) & 1) != 0) visit(place);
+    }
   }
 
   // Writes the list of a row: all places whose score is above that of the last one to choose, and
-  // the first of those that are equal to it.
-  void Choose(int32_t index, float* sorted) const {
+  // the first of those that are equal to it. That score is found digit by digit, from counts of
+  // the digits of those that begin like it.
+  void Choose(int32_t index) const {
     const SelectionScratch::Row& row = RowAt(index);
-    float* const scores = ScoresOf(index);
-    const int32_t sees = HideUnseen(row, scores);
+    const float* const scores = ScoresOf(index);
+    int32_t sees = 0;
+    ForSeen(row, [&](int32_t) { ++sees; });
     const int32_t count = std::min(sees, args_.top_k);
     int32_t* out = args_.out + TokenOf(row) * ChosenPlaces{nullptr, args_.top_k}.stride();
     *out++ = count;
-    int32_t n = 0;
-    for (int32_t place = 0; place < row.sees; ++place) {
-      if (Sees(row, place)) sorted[n++] = scores[place];
+    uint64_t least = 0;  // the digits that are known
+    int32_t left = count;
+    for (int32_t shift = kKeyBits - kDigitBits; shift >= 0; shift -= kDigitBits) {
+      int32_t counts[kDigits] = {};
+      ForSeen(row, [&](int32_t place) {
+        const uint64_t key = KeyOf(scores[place]);
+        if (key >> (shift + kDigitBits) == least) ++counts[key >> shift & (kDigits - 1)];
+      });
+      int32_t digit = kDigits - 1;
+      for (; counts[digit] < left; --digit) left -= counts[digit];
+      least = least << kDigitBits | static_cast<uint64_t>(digit);
     }
-    std::nth_element(sorted, sorted + count - 1, sorted + n, std::greater<>());
-    const float least = sorted[count - 1];
-    auto equal = static_cast<int32_t>(
-        count - std::count_if(sorted, sorted + count, [&](float x) { return x > least; }));
-    for (int32_t place = 0; place < row.sees; ++place) {
-      if (scores[place] < least || !Sees(row, place)) continue;
-      if (scores[place] > least || equal-- > 0) *out++ = place;
-    }
+    ForSeen(row, [&](int32_t place) {
+      const uint64_t key = KeyOf(scores[place]);
+      if (key > least || (key == least && left-- > 0)) *out++ = place;
+    });
   }
 
   const HostBatch& batch_;

@@ -4,7 +4,7 @@
 // each row's best are found by one thread. A row's scores have one order of summation, whatever the
 // batch. A place is a position's index in the list of spans of its sequence.
 //
-// `batch` is that of the keys' group (StepBatch::OfGroup), without pieces; one key per position.
+// `batch` is that of the keys' group (HostBatch::OfGroup), without pieces; one key per position.
 // Other batches are a bug of the caller: HEDDLE_CHECK.
 // Threads: called by the thread that runs the step, which works with those of `pool` and returns
 // when args.out is written. Nothing of the arguments is kept.
@@ -22,7 +22,7 @@
 namespace heddle::kernels::cpu {
 
 // Working memory that is kept between calls, and grows to the largest of them: of scores 16 MiB or
-// one row's, of each thread one row's or a block of keys. Owned by the device's Ops; one call at a
+// one row's, of each thread a block of keys. Owned by the device's Ops; one call at a
 // time uses it.
 struct SelectionScratch {
   struct Row {

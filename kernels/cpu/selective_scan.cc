@@ -228,15 +228,11 @@ class SelectiveRun {
 
   // Keeps k of the rows that may be taken back, and the positions that S is before.
   void KeepRows(const RecurrenceSlice& slice) const {
-    const int64_t end = slice.first_row + slice.n;
-    for (int64_t t = slice.first_row; t < end;) {
-      const int32_t n = places_.RowsInPage(t, end);
-      pages_.set_border(Page(t), slice.ends_behind() ? Offset(t) + n : Offset(t));
-      for (int32_t i = 0; i < n && !slice.ends_behind(); ++i) {
-        std::memcpy(pages_.kept_keys(Page(t), Offset(t) + i), args_.factors.row<float>(t + i),
-                    static_cast<size_t>(shape_.key_dim) * sizeof(float));
-      }
-      t += n;
+    SetRowBorders(places_, slice, pages_);
+    if (slice.ends_behind()) return;
+    for (int64_t t = slice.first_row; t < slice.first_row + slice.n; ++t) {
+      std::memcpy(pages_.kept_keys(Page(t), Offset(t)), args_.factors.row<float>(t),
+                  static_cast<size_t>(shape_.key_dim) * sizeof(float));
     }
   }
 

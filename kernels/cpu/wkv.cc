@@ -10,11 +10,13 @@ namespace {
 
 // Approximate nanoseconds, to decide how many threads to wake.
 constexpr double kNsPerShiftedElement = 0.3;
-constexpr double kNsPerMixedElement = 2;
+constexpr double kNsPerMixedElement = 3;    // and finished
 constexpr double kNsPerStateElement = 0.3;  // of a row
-constexpr double kNsPerFinishedElement = 1;
 
-// One call of the op. Memory holds for each row the parts of WkvState::kParts.
+// Rows of a head that are mixed before S takes them in: their parts stay in the first-level cache.
+constexpr int32_t kRowsTogether = 16;
+
+// One call of the op. A thread takes all rows of a sequence in one head.
 class TimeMixRun {
  public:
   TimeMixRun(const HostBatch& batch, const WkvArgs& args, const WkvKernels& kernels,
@@ -24,69 +26,96 @@ class TimeMixRun {
         kernels_(kernels),
         pool_(pool),
         pages_(args),
+        places_(batch, args.page_tokens),
         dim_(args.head_dim),
         memory_(static_cast<char*>(
-            scratch.Get(StepSlices::Bytes(batch) + Floats() * int64_t{sizeof(float)}))),
+            scratch.Get(StepSlices::Bytes(batch) +
+                        pool.num_threads() * ThreadFloats() * int64_t{sizeof(float)}))),
         slices_(batch, args.page_tokens, memory_),
-        rows_(reinterpret_cast<float*>(memory_ + StepSlices::Bytes(batch))),
-        of_threads_(rows_ + batch.n_tokens() * RowFloats()) {}
+        of_threads_(reinterpret_cast<float*>(memory_ + StepSlices::Bytes(batch))) {}
 
   void Run() {
-    const auto width = static_cast<double>(pages_.width());
-    pool_.ForRange(batch_.n_tokens(), kNsPerMixedElement * width,
-                   [&](int64_t begin, int64_t end, int32_t) {
-                     for (int64_t t = begin; t < end; ++t) Mix(t);
-                   });
     const int64_t seqs = batch_.n_seqs();
     const double rows = static_cast<double>(batch_.n_tokens()) / static_cast<double>(seqs);
-    pool_.ForEach(seqs * args_.n_heads,
-                  kNsPerStateElement * static_cast<double>(dim_ * dim_) * (rows + 0.5 * kScanRows),
-                  [&](int64_t i, int32_t thread) {
-                    Walk(slices_[i % seqs], static_cast<int32_t>(i / seqs),
-                         of_threads_ + thread * ThreadFloats());
-                  });
-    pool_.ForRange(batch_.n_tokens(), kNsPerFinishedElement * width,
-                   [&](int64_t begin, int64_t end, int32_t) {
-                     for (int64_t t = begin; t < end; ++t) Finish(t);
-                   });
-    for (const RecurrenceSlice& slice : slices_.all()) Keep(slice);
+    const double row_ns = kNsPerStateElement * static_cast<double>(dim_ * dim_) +
+                          kNsPerMixedElement * static_cast<double>(dim_);
+    pool_.ForEach(seqs * args_.n_heads, row_ns * (rows + 1), [&](int64_t i, int32_t thread) {
+      Walk(slices_[i % seqs], static_cast<int32_t>(i / seqs),
+           of_threads_ + thread * ThreadFloats());
+    });
+    for (const RecurrenceSlice& slice : slices_.all()) SetRowBorders(places_, slice, pages_);
   }
 
  private:
-  int64_t RowFloats() const { return WkvState::kParts * pages_.width(); }
-  int64_t ThreadFloats() const { return dim_ * dim_; }
-  int64_t Floats() const {
-    return batch_.n_tokens() * RowFloats() + pool_.num_threads() * ThreadFloats();
-  }
-  float* PartOf(int64_t t, int64_t part) const {
-    return rows_ + t * RowFloats() + part * pages_.width();
+  // What S takes in of a row, of one head: [dim] each.
+  using Parts = float * [WkvState::kParts];
+
+  // A thread's S and the parts of kRowsTogether rows.
+  int64_t ThreadFloats() const { return dim_ * (dim_ + kRowsTogether * WkvState::kParts); }
+
+  void Walk(const RecurrenceSlice& slice, int32_t head, float* memory) const {
+    WalkSlice(
+        places_, pages_, slice, args_, head, memory,
+        [&](float* s, int64_t page, int32_t offset) {
+          Parts parts;
+          PartsInPage(page, offset, head, &parts);
+          kernels_.step(StepOf(parts, s));
+        },
+        [&](float* s, int64_t t, int32_t n) {
+          for (int32_t i = 0; i < n; i += kRowsTogether) {
+            RunRows(t + i, std::min(kRowsTogether, n - i), head, !slice.ends_behind(), s,
+                    memory + dim_ * dim_);
+          }
+        });
   }
 
-  void Mix(int64_t t) const {
-    for (int32_t head = 0; head < args_.n_heads; ++head) {
-      const int64_t at = head * dim_;
-      const float* const m = args_.m.data == nullptr ? nullptr : args_.m.row<float>(t) + at;
-      kernels_.mix({.k = args_.k.row<float>(t) + at,
-                    .v = args_.v.row<float>(t) + at,
-                    .w = args_.w.row<float>(t) + at,
-                    .a = args_.a.row<float>(t) + at,
-                    .m = m,
-                    .first_value = args_.first_value.row<float>(t) + at,
-                    .key_scale = args_.key_scale + at,
-                    .key_mix = args_.key_mix + at,
-                    .dim = static_cast<int32_t>(dim_),
-                    .decay = PartOf(t, 0) + at,
-                    .key = PartOf(t, 1) + at,
-                    .value = PartOf(t, 2) + at,
-                    .unit = PartOf(t, 3) + at,
-                    .gain = PartOf(t, 4) + at});
-    }
-    if (args_.m.data == nullptr) {
-      std::copy_n(args_.v.row<float>(t), pages_.width(), args_.first_value.row<float>(t));
+  void PartsInPage(int64_t page, int32_t offset, int32_t head, Parts* parts) const {
+    for (int64_t i = 0; i < WkvState::kParts; ++i) {
+      (*parts)[i] = pages_.row(page, offset, i) + head * dim_;
     }
   }
 
-  WkvStepArgs StepOf(const float* const (&parts)[WkvState::kParts], float* s) const {
+  // Rows [t, t + n) of one page. `keeps`: what S takes in stays in the page.
+  void RunRows(int64_t t, int32_t n, int32_t head, bool keeps, float* s, float* memory) const {
+    Parts parts[kRowsTogether];
+    for (int32_t i = 0; i < n; ++i) {
+      if (keeps) {
+        PartsInPage(places_.Page(t + i), places_.Offset(t + i), head, &parts[i]);
+      } else {
+        for (int64_t p = 0; p < WkvState::kParts; ++p, memory += dim_) parts[i][p] = memory;
+      }
+      Mix(t + i, head, parts[i]);
+    }
+    for (int32_t i = 0; i < n; ++i) {
+      WkvStepArgs step = StepOf(parts[i], s);
+      step.r = args_.r.row<float>(t + i) + head * dim_;
+      step.out = args_.out.row<float>(t + i) + head * dim_;
+      kernels_.step(step);
+    }
+    for (int32_t i = 0; i < n; ++i) Finish(t + i, head, parts[i]);
+  }
+
+  void Mix(int64_t t, int32_t head, const Parts& parts) const {
+    const int64_t at = head * dim_;
+    const bool is_first = args_.m.data == nullptr;
+    kernels_.mix({.k = args_.k.row<float>(t) + at,
+                  .v = args_.v.row<float>(t) + at,
+                  .w = args_.w.row<float>(t) + at,
+                  .a = args_.a.row<float>(t) + at,
+                  .m = is_first ? nullptr : args_.m.row<float>(t) + at,
+                  .first_value = args_.first_value.row<float>(t) + at,
+                  .key_scale = args_.key_scale + at,
+                  .key_mix = args_.key_mix + at,
+                  .dim = static_cast<int32_t>(dim_),
+                  .decay = parts[0],
+                  .key = parts[1],
+                  .value = parts[2],
+                  .unit = parts[3],
+                  .gain = parts[4]});
+    if (is_first) std::copy_n(parts[2], dim_, args_.first_value.row<float>(t) + at);
+  }
+
+  WkvStepArgs StepOf(const Parts& parts, float* s) const {
     return {.decay = parts[0],
             .key = parts[1],
             .value = parts[2],
@@ -98,48 +127,18 @@ class TimeMixRun {
             .out = nullptr};
   }
 
-  void Walk(const RecurrenceSlice& slice, int32_t head, float* memory) const {
+  void Finish(int64_t t, int32_t head, const Parts& parts) const {
     const int64_t at = head * dim_;
-    WalkSlice(
-        batch_, slice, args_, head, memory,
-        [&](float* s, int64_t page, int32_t offset) {
-          const float* parts[WkvState::kParts];
-          for (int64_t i = 0; i < WkvState::kParts; ++i)
-            parts[i] = pages_.row(page, offset, i) + at;
-          kernels_.step(StepOf(parts, s));
-        },
-        [&](float* s, int64_t t) {
-          const float* parts[WkvState::kParts];
-          for (int64_t i = 0; i < WkvState::kParts; ++i) parts[i] = PartOf(t, i) + at;
-          WkvStepArgs step = StepOf(parts, s);
-          step.r = args_.r.row<float>(t) + at;
-          step.out = args_.out.row<float>(t) + at;
-          kernels_.step(step);
-        });
-  }
-
-  void Finish(int64_t t) const {
-    for (int32_t head = 0; head < args_.n_heads; ++head) {
-      const int64_t at = head * dim_;
-      kernels_.finish({.r = args_.r.row<float>(t) + at,
-                       .key = PartOf(t, 1) + at,
-                       .value = PartOf(t, 2) + at,
-                       .bonus = args_.bonus + at,
-                       .norm = args_.norm + at,
-                       .norm_bias = args_.norm_bias + at,
-                       .gate = args_.gate.row<float>(t) + at,
-                       .eps = args_.norm_eps,
-                       .dim = static_cast<int32_t>(dim_),
-                       .row = args_.out.row<float>(t) + at});
-    }
-  }
-
-  void Keep(const RecurrenceSlice& slice) const {
-    ForKeptRows(batch_, slice, args_.page_tokens, 2 * kScanRows,
-                [&](int64_t t, int64_t page, int32_t offset, int64_t) {
-                  std::copy_n(PartOf(t, 0), RowFloats(), pages_.row(page, offset, 0));
-                });
-    SetBorders(batch_, slice, args_.page_tokens, pages_);
+    kernels_.finish({.r = args_.r.row<float>(t) + at,
+                     .key = parts[1],
+                     .value = parts[2],
+                     .bonus = args_.bonus + at,
+                     .norm = args_.norm + at,
+                     .norm_bias = args_.norm_bias + at,
+                     .gate = args_.gate.row<float>(t) + at,
+                     .eps = args_.norm_eps,
+                     .dim = static_cast<int32_t>(dim_),
+                     .row = args_.out.row<float>(t) + at});
   }
 
   const HostBatch& batch_;
@@ -147,10 +146,10 @@ class TimeMixRun {
   const WkvKernels& kernels_;
   ThreadPool& pool_;
   const WkvPages pages_;
+  const RowPlaces places_;
   const int64_t dim_;
   char* const memory_;  // slices, then floats
   const StepSlices slices_;
-  float* const rows_;        // [n_tokens, kParts, width]
   float* const of_threads_;  // [num_threads, ThreadFloats()]
 };
 

@@ -82,6 +82,7 @@ void FinishHead(const WkvArgs& args, const HeadRow& row, int64_t t, int64_t at) 
 
 void RunHead(const HostBatch& batch, const WkvArgs& args, const WkvPages& pages,
              const RecurrenceSlice& slice, int32_t head) {
+  const RowPlaces places(batch, args.page_tokens);
   const int64_t dim = args.head_dim;
   const int64_t at = head * dim;
   std::vector<HeadRow> rows;
@@ -89,25 +90,27 @@ void RunHead(const HostBatch& batch, const WkvArgs& args, const WkvPages& pages,
   for (int32_t i = 0; i < slice.n; ++i) rows.push_back(MixHead(args, slice.first_row + i, at));
   std::vector<float> s(static_cast<size_t>(dim * dim));
   WalkSlice(
-      batch, slice, args, head, s.data(),
+      places, pages, slice, args, head, s.data(),
       [&](float* state, int64_t page, int32_t offset) {
         const float* parts[WkvState::kParts];
         for (int64_t i = 0; i < WkvState::kParts; ++i) parts[i] = pages.row(page, offset, i) + at;
         Step(parts, nullptr, dim, state, nullptr);
       },
-      [&](float* state, int64_t t) {
-        const HeadRow& row = rows[static_cast<size_t>(t - slice.first_row)];
-        const float* parts[WkvState::kParts];
-        for (int64_t i = 0; i < WkvState::kParts; ++i) parts[i] = row.parts[i].data();
-        Step(parts, args.r.row<float>(t) + at, dim, state, args.out.row<float>(t) + at);
+      [&](float* state, int64_t first, int32_t n) {
+        for (int64_t t = first; t < first + n; ++t) {
+          const HeadRow& row = rows[static_cast<size_t>(t - slice.first_row)];
+          const float* parts[WkvState::kParts];
+          for (int64_t i = 0; i < WkvState::kParts; ++i) parts[i] = row.parts[i].data();
+          Step(parts, args.r.row<float>(t) + at, dim, state, args.out.row<float>(t) + at);
+        }
       });
-  ForKeptRows(batch, slice, args.page_tokens, 2 * kScanRows,
-              [&](int64_t t, int64_t page, int32_t offset, int64_t) {
-                const HeadRow& row = rows[static_cast<size_t>(t - slice.first_row)];
-                for (int64_t i = 0; i < WkvState::kParts; ++i) {
-                  std::copy_n(row.parts[i].data(), dim, pages.row(page, offset, i) + at);
-                }
-              });
+  for (int32_t i = 0; i < slice.n && !slice.ends_behind(); ++i) {
+    const int64_t t = slice.first_row + i;
+    for (int64_t part = 0; part < WkvState::kParts; ++part) {
+      std::copy_n(rows[static_cast<size_t>(i)].parts[part].data(), dim,
+                  pages.row(places.Page(t), places.Offset(t), part) + at);
+    }
+  }
   for (int32_t i = 0; i < slice.n; ++i) {
     FinishHead(args, rows[static_cast<size_t>(i)], slice.first_row + i, at);
   }
@@ -141,7 +144,7 @@ void TimeMix(const HostBatch& batch, const WkvArgs& args) {
   for (int32_t seq = 0; seq < batch.n_seqs(); ++seq) {
     const RecurrenceSlice slice = SliceOf(batch, args.page_tokens, seq);
     for (int32_t head = 0; head < args.n_heads; ++head) RunHead(batch, args, pages, slice, head);
-    SetBorders(batch, slice, args.page_tokens, pages);
+    SetRowBorders(RowPlaces(batch, args.page_tokens), slice, pages);
     for (int64_t t = slice.first_row; args.m.data == nullptr && t < slice.first_row + slice.n;
          ++t) {
       std::copy_n(args.v.row<float>(t), pages.width(), args.first_value.row<float>(t));
