@@ -128,6 +128,12 @@ inline void SetRowBorders(const RowPlaces& places, const RecurrenceSlice& slice,
   }
 }
 
+// Floats per row that the CPU backend keeps while it runs a recurrence: q, k and v behind the
+// convolution, and the step and gain of each head. kSelective writes to its output.
+inline int64_t WorkingFloats(const RecurrenceShape& shape) {
+  return shape.is_selective() ? 0 : shape.channels() + 2 * int64_t{shape.n_heads};
+}
+
 // The snapshots of a layer.
 class RecurrencePages : public SnapshotPages {
  public:

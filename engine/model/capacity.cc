@@ -13,6 +13,8 @@
 #include "engine/model/decoder.h"
 #include "engine/model/local_executor.h"
 #include "kernels/kv_cache.h"
+#include "kernels/recurrence_slices.h"
+#include "kernels/selection_scores.h"
 
 namespace heddle::engine {
 namespace {
@@ -173,14 +175,31 @@ int64_t MessageBytes(const ModelSpec& part, int32_t logit_rows, const CapacityOp
   return bytes;
 }
 
-// Activations and logits of all ranks, and what drafts need.
+// Working memory of ops beside the decoder's buffers, where it grows with the rows of a step: that
+// of the layer that needs most, as the CPU backend has it.
+int64_t OpBytes(const ModelSpec& part, const CapacityOptions& options) {
+  const auto rows = int64_t{options.max_batch_tokens};
+  int64_t floats = 0, scores = 0;
+  for (const LayerSpec& layer : part.layers) {
+    const AttentionSpec& attention = layer.attention;
+    if (attention.recurrence.is_here()) {
+      floats = std::max(floats, rows * kernels::WorkingFloats(attention.recurrence.shape));
+    }
+    if (attention.mla.indexer.is_here()) {
+      scores = kernels::KeptScores(rows, part.max_context);
+    }
+  }
+  return (floats + scores) * int64_t{sizeof(float)};
+}
+
+// Activations and logits of all ranks, and what ops and drafts need.
 int64_t WorkspaceBytes(const ModelSpec& spec, int32_t logit_rows, const CapacityOptions& options) {
   constexpr int64_t kLogitBytes = sizeof(float);
   int64_t bytes = options.draft_workspace_bytes + int64_t{logit_rows} * spec.vocab * kLogitBytes;
   for (const ModelSpec& part : PartsOf(spec, options)) {
     const int64_t logits = part.is_part() ? part.own_vocab() : 0;
     bytes += Decoder::ActivationBytes(part, options.max_batch_tokens, options.activation_dtype) +
-             int64_t{logit_rows} * logits * kLogitBytes;
+             int64_t{logit_rows} * logits * kLogitBytes + OpBytes(part, options);
     const bool receives = options.receives_messages && !options.group_specs.empty();
     if (receives) bytes += MessageBytes(part, logit_rows, options);
   }

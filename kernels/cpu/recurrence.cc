@@ -77,7 +77,7 @@ class RecurrenceRun {
   }
 
   int64_t Floats() const {
-    return n_tokens_ * (channels_ + 2 * shape_.n_heads) + pool_.num_threads() * ThreadFloats();
+    return n_tokens_ * WorkingFloats(shape_) + pool_.num_threads() * ThreadFloats();
   }
 
   int64_t Page(int64_t t) const { return places_.Page(t); }

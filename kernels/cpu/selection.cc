@@ -8,6 +8,7 @@
 #include "kernels/cpu/attention/attention.h"
 #include "kernels/cpu/span_positions.h"
 #include "kernels/kv_element.h"
+#include "kernels/selection_scores.h"
 
 namespace heddle::kernels::cpu {
 namespace {
@@ -16,8 +17,6 @@ namespace {
 // second-level cache.
 constexpr int32_t kScoredChunk = 512;
 constexpr int32_t kTileRows = 16;
-// Scores that are kept at a time, 16 MiB: rows of long contexts are handled in several passes.
-constexpr int64_t kMostScores = int64_t{1} << 22;
 // Approximate nanoseconds of a multiply-add, and of finding the best of one score, to decide how
 // many threads to wake.
 constexpr double kNsPerMac = 0.05;

@@ -4,6 +4,7 @@
 #include <fstream>
 
 #include "catch2/catch.hpp"
+#include "engine/model/decoder.h"
 #include "engine/model/random_model.h"
 
 namespace heddle::engine {
@@ -51,6 +52,31 @@ TEST_CASE("A drafter's layers take their part of every page, its weights and buf
   CHECK(with->workspace_bytes == alone->workspace_bytes + 1000);
   CHECK(with->kv_layout.layers.size() == 24);
   CHECK(with->limits.max_ahead_tokens == 16);
+}
+
+// Bytes of a plan's workspace beside the decoder's buffers and the logits.
+int64_t OpBytesOf(const ModelSpec& spec, const CapacityOptions& options) {
+  const auto capacity = PlanCapacity(spec, kGiB, {64 * kGiB, 64 * kGiB}, options);
+  REQUIRE(capacity.ok());
+  return capacity->workspace_bytes - int64_t{capacity->logit_rows} * spec.vocab * 4 -
+         Decoder::ActivationBytes(spec, options.max_batch_tokens, options.activation_dtype);
+}
+
+TEST_CASE("Working memory of recurrences and of choices of positions is part of the workspace",
+          "[unit]") {
+  CapacityOptions options;
+  options.max_batch_tokens = 1000;
+  CHECK(OpBytesOf(TinyLlama(), options) == 0);
+  ModelSpec recurs = TinyLlama();
+  recurs.layers.front().attention = {};
+  recurs.layers.front().attention.recurrence.shape = {
+      .n_heads = 8, .n_key_heads = 4, .key_dim = 128, .value_dim = 64, .taps = 4};
+  CHECK(OpBytesOf(recurs, options) == 1000 * 4 * (2 * 4 * 128 + 8 * 64 + 2 * 8));
+  ModelSpec chooses = TinyLlama();
+  chooses.layers.front().attention.mla.indexer = {.n_heads = 4, .head_dim = 64, .top_k = 100};
+  CHECK(OpBytesOf(chooses, options) == 1000 * 2048 * 4);
+  chooses.max_context = 1 << 17;
+  CHECK(OpBytesOf(chooses, options) == 16 << 20);
 }
 
 TEST_CASE("A KV cache in 8 bits halves the bytes per token, and int8 adds its scales", "[unit]") {
