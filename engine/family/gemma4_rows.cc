@@ -70,17 +70,33 @@ void FreeLast(const RopeSpec& rope, ModelSpec* spec) {
   last.rope = rope;
 }
 
-// Sizes of the heads of one layer, where layers have a list of what is theirs.
+// What transformers 5.24 saves in the place of the heads' other keys: what is different in single
+// layers, by their numbers.
+constexpr std::string_view kOwnKeys = "per_layer_config";
+
+// Refuses what a layer has for itself beside the sizes of its heads.
+absl::Status CheckOwnKeys(const JsonSource& layer, const json& keys) {
+  for (const auto& [key, value] : keys.items()) {
+    if (key == "head_dim" || key == "num_key_value_heads") continue;
+    return layer.Unsupported(key, JsonSource::Show(value),
+                             "supported in single layers are head_dim and num_key_value_heads");
+  }
+  return absl::OkStatus();
+}
+
 absl::Status ReadOwnHeads(const JsonSource& config, ModelSpec* spec) {
-  constexpr std::string_view kKey = "per_layer_config";
-  HEDDLE_ASSIGN_OR_RETURN(const std::optional<JsonSource> own, config.Object(kKey));
+  HEDDLE_ASSIGN_OR_RETURN(const std::optional<JsonSource> own, config.Object(kOwnKeys));
   if (!own.has_value()) return absl::OkStatus();
   for (int32_t i = 0; i < spec->n_layers(); ++i) {
-    HEDDLE_ASSIGN_OR_RETURN(const std::optional<JsonSource> layer, own->Object(std::to_string(i)));
+    const std::string number = std::to_string(i);
+    HEDDLE_ASSIGN_OR_RETURN(const std::optional<JsonSource> layer, own->Object(number));
     if (!layer.has_value()) continue;
+    HEDDLE_RETURN_IF_ERROR(CheckOwnKeys(*layer, *own->Find(number)));
     AttentionSpec& attention = spec->layers[static_cast<size_t>(i)].attention;
+    const bool rotates_whole_heads = attention.rope.rotary_dim == attention.head_dim;
     HEDDLE_ASSIGN_OR_RETURN(attention.head_dim,
                             layer->DimOr("head_dim", kMaxHeadDim, attention.head_dim));
+    if (rotates_whole_heads) attention.rope.rotary_dim = attention.head_dim;
     HEDDLE_ASSIGN_OR_RETURN(attention.n_kv_heads,
                             layer->DimOr("num_key_value_heads", kMaxHeads, attention.n_kv_heads));
   }
@@ -97,9 +113,10 @@ absl::Status ReadGlobalHeads(const JsonSource& config, ModelSpec* spec) {
   for (LayerSpec& layer : spec->layers) {
     AttentionSpec& attention = layer.attention;
     if (attention.window > 0) continue;
+    attention.keys_are_values = keys_are_values;
+    if (config.Has(kOwnKeys)) continue;  // then the class looks at no other key
     attention.head_dim = head_dim;
     if (keys_are_values) attention.n_kv_heads = kv_heads;
-    attention.keys_are_values = keys_are_values;
   }
   return ReadOwnHeads(config, spec);
 }

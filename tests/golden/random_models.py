@@ -54,8 +54,6 @@ VOCAB = 512
 WRITTEN = 24  # models of random_models.json
 # Cases that are stored in another format, or run under another class than their folder's.
 SKIPPED = ("run_config", "gguf", "dtype")
-# transformers saves the heads of this case's layers apart, under keys that no published file has.
-UNSAVED = ("gemma4",)
 # Cases whose keys say one thing twice, or lists of one number per dimension: their sizes stay.
 KEPT = ("lfm2_first", "phi3_longrope")
 
@@ -291,7 +289,7 @@ def main():
     if options.heddle is None:
         parser.error("--heddle or --write is needed")
     wrong = count = 0
-    for name in options.families or [name for name in models.CASES if name not in UNSAVED]:
+    for name in options.families or models.CASES:
         case = models.CASES[name]
         if not stored_as_made(case):
             continue
