@@ -4,7 +4,7 @@ import signal
 import time
 import unittest
 
-from rank_processes_test import BINARY, CPUS, LIMITS, TIMEOUT_SCALE, Group, Rank, Server, reserve_port, wait_until
+from rank_groups import BINARY, CPUS, LIMITS, TIMEOUT_SCALE, Group, Rank, Server, reserve_port, wait_until
 
 EMULATED = BINARY.parent / "tests" / "heddle_emulated"
 GPU = ("--device", "cuda")

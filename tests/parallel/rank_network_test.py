@@ -14,7 +14,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "conformanc
 import namespaces  # noqa: E402
 from heddle_server import TIMEOUT_SCALE, Server, wait_until  # noqa: E402
 from ports import reserve_port  # noqa: E402
-from rank_processes_test import LIMITS, Rank, Streams, answers  # noqa: E402
+from rank_groups import LIMITS, Rank, Streams, answers  # noqa: E402
 
 SKIPPED = 77
 

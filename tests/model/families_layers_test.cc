@@ -1,0 +1,61 @@
+// Descriptions of families whose layers have sizes of their own.
+#include <string>
+
+#include "catch2/catch.hpp"
+#include "engine/family/model_description.h"
+#include "nlohmann/json.hpp"
+#include "tests/model/described_configs.h"
+#include "tests/support/goldens.h"
+#include "tests/support/status_matchers.h"
+
+namespace heddle::engine {
+namespace {
+
+using absl::StatusCode;
+using nlohmann::json;
+using test::CheckError;
+using test::DescribeJson;
+using test::With;
+
+// transformers 5.24 saves sizes of heads by layer, and no "global_head_dim" beside them.
+TEST_CASE("Gemma 4's heads may have their sizes layer by layer", "[model][unit]") {
+  const json config = *test::LoadGolden("gemma4_dense").config;
+  const auto expected = DescribeJson(config);
+  REQUIRE(expected.ok());
+  json saved = config, own = json::object();
+  saved.erase("global_head_dim");
+  saved.erase("num_global_key_value_heads");
+  for (size_t i = 0; i < expected->spec.layers.size(); ++i) {
+    const AttentionSpec& attention = expected->spec.layers[i].attention;
+    own[std::to_string(i)] = {{"head_dim", attention.head_dim},
+                              {"num_key_value_heads", attention.n_kv_heads}};
+  }
+  const auto found = DescribeJson(With(saved, "per_layer_config", own));
+  INFO(found.status().ToString());
+  REQUIRE(found.ok());
+  for (size_t i = 0; i < expected->spec.layers.size(); ++i) {
+    const AttentionSpec& attention = found->spec.layers[i].attention;
+    const AttentionSpec& wanted = expected->spec.layers[i].attention;
+    CHECK(attention.head_dim == wanted.head_dim);
+    CHECK(attention.n_kv_heads == wanted.n_kv_heads);
+    CHECK(attention.keys_are_values == wanted.keys_are_values);
+    CHECK(attention.rope.rotary_dim == wanted.rope.rotary_dim);
+  }
+  own["1"]["intermediate_size"] = 8;
+  CheckError(DescribeJson(With(saved, "per_layer_config", own)).status(),
+             StatusCode::kUnimplemented, {"per_layer_config.1.intermediate_size", "head_dim"});
+  own["1"] = {{"head_dim", "wide"}};
+  CheckError(DescribeJson(With(saved, "per_layer_config", own)).status(),
+             StatusCode::kInvalidArgument, {"per_layer_config.1.head_dim"});
+  own["1"] = {{"head_dim", 24}};
+  own["4"] = {{"head_dim", 24}};  // there are four layers
+  CheckError(DescribeJson(With(saved, "per_layer_config", own)).status(),
+             StatusCode::kUnimplemented, {"per_layer_config.4"});
+  // A layer of its own size alone: the others have the model's.
+  CHECK(DescribeJson(With(saved, "per_layer_config", {{"3", {{"head_dim", 48}}}}))
+            ->spec.layers[2]
+            .attention.head_dim == config["head_dim"]);
+}
+
+}  // namespace
+}  // namespace heddle::engine
