@@ -1,4 +1,4 @@
-# What `cmake --install` and packages (cmake/package.cmake) put where, below CMAKE_INSTALL_PREFIX:
+# Files of `cmake --install` and of packages (cmake/package.cmake), below CMAKE_INSTALL_PREFIX:
 #
 #   bin/heddle
 #   share/heddle/demo-model/                 `heddle serve demo` looks for it from bin/
@@ -35,7 +35,7 @@ install(FILES ${written}/heddle.bash RENAME heddle
 install(FILES ${written}/heddle.fish DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d)
 install(FILES ${written}/_heddle DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/site-functions)
 
-# What depends on the prefix that `cmake --install --prefix` or CPack chooses.
+# Files that depend on the prefix that `cmake --install --prefix` or CPack chooses.
 install(CODE "set(HEDDLE_SYSTEMD ${PROJECT_SOURCE_DIR}/deploy/systemd)
 set(HEDDLE_WRITTEN ${written})
 set(HEDDLE_DOC ${CMAKE_INSTALL_DOCDIR})")

@@ -14,7 +14,7 @@ if(unit_folder)
   string(REPLACE "/usr/local/bin/" "${CMAKE_INSTALL_PREFIX}/bin/" unit "${unit}")
   file(WRITE ${HEDDLE_WRITTEN}/heddle.service "${unit}")
   file(INSTALL DESTINATION ${unit_folder} TYPE FILE FILES ${HEDDLE_WRITTEN}/heddle.service)
-  # What an administrator has written there stays.
+  # Files that an administrator has written there stay.
   if(NOT EXISTS $ENV{DESTDIR}/etc/heddle/heddle.yaml)
     file(INSTALL DESTINATION /etc/heddle TYPE FILE FILES ${HEDDLE_SYSTEMD}/heddle.yaml)
   endif()

@@ -46,7 +46,7 @@ STREAM = {"prompt": "Once upon a time", "max_tokens": 256, "stream": True, "igno
 TOKEN_IDS = re.compile(rb'"token_ids":\[([0-9,]+)\]')
 
 
-# What hostile clients do. Each function is one round against `port` with the API key `key`; what the server makes of it
+# The doings of hostile clients. Each function is one round against `port` with the API key `key`; what the server makes of it
 # is of no interest, but connections that it closes end the round.
 
 

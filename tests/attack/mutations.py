@@ -96,7 +96,7 @@ class Maker:
                 self.operations.append((method.upper(), path, schema, query))
         bodies = [operation for operation in self.operations if operation[2]]
         self.names = sorted({name for operation in bodies for name in operation[2]["properties"]})
-        # What generates has the most fields, and the most behind it.
+        # Routes that generate have the most fields, and the most behind them.
         weight = {operation[1]: 4 if "temperature" in operation[2]["properties"] else 1 for operation in bodies}
         self.with_body = [operation for operation in bodies for _ in range(weight[operation[1]])]
 

@@ -86,7 +86,7 @@ def copy_vocabulary(path: str, writer) -> None:
                              field.types[-1] if len(field.types) > 1 else None)
 
 
-# Of the formats that the gguf package cannot quantise to: where a block's F16 scales are.
+# Where a block's F16 scales are, for formats that the gguf package cannot quantise to.
 SCALES = {"Q2_K": (80, 82), "Q3_K": (108,), "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,)}
 
 

@@ -133,7 +133,7 @@ class Sharing(unittest.TestCase):
                             {"model": DEMO_MODEL.name, "input": "Go on", "previous_response_id": own})
             self.assertIn(status, (400, 404))
             self.assertEqual(ask(server, "sk-one", "GET", f"/v1/responses/{own}")[0], 200)
-            # What happened to single requests is not for every key.
+            # The history of single requests is not for every key.
             self.assertEqual(ask(server, "sk-one", "GET", "/debug/requests")[0], 403)
         with Server(*keys, "--prefix-cache-scope", "all") as server:
             self.cached(server, "sk-one", self.PROMPT)

@@ -17,7 +17,7 @@ import sys
 
 from heddle_server import Server
 
-# What every server should hold. Left out are checks of other promises: that a server refuses fields it does not know
+# Promises that every server should hold. Left out are checks of other promises: that a server refuses fields it does not know
 # (this one ignores them unless --unknown-fields error), or takes whatever fits the schema (a model that is not there
 # fits it).
 CHECKS = ("not_a_server_error", "status_code_conformance", "content_type_conformance", "response_schema_conformance",

@@ -39,7 +39,7 @@ GOLDENS = HERE.parent / "golden" / "demo_adapters.json"
 MAX_LENGTH = 256
 CLEAR_MARGIN = 0.01  # prompts on whose path two tokens are nearer than this are no golden
 
-# What corpus.MIXTURE draws, without texts that are no conversation and requests for other styles.
+# The draws of corpus.MIXTURE, without texts that are no conversation and requests for other styles.
 MIXTURE = [(62, corpus.single_turn), (8, corpus.multi_turn), (6, corpus.tool_use), (1, corpus.no_tool)]
 
 

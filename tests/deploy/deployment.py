@@ -47,7 +47,7 @@ def documented_metrics():
     return metrics
 
 
-# What Prometheus and kube-state-metrics know by themselves.
+# Names that Prometheus and kube-state-metrics know by themselves.
 WELL_KNOWN = {
     "up": set(),
     "kube_deployment_spec_replicas": {"deployment"},

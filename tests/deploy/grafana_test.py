@@ -52,7 +52,7 @@ class DashboardTest(unittest.TestCase):
         for title, expression in self.queries:
             for metric, labels in selectors(expression)[0]:
                 self.assertLessEqual({"job", "instance"}, labels, f"{title}: {metric}")
-            # What a rate looks back on has to hold some samples, whatever the interval of scrapes.
+            # The time that a rate looks back on has to hold some samples, whatever the interval of scrapes.
             self.assertEqual(expression.count("["), expression.count("[$__rate_interval]"), title)
 
     def test_every_metric_is_shown_or_left_out_on_purpose(self):

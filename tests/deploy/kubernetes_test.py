@@ -122,7 +122,7 @@ class KustomizeTest(unittest.TestCase):
             self.assertTrue(rule["from"])
             for source in rule["from"]:  # one of both: together they would mean "and"
                 ((_, selector),) = source.items()
-                # And not the labels of an overlay besides, which clients do not have.
+                # No label of an overlay besides, which clients do not have.
                 self.assertEqual(selector, {"matchExpressions": [
                     {"key": "heddle-client", "operator": "In", "values": ["true"]}]})
 
@@ -184,7 +184,7 @@ class KustomizeTest(unittest.TestCase):
 
     @for_each
     def test_service_links_are_off(self, r):
-        # Of a Service named heddle they would be HEDDLE_PORT=tcp://... and others.
+        # A Service named heddle would give HEDDLE_PORT=tcp://... and others.
         self.assertIs(r.pod["enableServiceLinks"], False)
 
     @for_each

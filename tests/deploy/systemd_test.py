@@ -9,7 +9,7 @@ import unittest
 from deployment import DEPLOY, drain_seconds, heddle_takes, load_yaml, options, read, seconds, table_rows, yaml
 
 FOLDER = DEPLOY / "systemd"
-# Of heddle.yaml's commented keys, those that show an example and not the default.
+# Commented keys of heddle.yaml that show an example and not the default.
 EXAMPLES = {"served-model-name", "grpc-port", "tls-cert", "tls-key", "api-key-file",
             "host-kv-memory", "disk-kv", "otlp-endpoint", "threads"}
 

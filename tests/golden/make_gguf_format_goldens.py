@@ -38,7 +38,7 @@ SCALES = {"Q8_0": (0, None, 0), "Q4_0": (0, None, 0), "Q4_1": (0, 2, -7.5), "Q5_
           "Q4_K": (0, 2, 7.5), "Q5_K": (0, 2, 15.5), "Q6_K": (208, None, 0), "IQ4_NL": (0, None, 0),
           "IQ4_XS": (0, None, 0), "MXFP4": (0, None, 0)}
 PLAIN = ["F32", "F16", "BF16"]
-# What llama.cpp's mixture Q4_K_M does: some matrices in a finer type than their neighbours.
+# As in llama.cpp's mixture Q4_K_M: some matrices in a finer type than their neighbours.
 MIXED = {"attn_v": "Q6_K", "ffn_down_exps": "Q6_K", "output": "Q6_K"}
 
 

@@ -573,7 +573,7 @@ SMOLVLM = dict(
     vision_config=dict(model_type="smolvlm_vision", hidden_size=32, intermediate_size=48,
                        num_hidden_layers=1, num_attention_heads=2, image_size=16, patch_size=4))
 
-# Of transformers' stacked gate_up_proj and down_proj: the names of each expert's parts.
+# The names of each expert's parts in transformers' stacked gate_up_proj and down_proj.
 SEPARATE_EXPERTS = [["mlp.experts.{e}.gate_proj.weight", "mlp.experts.{e}.up_proj.weight"],
                     ["mlp.experts.{e}.down_proj.weight"]]
 

@@ -12,7 +12,7 @@ import tempfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 CALLS = ("first", "second", "third", "throughput")
-# What each call leaves, beside the tables.
+# Files that each call leaves, beside the tables.
 FILES = {
     "first": {"ops.txt": "0 failed", "shapes.txt": "0 failed", "same.txt": "0 failed",
               "models.txt": "ok "},

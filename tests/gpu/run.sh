@@ -15,7 +15,7 @@
 # Without any named: ops models bench serve, all that the goals of docs/benchmarks/gpu.md ask for, in one
 # call. A later call with the same OUT completes its tables. OUT holds eight files at most; what the
 # tables do not need is in rest.tar.
-# What failed, and of what, stands at the head of OUT/table.txt; run.sh then ends with 1. An op that
+# Failures, and whose they are, stand at the head of OUT/table.txt; run.sh then ends with 1. An op that
 # ends its program, or takes longer than 20 s, is noted, and ops go on with the next.
 #
 # On a GPU machine without what heddle is built with, build elsewhere and carry build/gpu/gpu_check
@@ -115,7 +115,7 @@ find_cublas() {
   [ -z "$folder" ] || dirname "$folder"
 }
 
-# Of an earlier call.
+# Results of an earlier call.
 fresh() { [ -n "$dry" ] || rm -f "$out/$1"; }
 
 # Each part ends with the status of what failed last.

@@ -9,7 +9,7 @@ import unittest
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 
-# What each of gpu_check's commands prints and ends with.
+# The output of each of gpu_check's commands, and its status.
 GOOD = """#!/usr/bin/env bash
 case $1 in
   ops) echo 'run   one'; echo 'ok    one'; echo '0 failed' ;;
