@@ -8,6 +8,7 @@
 #include "base/status.h"
 #include "engine/family/describe.h"
 #include "engine/family/family_names.h"
+#include "engine/family/mamba_refine.h"
 #include "engine/family/recurrent_rows.h"
 #include "nlohmann/json.hpp"
 
@@ -17,8 +18,6 @@ namespace {
 constexpr std::string_view kArchitectures[] = {"RWKV7ForCausalLM", "Rwkv7ForCausalLM"};
 constexpr std::string_view kGguf[] = {"rwkv7"};
 
-// The length that llama.cpp gives models whose memory does not grow with the text.
-constexpr int32_t kNoLimit = 1 << 20;
 constexpr int32_t kUsualHead = 64;
 
 // Names within a layer's time mix.

@@ -6,15 +6,12 @@
 
 #include "base/utf8.h"
 #include "engine/draft/prediction_follower.h"
+#include "server/answer/event_failure.h"
 
 namespace heddle::server {
 namespace {
 
 using Kind = OutputPiece::Kind;
-
-absl::Status CancelledError() {
-  return absl::UnavailableError("the server ended this request before it was finished");
-}
 
 // Whether the prompt has text, and not only the tokens that begin one.
 bool EndsInText(const std::vector<TokenId>& prompt, const TextCodec& codec) {
@@ -121,12 +118,8 @@ void Answer::Take(size_t prompt, GenerationEvent event, Output* output) {
       prompt * static_cast<size_t>(request_->best_of) + static_cast<size_t>(event.branch);
   Branch& branch = branches_[index];
   if (branch.ended) return;
-  if (event.finished && event.reason == FinishReason::kError) {
-    error_ = event.error.ok() ? absl::InternalError("the engine failed") : event.error;
-    return;
-  }
-  if (event.finished && event.reason == FinishReason::kCancelled) {
-    error_ = CancelledError();
+  if (absl::Status failure = FailureOf(event); !failure.ok()) {
+    error_ = std::move(failure);
     return;
   }
   if (event.tokens.empty() && !event.finished) return;

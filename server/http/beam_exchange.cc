@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "server/answer/event_failure.h"
+
 namespace heddle::server {
 namespace {
 
@@ -86,13 +88,8 @@ void BeamExchange::Take(size_t prompt, GenerationEvent event) {
   if (search_.beams()[0].tokens.empty()) cached_tokens_ += event.cached_tokens;
   if (!event.tokens.empty()) next_[prompt] = std::move(event.tokens[0].top);
   if (!event.finished) return;
-  if (event.reason == FinishReason::kError) {
-    Fail(event.error.ok() ? absl::InternalError("the engine failed") : event.error);
-  } else if (event.reason == FinishReason::kCancelled) {
-    Fail(absl::UnavailableError("the server ended this request before it was finished"));
-  } else if (--open_ == 0) {
-    EndStep();
-  }
+  if (absl::Status failure = FailureOf(event); !failure.ok()) return Fail(failure);
+  if (--open_ == 0) EndStep();
 }
 
 void BeamExchange::EndStep() {

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/status.h"
+#include "server/answer/event_failure.h"
 #include "server/http/responses.h"
 
 namespace heddle::server {
@@ -48,13 +49,9 @@ void EmbeddingExchange::Take(size_t prompt, GenerationEvent event) {
   }
   record.last_event_seconds = std::chrono::duration<double>(Clock::now() - received_).count();
   if (!event.finished) return;
-  if (event.reason == FinishReason::kError) {
-    Fail(event.error.ok() ? absl::InternalError("the engine failed") : event.error);
-    return;
-  }
-  if (event.reason == FinishReason::kCancelled || event.embedding.empty()) {
-    Fail(absl::UnavailableError("the server ended this request before it was finished"));
-    return;
+  if (absl::Status failure = FailureOf(event); !failure.ok()) return Fail(failure);
+  if (event.embedding.empty()) {
+    return Fail(absl::UnavailableError("the server ended this request before it was finished"));
   }
   FinishPooled(request_, &event.embedding);
   embeddings_[prompt] = std::move(event.embedding);

@@ -53,7 +53,8 @@ Http2Connection::Http2Connection(std::unique_ptr<Stream> stream, std::string fir
       session_(SessionLimits(*shared.limits), this),
       first_bytes_(std::move(first_bytes)),
       receive_buffer_(kReadBytes, '\0'),
-      pause_(stream_->executor()) {}
+      pause_(stream_->executor()),
+      linger_(shared.limits->write_timeout) {}
 
 Http2Connection::~Http2Connection() = default;
 

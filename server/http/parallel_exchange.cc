@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "server/answer/event_failure.h"
+
 namespace heddle::server {
 namespace {
 
@@ -92,12 +94,7 @@ void ParallelExchange::Take(size_t run, GenerationEvent event) {
   }
   if (!tree_.Awaits(run)) return;
   Measure(run, event);
-  if (event.finished && event.reason == FinishReason::kError) {
-    return Fail(event.error.ok() ? absl::InternalError("the engine failed") : event.error);
-  }
-  if (event.finished && event.reason == FinishReason::kCancelled) {
-    return Fail(absl::UnavailableError("the server ended this request before it was finished"));
-  }
+  if (absl::Status failure = FailureOf(event); !failure.ok()) return Fail(failure);
   const RequestRecord& record = writer_->record();
   answer_.format().SetTimes(
       {record.queued_seconds, record.first_token_seconds, record.last_event_seconds});

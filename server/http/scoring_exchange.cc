@@ -3,6 +3,7 @@
 #include <iterator>
 #include <utility>
 
+#include "server/answer/event_failure.h"
 #include "server/http/responses.h"
 
 namespace heddle::server {
@@ -37,13 +38,8 @@ void ScoringExchange::Take(size_t prompt, GenerationEvent event) {
   scores.insert(scores.end(), std::make_move_iterator(event.prompt_scores.begin()),
                 std::make_move_iterator(event.prompt_scores.end()));
   if (!event.finished) return;
-  if (event.reason == FinishReason::kError) {
-    Fail(event.error.ok() ? absl::InternalError("the engine failed") : event.error);
-  } else if (event.reason == FinishReason::kCancelled) {
-    Fail(absl::UnavailableError("the server ended this request before it was finished"));
-  } else if (--open_ == 0) {
-    Finish();
-  }
+  if (absl::Status failure = FailureOf(event); !failure.ok()) return Fail(failure);
+  if (--open_ == 0) Finish();
 }
 
 void ScoringExchange::Finish() {

@@ -91,8 +91,11 @@ class Snapshots {
         n_layers_(std::max<int64_t>(2, kLayerBytes / (layer_floats_ * int64_t{sizeof(float)}))),
         memory_(static_cast<size_t>(n_layers_ * layer_floats_)) {}
 
-  KvCacheView Next() {
-    float* begin = memory_.data() + next_++ % n_layers_ * layer_floats_;
+  // Goes on to the next layer, and with the first one to the next step.
+  KvCacheView Next(Step* step) {
+    const int64_t layer = next_++ % n_layers_;
+    if (layer == 0) step->PlanNext();
+    float* begin = memory_.data() + layer * layer_floats_;
     return {.keys = begin,
             .values = begin,
             .dtype = DType::kF32,
@@ -131,11 +134,7 @@ void BenchTimeMix(State& state, int32_t n_heads, int32_t dim) {
   const Work work = {.bytes = 4.0 * static_cast<double>(width) * (2.0 * seqs * dim + 9 * n),
                      .ops = 10.0 * static_cast<double>(width) * dim * n};
   MeasureEach(
-      state, work,
-      [&] {
-        step.PlanNext();
-        cache = snapshots.Next();
-      },
+      state, work, [&] { cache = snapshots.Next(&step); },
       [&](Ops& ops) {
         ops.TimeMix({.n_heads = n_heads,
                      .head_dim = dim,
@@ -191,11 +190,7 @@ void BenchScan(State& state, int32_t channels, bool convolves) {
                      .ops = 2.0 * 14 * 16 * channels * n};
   const Work convolution = {.bytes = 4.0 * channels * 3 * n, .ops = 2.0 * (4 + 14) * channels * n};
   MeasureEach(
-      state, convolves ? convolution : scan,
-      [&] {
-        step.PlanNext();
-        args.cache = snapshots.Next();
-      },
+      state, convolves ? convolution : scan, [&] { args.cache = snapshots.Next(&step); },
       [&](Ops& ops) { ops.Recurrence(args); });
 }
 

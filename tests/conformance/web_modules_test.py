@@ -68,7 +68,7 @@ class Sources(unittest.TestCase):
                     self.assertIn(name, exported[other], f"{script} imports {name} from {other}")
             pattern = r"^export (?:async )?(?:function\*?|const|class) (\w+)"
             exported[script[:-3]] = re.findall(pattern, source, re.M)
-            # Imports that embed.cmake cannot put into one document.
+            # Statements that embed.cmake cannot put into one document.
             self.assertEqual(len(re.findall(r"^export ", source, re.M)), len(exported[script[:-3]]), script)
             self.assertEqual(re.findall(r"^export let|^import .* as (?!\w+ from)|^import \w", source, re.M), [], script)
         self.assertEqual(sorted(f for f in os.listdir(FOLDER) if f.endswith(".js")), sorted(scripts()))
