@@ -59,7 +59,8 @@ class TimeMixRun {
         [&](float* s, int64_t page, int32_t offset) {
           Parts parts;
           PartsInPage(page, offset, head, &parts);
-          kernels_.step(StepOf(parts, s));
+          const WkvRow row = RowOf(parts);
+          kernels_.step({&row, 1, static_cast<int32_t>(dim_), s});
         },
         [&](float* s, int64_t t, int32_t n) {
           for (int32_t i = 0; i < n; i += kRowsTogether) {
@@ -86,12 +87,13 @@ class TimeMixRun {
       }
       Mix(t + i, head, parts[i]);
     }
+    WkvRow rows[kRowsTogether];
     for (int32_t i = 0; i < n; ++i) {
-      WkvStepArgs step = StepOf(parts[i], s);
-      step.r = args_.r.row<float>(t + i) + head * dim_;
-      step.out = args_.out.row<float>(t + i) + head * dim_;
-      kernels_.step(step);
+      rows[i] = RowOf(parts[i]);
+      rows[i].r = args_.r.row<float>(t + i) + head * dim_;
+      rows[i].out = args_.out.row<float>(t + i) + head * dim_;
     }
+    kernels_.step({rows, n, static_cast<int32_t>(dim_), s});
     for (int32_t i = 0; i < n; ++i) Finish(t + i, head, parts[i]);
   }
 
@@ -115,15 +117,13 @@ class TimeMixRun {
     if (is_first) std::copy_n(parts[2], dim_, args_.first_value.row<float>(t) + at);
   }
 
-  WkvStepArgs StepOf(const Parts& parts, float* s) const {
+  static WkvRow RowOf(const Parts& parts) {
     return {.decay = parts[0],
             .key = parts[1],
             .value = parts[2],
             .unit = parts[3],
             .gain = parts[4],
             .r = nullptr,
-            .dim = static_cast<int32_t>(dim_),
-            .state = s,
             .out = nullptr};
   }
 

@@ -42,48 +42,81 @@ void WkvMix(const WkvMixArgs& args) {
   }
 }
 
-// V vectors of columns from `c` on; the last has `lanes` of them.
-template <int V>
-inline void WkvColumns(const WkvStepArgs& args, int32_t c, int lanes) {
+// Vectors of columns that pass together: their sums are as many chains, and with those of the next
+// row fit into the registers of the level.
+constexpr int kWkvVectors = kLanes == 16 ? 4 : 2;
+
+// Takes a row in, of V vectors of columns from `c` on. seen: the sum of the
+// columns by the row's unit; then by `next_unit`, unless that is nullptr. kWhole: the last vector
+// has all lanes, otherwise `lanes` of them.
+template <int V, bool kWhole>
+inline void WkvTakeIn(const WkvRow& row, const float* next_unit, int32_t dim, int32_t c, int lanes,
+                      float* columns, Vec (&seen)[V]) {
   const auto load = [&](const float* p, int v) {
-    return v + 1 < V ? Load(p + v * kLanes) : LoadUpTo(p + v * kLanes, lanes);
+    return kWhole || v + 1 < V ? Load(p + v * kLanes) : LoadUpTo(p + v * kLanes, lanes);
   };
-  Vec seen[V], value[V], out[V];
+  const auto store = [&](float* p, int v, Vec x) {
+    if (kWhole || v + 1 < V) {
+      Store(p + v * kLanes, x);
+    } else {
+      StoreUpTo(p + v * kLanes, x, lanes);
+    }
+  };
+  Vec value[V], out[V], after[V];
 #pragma GCC unroll 4
   for (int v = 0; v < V; ++v) {
-    seen[v] = out[v] = Zero();
-    value[v] = load(args.value + c, v);
+    value[v] = load(row.value + c, v);
+    out[v] = after[v] = Zero();
   }
-  for (int32_t j = 0; j < args.dim; ++j) {
-    const float* row = args.state + int64_t{j} * args.dim + c;
-    const Vec unit = Set(args.unit[j]);
-#pragma GCC unroll 4
-    for (int v = 0; v < V; ++v) seen[v] = Fma(unit, load(row, v), seen[v]);
-  }
-  for (int32_t j = 0; j < args.dim; ++j) {
-    float* row = args.state + int64_t{j} * args.dim + c;
-    const Vec decay = Set(args.decay[j]);
-    const Vec gain = Set(-args.gain[j]);
-    const Vec key = Set(args.key[j]);
-    const Vec r = args.r == nullptr ? Zero() : Set(args.r[j]);
+  for (int32_t j = 0; j < dim; ++j, columns += dim) {
+    const Vec decay = Set(row.decay[j]);
+    const Vec gain = Set(-row.gain[j]);
+    const Vec key = Set(row.key[j]);
+    const Vec r = row.r == nullptr ? Zero() : Set(row.r[j]);
+    const Vec unit = next_unit == nullptr ? Zero() : Set(next_unit[j]);
 #pragma GCC unroll 4
     for (int v = 0; v < V; ++v) {
-      const Vec next = Fma(key, value[v], Fma(gain, seen[v], decay * load(row, v)));
-      StoreUpTo(row + v * kLanes, next, v + 1 < V ? kLanes : lanes);
+      const Vec next = Fma(key, value[v], Fma(gain, seen[v], decay * load(columns, v)));
+      store(columns, v, next);
       out[v] = Fma(r, next, out[v]);
+      after[v] = Fma(unit, next, after[v]);
     }
   }
-  if (args.r == nullptr) return;
 #pragma GCC unroll 4
   for (int v = 0; v < V; ++v) {
-    StoreUpTo(args.out + c + v * kLanes, out[v], v + 1 < V ? kLanes : lanes);
+    seen[v] = after[v];
+    if (row.r != nullptr) store(row.out + c, v, out[v]);
+  }
+}
+
+// All rows, of V vectors of columns from `c` on. A pass over S makes the sums of the next row, too:
+// they have the order of a pass of their own.
+template <int V, bool kWhole>
+inline void WkvColumns(const WkvStepArgs& args, int32_t c, int lanes) {
+  Vec seen[V];
+#pragma GCC unroll 4
+  for (int v = 0; v < V; ++v) seen[v] = Zero();
+  for (int32_t j = 0; j < args.dim; ++j) {
+    const float* row = args.state + int64_t{j} * args.dim + c;
+    const Vec unit = Set(args.rows[0].unit[j]);
+#pragma GCC unroll 4
+    for (int v = 0; v < V; ++v) {
+      const float* p = row + v * kLanes;
+      seen[v] = Fma(unit, kWhole || v + 1 < V ? Load(p) : LoadUpTo(p, lanes), seen[v]);
+    }
+  }
+  for (int32_t t = 0; t < args.n; ++t) {
+    const float* next_unit = t + 1 < args.n ? args.rows[t + 1].unit : nullptr;
+    WkvTakeIn<V, kWhole>(args.rows[t], next_unit, args.dim, c, lanes, args.state + c, seen);
   }
 }
 
 void WkvStep(const WkvStepArgs& args) {
   int32_t c = 0;
-  for (; c + 4 * kLanes <= args.dim; c += 4 * kLanes) WkvColumns<4>(args, c, kLanes);
-  for (; c < args.dim; c += kLanes) WkvColumns<1>(args, c, LanesAt(c, args.dim));
+  for (; c + kWkvVectors * kLanes <= args.dim; c += kWkvVectors * kLanes) {
+    WkvColumns<kWkvVectors, true>(args, c, kLanes);
+  }
+  for (; c < args.dim; c += kLanes) WkvColumns<1, false>(args, c, LanesAt(c, args.dim));
 }
 
 void WkvFinish(const WkvFinishArgs& args) {

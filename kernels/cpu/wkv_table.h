@@ -24,16 +24,22 @@ struct WkvMixArgs {
   float* gain;  // kk * a
 };
 
-struct WkvStepArgs {
+// What S takes in of a row, and its output: [dim] each.
+struct WkvRow {
   const float* decay;
   const float* key;
   const float* value;
   const float* unit;
   const float* gain;
   const float* r;  // nullptr: the row's output is not wanted
+  float* out;
+};
+
+struct WkvStepArgs {
+  const WkvRow* rows;  // [n], one after the other
+  int32_t n;
   int32_t dim;
   float* state;  // [dim, dim], in place
-  float* out;    // [dim]
 };
 
 struct WkvFinishArgs {

@@ -51,7 +51,9 @@ LENGTHS = (1, 17, 100, 700)
 TOKENS = 40
 BOUND = 2e-4
 VOCAB = 512
-WRITTEN = 24  # models of random_models.json
+WRITTEN = 24  # models of random_models.json, and beside them those of these kinds:
+ALWAYS = ("rwkv7", "jamba", "deepseek_v32", "glm_moe_dsa")
+DRAWS = 5  # sizes that are drawn until a class takes some
 # Cases that are stored in another format, or run under another class than their folder's.
 SKIPPED = ("run_config", "gguf", "dtype")
 # Cases whose keys say one thing twice, or lists of one number per dimension: their sizes stay.
@@ -130,6 +132,17 @@ def build(config, seed):
     model = transformers.AutoModelForCausalLM.from_config(
         parsed, attn_implementation="eager", experts_implementation="eager").to(torch.float32).eval()
     return fill(model)
+
+
+def draw_model(draw, case, keeps, make):
+    """A configuration of other sizes and what `make` makes of it, by the first draw that the class takes."""
+    for left in reversed(range(DRAWS)):
+        config = draw_sizes(draw, case["config"], keeps)
+        try:
+            return config, make(config)
+        except Exception:  # sizes that the class refuses
+            if left == 0:
+                raise
 
 
 def fill(model):
@@ -215,12 +228,11 @@ def compare(model, server):
 
 
 def check(options, name, case, draw, seed):
-    config = draw_sizes(draw, case["config"], name in KEPT)
     try:
-        model = build(config, seed)
-    except Exception as why:  # a class that has no such model
+        config, model = draw_model(draw, case, name in KEPT, lambda config: build(config, seed))
+    except Exception as why:
         print(f"{name}: not built: {type(why).__name__} {str(why)[:120]}", flush=True)
-        return True
+        return False
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
         save(model, config, folder)
@@ -254,18 +266,16 @@ def write():
     for name, case in models.CASES.items():
         if not stored_as_made(case) or name in KEPT or "block_configs" in case["config"]:
             continue
-        config = draw_sizes(random.Random(f"{name} 1"), case["config"])
-        try:
-            model, tensors, bits = models.build_model({**case, "config": config})
-        except Exception:  # a class that has no such model
-            continue
+        config, (model, tensors, bits) = draw_model(
+            random.Random(f"{name} 1"), case, False, lambda config: models.build_model({**case, "config": config}))
         size = sum(math.prod(shape) for _, shape, *_ in tensors)
         made.append((size, dict(name=name, config=config, bits=bits, tensors=tensors), model))
     kinds = {}
     for size, entry, model in sorted(made, key=lambda each: each[0]):
         kinds.setdefault(entry["config"]["model_type"], (entry, model))
+    always = [kinds.pop(kind) for kind in ALWAYS]
     lines = []
-    for entry, model in list(kinds.values())[:WRITTEN]:
+    for entry, model in list(kinds.values())[:WRITTEN] + always:
         entry["texts"] = [[n, *lengths.greedy(model, lengths.prompt_of(n, VOCAB))] for n in (1, 17)]
         lengths.add_spreads(model.double(), VOCAB, entry["texts"])
         lines.append(json.dumps(entry, separators=(",", ":")))
