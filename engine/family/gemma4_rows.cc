@@ -70,8 +70,8 @@ void FreeLast(const RopeSpec& rope, ModelSpec* spec) {
   last.rope = rope;
 }
 
-// What transformers 5.24 saves in the place of the heads' other keys: what is different in single
-// layers, by their numbers.
+// The key that transformers 5.24 saves in the place of the heads' others: what is different in
+// single layers, by their numbers.
 constexpr std::string_view kOwnKeys = "per_layer_config";
 
 // Refuses what a layer has for itself beside the sizes of its heads.

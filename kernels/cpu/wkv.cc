@@ -47,7 +47,7 @@ class TimeMixRun {
   }
 
  private:
-  // What S takes in of a row, of one head: [dim] each.
+  // The parts that S takes in of a row, of one head: [dim] each.
   using Parts = float * [WkvState::kParts];
 
   // A thread's S and the parts of kRowsTogether rows.

@@ -24,7 +24,7 @@ struct WkvMixArgs {
   float* gain;  // kk * a
 };
 
-// What S takes in of a row, and its output: [dim] each.
+// A row as S takes it in, and its output: [dim] each.
 struct WkvRow {
   const float* decay;
   const float* key;
