@@ -32,7 +32,7 @@ struct Interval {
   void Restrict(const Interval& more);
 };
 
-// The quantities that bounds limit: the numbers themselves, and the lengths of strings, lists and objects.
+// The quantities that have bounds: numbers, and the lengths of strings, lists and objects.
 enum class Measure : uint8_t { kNumber, kString, kArray, kObject };
 using Intervals = std::array<Interval, 4>;  // by measure
 
