@@ -7,8 +7,8 @@
 // The decay differs by row of S, so that pairs of positions have no factor of their own and parts
 // of a text no form as products (kernels/recurrence.h): rows are taken in one by one, which for
 // states of 16 KiB costs little beside the products around. State is in pages of a group of layers
-// of its own; a page has one snapshot, as kSelective's in kernels/recurrence.h: S behind a step's
-// last row, or before the first of rows that may be taken back, and what S takes in of each.
+// of its own; a page has one snapshot: S before a position that the backend chooses, and what S
+// takes in of those since. On the host it goes on with rows that stay (kernels/wkv_pages.h).
 #pragma once
 
 #include <cstdint>
