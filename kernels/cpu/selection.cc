@@ -130,14 +130,8 @@ class SelectCall {
         std::upper_bound(scratch_.span_position.begin() + batch_.span_begin[seq],
                          scratch_.span_position.begin() + batch_.span_begin[seq + 1], task.begin) -
         scratch_.span_position.begin() - 1);
-    Keys keys = FindKeys(task.begin, end, &span);
     for (int32_t begin = task.begin; begin < end; begin += kScoredKeys) {
-      kernels_.transpose_keys(
-          {KvTypeOf(args_.cache.dtype), keys.rows, keys.scales, args_.cache.head_dim, transposed});
-      if (begin + kScoredKeys < end) {
-        keys = FindKeys(begin + kScoredKeys, end, &span);
-        Prefetch(keys);
-      }
+      Transpose(begin, std::min(begin + kScoredKeys, end), &span, transposed);
       for (int32_t i = 0; i < task.n_rows; ++i) {
         const SelectionScratch::Row& row = RowAt(task.first_row + i);
         if (row.sees <= begin) continue;
@@ -152,45 +146,25 @@ class SelectCall {
     }
   }
 
-  // Keys that are scored together; those behind the last one repeat it.
-  struct Keys {
-    const void* rows[kScoredKeys];
-    const void* scales[kScoredKeys];
-  };
-
-  // The keys of places from `begin` on, before `end`. `span`: the one that holds place `begin`;
-  // then that of the last of them.
-  Keys FindKeys(int32_t begin, int32_t end, int32_t* span) const {
+  // `span`: the one that holds place `begin`; then that of `end`, if there is one.
+  void Transpose(int32_t begin, int32_t end, int32_t* span, float* out) const {
     const KvCacheView& cache = args_.cache;
+    const void* keys[kScoredKeys];
+    const void* scales[kScoredKeys];
     const auto* base = static_cast<const char*>(cache.keys);
-    const int32_t n = std::min(kScoredKeys, end - begin);
-    Keys keys;
-    for (int32_t i = 0; i < n; ++i) {
-      const int32_t place = begin + i;
+    for (int32_t place = begin; place < end; ++place) {
       while (place - scratch_.span_position[static_cast<size_t>(*span)] >=
              batch_.span_tokens[*span]) {
         ++*span;
       }
       const int32_t offset = place - scratch_.span_position[static_cast<size_t>(*span)];
       const int64_t slot = int64_t{batch_.span_page[*span]} * cache.page_tokens + offset;
-      keys.rows[i] = base + RowOffset(cache, slot, 0);
-      keys.scales[i] = base + ScaleOffset(cache, slot, 0);
+      keys[place - begin] = base + RowOffset(cache, slot, 0);
+      scales[place - begin] = base + ScaleOffset(cache, slot, 0);
     }
-    std::fill(keys.rows + n, keys.rows + kScoredKeys, keys.rows[n - 1]);
-    std::fill(keys.scales + n, keys.scales + kScoredKeys, keys.scales[n - 1]);
-    return keys;
-  }
-
-  // Asks for keys while others are scored, which takes longer than they take to come: those of a
-  // long context are in memory, and the processor sees too late that it goes through them.
-  void Prefetch(const Keys& keys) const {
-    constexpr int64_t kLine = 64;
-    const int64_t bytes = KvRowBytes(args_.cache.dtype, args_.cache.head_dim);
-    for (const void* row : keys.rows) {
-      for (int64_t at = 0; at < bytes; at += kLine) {
-        __builtin_prefetch(static_cast<const char*>(row) + at);
-      }
-    }
+    std::fill(keys + (end - begin), keys + kScoredKeys, keys[end - begin - 1]);
+    std::fill(scales + (end - begin), scales + kScoredKeys, scales[end - begin - 1]);
+    kernels_.transpose_keys({KvTypeOf(cache.dtype), keys, scales, cache.head_dim, out});
   }
 
   // Calls visit(place) for the places that a row sees, ascending.
