@@ -96,6 +96,9 @@ absl::Status ReadOwnHeads(const JsonSource& config, ModelSpec* spec) {
     const bool rotates_whole_heads = attention.rope.rotary_dim == attention.head_dim;
     HEDDLE_ASSIGN_OR_RETURN(attention.head_dim,
                             layer->DimOr("head_dim", kMaxHeadDim, attention.head_dim));
+    if (attention.head_dim % 2 != 0) {
+      return layer->Error("head_dim", base::StrCat(attention.head_dim), "an even number");
+    }
     if (rotates_whole_heads) attention.rope.rotary_dim = attention.head_dim;
     HEDDLE_ASSIGN_OR_RETURN(attention.n_kv_heads,
                             layer->DimOr("num_key_value_heads", kMaxHeads, attention.n_kv_heads));

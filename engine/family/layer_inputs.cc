@@ -27,6 +27,13 @@ absl::Status ShareKeys(const ConfigSource& source, std::string_view key, int64_t
                           base::StrCat("fewer, so that layer ", i,
                                        " finds one before them that sees as far as it does"));
     }
+    const int32_t head_dim = spec->layers[static_cast<size_t>(from)].attention.head_dim;
+    if (attention.head_dim != head_dim) {
+      return source.Error(key, base::StrCat(count),
+                          base::StrCat("fewer, or the same size of heads in layers ", i, " and ",
+                                       from, ", which have ", attention.head_dim, " and ", head_dim,
+                                       ": the first has the keys of the second"));
+    }
     attention.kv_layer = from;
     attention.n_kv_heads = 0;
     attention.value_norm = attention.keys_are_values = false;

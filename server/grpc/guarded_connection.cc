@@ -84,13 +84,14 @@ void GuardedConnection::Close() {
 }
 
 Clock::time_point GuardedConnection::idle_since() const {
-  return guard_.num_streams() == 0 ? last_activity_ : Clock::time_point::max();
+  const bool is_idle = linger_.has_begun() || guard_.num_streams() == 0;
+  return is_idle ? last_activity_ : Clock::time_point::max();
 }
 
 void GuardedConnection::OnTick(Clock::time_point now) {
   Guarded([&] {
     if (linger_.has_begun()) {
-      if (linger_.IsOver(stream_->undelivered_bytes(), now)) Close();
+      if (linger_.Update(stream_->undelivered_bytes(), now)) Close();
       return;
     }
     const GuardOptions& options = shared_->options;

@@ -99,7 +99,7 @@ void Connection::CheckTimes(Clock::time_point now) {
       if (now >= deadline_) Close();
       return;
     case State::kLingering:
-      if (linger_.IsOver(stream_->undelivered_bytes(), now)) Close();
+      if (linger_.Update(stream_->undelivered_bytes(), now)) Close();
       return;
     case State::kReading:
       OnReadingTick(now);

@@ -278,7 +278,7 @@ void Http2Connection::OnTick(Clock::time_point now) {
     if (is_closed_) return;
     const ConnectionLimits& limits = *shared_.limits;
     if (linger_.has_begun()) {
-      if (linger_.IsOver(stream_->undelivered_bytes(), now)) Close();
+      if (linger_.Update(stream_->undelivered_bytes(), now)) Close();
       return;
     }
     if (write_in_flight_ && now - last_write_ >= limits.write_timeout) return Close();

@@ -23,14 +23,18 @@ class Linger {
   // the answer (413 to an enormous body) before it sees a reset.
   static constexpr size_t kMaxDroppedBytes = size_t{64} << 20;
 
+  // As many write timeouts after its beginning it ends, however much the client confirms: otherwise
+  // one byte in each of them would keep the connection for days.
+  static constexpr int kMostTimeouts = 4;
+
   // `write_timeout`: how long the client may confirm nothing while bytes are on their way.
   explicit Linger(Clock::duration write_timeout) : write_timeout_(write_timeout) {}
 
   // `undelivered_bytes`: Stream::undelivered_bytes(), here and below.
   void Begin(size_t undelivered_bytes, Clock::time_point now) {
     has_begun_ = true;
+    began_ = last_progress_ = now;
     undelivered_bytes_ = undelivered_bytes;
-    last_progress_ = now;
   }
   bool has_begun() const { return has_begun_; }
 
@@ -42,15 +46,20 @@ class Linger {
   }
 
   // To be called every so often. Returns whether the connection is to be closed.
-  bool IsOver(size_t undelivered_bytes, Clock::time_point now) {
-    if (undelivered_bytes != undelivered_bytes_) Begin(undelivered_bytes, now);
-    return now - last_progress_ >= (undelivered_bytes > 0 ? write_timeout_ : kFarewell);
+  bool Update(size_t undelivered_bytes, Clock::time_point now) {
+    if (undelivered_bytes != undelivered_bytes_) {
+      undelivered_bytes_ = undelivered_bytes;
+      last_progress_ = now;
+    }
+    return now - began_ >= kMostTimeouts * write_timeout_ ||
+           now - last_progress_ >= (undelivered_bytes > 0 ? write_timeout_ : kFarewell);
   }
 
  private:
   Clock::duration write_timeout_;
   size_t undelivered_bytes_ = 0;
   size_t dropped_bytes_ = 0;
+  Clock::time_point began_;
   Clock::time_point last_progress_;
   bool has_begun_ = false;
 };

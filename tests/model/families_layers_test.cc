@@ -47,6 +47,9 @@ TEST_CASE("Gemma 4's heads may have their sizes layer by layer", "[model][unit]"
   own["1"] = {{"head_dim", "wide"}};
   CheckError(DescribeJson(With(saved, "per_layer_config", own)).status(),
              StatusCode::kInvalidArgument, {"per_layer_config.1.head_dim"});
+  own["1"] = {{"head_dim", 23}};
+  CheckError(DescribeJson(With(saved, "per_layer_config", own)).status(),
+             StatusCode::kInvalidArgument, {"per_layer_config.1.head_dim", "23", "even"});
   own["1"] = {{"head_dim", 24}};
   own["4"] = {{"head_dim", 24}};  // there are four layers
   CheckError(DescribeJson(With(saved, "per_layer_config", own)).status(),
@@ -55,6 +58,24 @@ TEST_CASE("Gemma 4's heads may have their sizes layer by layer", "[model][unit]"
   CHECK(DescribeJson(With(saved, "per_layer_config", {{"3", {{"head_dim", 48}}}}))
             ->spec.layers[2]
             .attention.head_dim == config["head_dim"]);
+}
+
+TEST_CASE("A layer with another's keys has heads of the same size", "[model][unit]") {
+  const json config = *test::LoadGolden("gemma4").config;
+  const auto whole = DescribeJson(config);
+  REQUIRE(whole.ok());
+  const LayerSpec& last = whole->spec.layers.back();
+  REQUIRE(last.attention.kv_layer >= 0);
+  json own;
+  for (int32_t i = 0; i < whole->spec.n_layers(); ++i) {
+    own[std::to_string(i)] = {
+        {"head_dim", whole->spec.layers[static_cast<size_t>(i)].attention.head_dim}};
+  }
+  CHECK(DescribeJson(With(config, "per_layer_config", own)).ok());
+  own[std::to_string(whole->spec.n_layers() - 1)] = {{"head_dim", last.attention.head_dim * 2}};
+  CheckError(DescribeJson(With(config, "per_layer_config", own)).status(),
+             StatusCode::kInvalidArgument,
+             {"num_kv_shared_layers", "size of heads", std::to_string(last.attention.kv_layer)});
 }
 
 }  // namespace
