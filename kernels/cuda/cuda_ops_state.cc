@@ -22,6 +22,15 @@ void CheckSnapshots(const KvCacheView& cache, int32_t page_tokens, int64_t float
       "pages of another layer's state");
 }
 
+// Whether q, k and v are made by a launch of their own: where a block of the scan would make those
+// of many rows, and there is room. The bits are the same either way.
+bool MixesApart(const RecurrenceArgs& args, int32_t n_seqs, int64_t room) {
+  constexpr int64_t kLeastRows = 64, kLeastOfSequence = 4;
+  const int64_t rows = args.in.rows;
+  return rows >= kLeastRows && rows >= kLeastOfSequence * n_seqs &&
+         rows * args.shape.channels() * static_cast<int64_t>(sizeof(float)) <= room;
+}
+
 }  // namespace
 
 StateBatch CudaOps::States(int32_t group) {
@@ -49,8 +58,14 @@ void CudaOps::Recurrence(const RecurrenceArgs& args) {
   const StateBatch batch = States(args.cache.group);
   const DType act = step_.activations;
   if (!shape.is_selective()) {
-    Note(LaunchRecurrenceScan(batch, args, act, step_.stream), "recurrence");
-    Note(LaunchRecurrenceEnd(batch, args, act, step_.stream), "a recurrence's gates");
+    float* mixed = nullptr;
+    if (MixesApart(args, batch.all.n_seqs, step_.workspace.bytes)) {
+      mixed = reinterpret_cast<float*>(step_.workspace.data);
+      Note(LaunchRecurrenceMix(batch, args, mixed, act, step_.stream),
+           "a recurrence's convolution");
+    }
+    Note(LaunchRecurrenceScan(batch, args, mixed, act, step_.stream), "recurrence");
+    Note(LaunchRecurrenceEnd(batch, args, mixed, act, step_.stream), "a recurrence's gates");
   } else if (args.factors.data == nullptr) {
     Note(LaunchSelectiveConv(batch, args, act, step_.stream), "a selective scan's convolution");
   } else {

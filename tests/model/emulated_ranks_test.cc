@@ -108,7 +108,7 @@ void CheckNoFindings() {
 TEST_CASE("GPUs that share a model give transformers' logits", "[cuda]") {
   const Gpus gpus(3);
   const std::string name = GENERATE(as<std::string>{}, "llama", "llama_ladder", "gemma2", "olmo2",
-                                    "qwen3_moe", "deepseek_v2");
+                                    "qwen3_moe", "deepseek_v2", "lfm2", "qwen3_next");
   const test::Golden golden = test::LoadGolden(name);
   test::TempDir dir;
   const std::filesystem::path path = test::WriteGoldenModel(golden, dir.path());

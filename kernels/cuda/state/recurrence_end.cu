@@ -1,6 +1,7 @@
-// The launch behind a recurrence's scan: outputs are normed and gated, and pages get what heads of
-// v share: keys, the convolution's inputs, and the position that S is before. That is a launch of
-// its own, since the scan's blocks read what lies in the same places.
+// The launches around a recurrence's scan. Before it, where sequences have many rows: q, k and v of
+// each row, once for all blocks that want them. Behind it: outputs are normed and gated, and pages
+// get what heads of v share: keys, the convolution's inputs, and the position that S is before.
+// That is a launch of its own, since the scan's blocks read what lies in the same places.
 //
 // Blocks [0, gate_blocks) gate rows; then each sequence has blocks that keep: one for each key
 // head, which convolves the kept rows again, and others with kThreads channels of q and v.
@@ -14,6 +15,38 @@ constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / 32;
 // Columns that are normed together: up to so many by a warp, more by a block.
 constexpr int64_t kWarpColumns = 512;
+
+struct MixParams {
+  RecurrenceParams of;
+  float* mixed;
+};
+
+// BlockX: kWarps heads of q, k and v, a warp each. BlockY: a row.
+template <typename T>
+HEDDLE_KERNEL HEDDLE_BOUNDS(kThreads, 2) RecurrenceMixKernel(HEDDLE_PARAMS(MixParams, params)) {
+  StartInTurn();
+  const RecurrenceParams& p = params.of;
+  const int t = BlockY();
+  const StateSlice slice = SliceOf(p.batch, p.pages.page_tokens, SequenceOf(p.batch, t));
+  const int piece = BlockX() * kWarps + WarpIndex(), n_keys = 2 * p.n_key_heads;
+  if (piece >= n_keys + p.n_heads) return;
+  const bool is_value = piece >= n_keys;
+  const int64_t begin = is_value ? 2 * p.keys + static_cast<int64_t>(piece - n_keys) * p.value_dim
+                                 : static_cast<int64_t>(piece) * p.key_dim;
+  const int dim = is_value ? p.value_dim : p.key_dim;
+  float* to = params.mixed + t * p.conv.channels + begin;
+  float squares = 0;
+  for (int d = Lane(); d < dim; d += 32) {
+    const float x = Convolved<T>(p.conv, p.pages, slice, t - slice.first_row, begin + d);
+    squares = Fma(x, x, squares);
+    to[d] = x;
+  }
+  if (is_value || !p.delta) return;
+  const float inverse = InverseLength(squares);
+  const float factor =
+      piece >= p.n_key_heads ? inverse : inverse * Rsqrt(static_cast<float>(p.key_dim));
+  for (int d = Lane(); d < dim; d += 32) to[d] *= factor;
+}
 
 struct EndParams {
   RecurrenceParams of;
@@ -75,9 +108,16 @@ HEDDLE_DEVICE void KeepKeys(const RecurrenceParams& p, const StateSlice& slice,
     const int32_t offset = rows.OffsetOf(row);
     float* to = PageOf(p.pages, rows.place.page) + p.keys_at +
                 PartOf(key_head, offset) * p.key_dim + offset % kScanRows;
+    const int64_t first = p.keys + static_cast<int64_t>(key_head) * p.key_dim;
+    if (p.mixed != nullptr) {
+      const float* made = p.mixed + (slice.first_row + row) * p.conv.channels + first;
+      for (int d = Lane(); d < p.key_dim; d += 32)
+        to[static_cast<int64_t>(d) * kScanRows] = made[d];
+      continue;
+    }
     float squares = 0;
     for (int d = Lane(); d < p.key_dim; d += 32) {
-      const int64_t c = p.keys + static_cast<int64_t>(key_head) * p.key_dim + d;
+      const int64_t c = first + d;
       const float x = Convolved<T>(p.conv, p.pages, slice, row, c);
       squares = Fma(x, x, squares);
       to[static_cast<int64_t>(d) * kScanRows] = x;
@@ -149,9 +189,20 @@ HEDDLE_KERNEL HEDDLE_BOUNDS(kThreads, 2) RecurrenceEndKernel(HEDDLE_PARAMS(EndPa
 
 }  // namespace
 
-Error LaunchRecurrenceEnd(const StateBatch& batch, const RecurrenceArgs& args, DType act,
-                          Stream stream) {
-  EndParams params = {.of = ParamsOf(batch, args), .gate_blocks = 0, .keep_blocks = 0};
+Error LaunchRecurrenceMix(const StateBatch& batch, const RecurrenceArgs& args, float* mixed,
+                          DType act, Stream stream) {
+  const MixParams params = {ParamsOf(batch, args, nullptr), mixed};
+  const LaunchShape shape = {
+      .grid_x = CeilDiv(2 * params.of.n_key_heads + params.of.n_heads, kWarps),
+      .grid_y = static_cast<int>(args.in.rows),
+      .threads = kThreads};
+  return ForActivation(
+      act, [&]<typename T>(T) { return Launch(RecurrenceMixKernel<T>, shape, stream, params); });
+}
+
+Error LaunchRecurrenceEnd(const StateBatch& batch, const RecurrenceArgs& args, const float* mixed,
+                          DType act, Stream stream) {
+  EndParams params = {.of = ParamsOf(batch, args, mixed), .gate_blocks = 0, .keep_blocks = 0};
   const RecurrenceParams& p = params.of;
   const bool wide = p.norm_width > kWarpColumns;
   const int64_t units = args.out.rows * (p.values / p.norm_width);

@@ -18,6 +18,7 @@ struct RecurrenceParams {
   const float* step_bias = nullptr;
   const float* skip = nullptr;
   const float* norm = nullptr;
+  const float* mixed = nullptr;  // [n, conv.channels] q, k and v, or nullptr
   // Offsets in a page, in floats.
   int64_t state_at = 0;
   int64_t updates_at = 0;
@@ -43,7 +44,8 @@ struct RecurrenceParams {
   bool gates_first = false;
 };
 
-inline RecurrenceParams ParamsOf(const StateBatch& batch, const RecurrenceArgs& args) {
+inline RecurrenceParams ParamsOf(const StateBatch& batch, const RecurrenceArgs& args,
+                                 const float* mixed) {
   const RecurrenceShape& shape = args.shape;
   const RecurrenceState layout(shape);
   return {.batch = batch,
@@ -54,6 +56,7 @@ inline RecurrenceParams ParamsOf(const StateBatch& batch, const RecurrenceArgs& 
           .step_bias = args.step_bias,
           .skip = args.skip,
           .norm = args.norm,
+          .mixed = mixed,
           .state_at = layout.state,
           .updates_at = layout.updates,
           .decays_at = layout.decays,

@@ -9,7 +9,8 @@
 //
 // So a decode reads S once and writes it once in 16 tokens, and a prompt touches it in registers
 // alone. Heads that share a key head convolve and multiply its keys each for themselves: for 32
-// heads of 128 x 128 that is a fifth more work, and no launch and no memory between.
+// heads of 128 x 128 that is no launch and no memory between. Where sequences have many rows, that
+// would be two fifths of the work: then a launch before has made them (recurrence_end.cu).
 #include "kernels/cuda/primitives/group.cuh"
 #include "kernels/cuda/primitives/launch.cuh"
 #include "kernels/cuda/state/recurrence_params.cuh"
@@ -160,22 +161,27 @@ struct Scan {
     }
   }
 
+  HEDDLE_DEVICE int64_t RowOf(int t) const { return slice.first_row + t; }
+
   // q, k and v of the part's rows, by warps that have 32 channels of a row each time.
   HEDDLE_DEVICE void Convolve(const ScanPart& part) const {
     const int chunks = (p.key_dim + 31) / 32, pieces = 2 * chunks + 1;
     for (int unit = WarpIndex(); unit < part.n * pieces; unit += warps) {
       const int i = unit / pieces, piece = unit % pieces;
+      const auto made = [&](int64_t c) {
+        if (p.mixed != nullptr) return p.mixed[RowOf(part.t + i) * p.conv.channels + c];
+        return Convolved<T>(p.conv, p.pages, slice, part.t + i, c);
+      };
       if (piece == 2 * chunks) {
         const int64_t c = 2 * p.keys + static_cast<int64_t>(head) * p.value_dim + column;
-        m.values.Set(i * kColumns + Lane(),
-                     has_column() ? Convolved<T>(p.conv, p.pages, slice, part.t + i, c) : 0.0f);
+        m.values.Set(i * kColumns + Lane(), has_column() ? made(c) : 0.0f);
         continue;
       }
       const bool is_key = piece >= chunks;
       const int d = piece % chunks * 32 + Lane();
       if (d >= p.key_dim) continue;
       const int64_t c = (is_key ? p.keys : 0) + static_cast<int64_t>(key_head) * p.key_dim + d;
-      const float x = Convolved<T>(p.conv, p.pages, slice, part.t + i, c);
+      const float x = made(c);
       if (is_key) {
         m.keys.Set((part.first + i) * pitch + d, x);
       } else {
@@ -390,7 +396,7 @@ struct Scan {
       Convolve(part);
       if (WarpIndex() == 0) Steps(part);
       SyncThreads();
-      if constexpr (kDelta) {
+      if (kDelta && p.mixed == nullptr) {
         Normalise(part);
         SyncThreads();
       }
@@ -423,9 +429,9 @@ HEDDLE_KERNEL HEDDLE_BOUNDS(32 * kMaxWarps, 1)
 
 }  // namespace
 
-Error LaunchRecurrenceScan(const StateBatch& batch, const RecurrenceArgs& args, DType act,
-                           Stream stream) {
-  const RecurrenceParams params = ParamsOf(batch, args);
+Error LaunchRecurrenceScan(const StateBatch& batch, const RecurrenceArgs& args, const float* mixed,
+                           DType act, Stream stream) {
+  const RecurrenceParams params = ParamsOf(batch, args, mixed);
   const int warps = WarpsFor(params.key_dim);
   const LaunchShape shape = {.grid_x = params.n_heads * CeilDiv(params.value_dim, kColumns),
                              .grid_y = params.batch.all.n_seqs,

@@ -41,13 +41,18 @@ Error LaunchShortConv(const StateBatch& batch, const ShortConvArgs& args, DType 
 inline constexpr int32_t kMaxStateRows = 256;
 inline constexpr int32_t kMaxSelectedRows = 64;
 
+// Makes q, k and v of all rows, [n, RecurrenceShape::channels()] F32: the convolution, and of
+// kGatedDelta the lengths of q and k. What follows may take them from there or make them itself
+// (`mixed` is nullptr), with the same bits.
+Error LaunchRecurrenceMix(const StateBatch& batch, const RecurrenceArgs& args, float* mixed,
+                          DType act, Stream stream);
 // Convolution and recurrence of kGatedDelta and kMamba2. Writes o to args.out, and to pages what a
 // head of v keeps.
-Error LaunchRecurrenceScan(const StateBatch& batch, const RecurrenceArgs& args, DType act,
-                           Stream stream);
+Error LaunchRecurrenceScan(const StateBatch& batch, const RecurrenceArgs& args, const float* mixed,
+                           DType act, Stream stream);
 // Norms and gates args.out, and writes to pages what heads of v share. Follows the scan.
-Error LaunchRecurrenceEnd(const StateBatch& batch, const RecurrenceArgs& args, DType act,
-                          Stream stream);
+Error LaunchRecurrenceEnd(const StateBatch& batch, const RecurrenceArgs& args, const float* mixed,
+                          DType act, Stream stream);
 
 // The two calls of kSelective: without and with args.factors.
 Error LaunchSelectiveConv(const StateBatch& batch, const RecurrenceArgs& args, DType act,
