@@ -213,7 +213,7 @@ TEST_CASE("GPUs that cannot share a model are refused by name", "[cuda]") {
     const std::string missing = refusal({.tp = 3});
     INFO(missing);
     CHECK(missing.find("rank 2: ") == 0);
-    CHECK(missing.find("2") != std::string::npos);
+    CHECK(missing.find('2') != std::string::npos);
   }
   const Gpus gpus(2, {.has_peer_access = false});
   const std::string apart = refusal({.tp = 2});

@@ -182,7 +182,10 @@ TEST_CASE("Answers of models with state are the same under load, with drafts, an
     CHECK(sum.cached_tokens > 0);
     CHECK(sum.accepted_tokens > 10);
     CHECK(sum.drafted_tokens - sum.accepted_tokens > 10);
-    CHECK(sum.preemptions > 0);
+    // Without keys a text holds two pages in each group, however long it is: none is preempted.
+    const engine::ExecutorLimits& limits = executor->limits();
+    const bool has_keys = limits.state_groups < static_cast<int32_t>(limits.windows.size());
+    CHECK((sum.preemptions > 0) == has_keys);
   }
 }
 
