@@ -55,6 +55,7 @@ class RowPlaces {
   RowPlaces(const HostBatch& batch, int32_t page_tokens)
       : batch_(batch), page_tokens_(page_tokens) {}
 
+  int32_t page_tokens() const { return page_tokens_; }
   int64_t Page(int64_t t) const { return batch_.kv_slot[static_cast<size_t>(t)] / page_tokens_; }
   int32_t Offset(int64_t t) const {
     return static_cast<int32_t>(batch_.kv_slot[static_cast<size_t>(t)] % page_tokens_);

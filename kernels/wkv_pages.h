@@ -42,6 +42,7 @@ class WkvPages : public SnapshotPages {
     return page(index) + layout_.rows + (at * WkvState::kParts + part) * layout_.width;
   }
   int64_t width() const { return layout_.width; }
+  int64_t head_dim() const { return head_dim_; }
 
  private:
   const WkvState layout_;
@@ -68,17 +69,17 @@ inline const float* ShiftBefore(const TokenShiftArgs& args, const RecurrenceSlic
 // Borders are set when all heads have been walked (SetRowBorders).
 template <typename Replay, typename Run>
 void WalkSlice(const RowPlaces& places, const WkvPages& pages, const RecurrenceSlice& slice,
-               const WkvArgs& args, int32_t head, float* spare, const Replay& replay,
-               const Run& run) {
+               int32_t head, float* spare, const Replay& replay, const Run& run) {
   if (slice.n == 0) return;
-  const size_t bytes = sizeof(float) * static_cast<size_t>(args.head_dim) * args.head_dim;
+  const auto dim = static_cast<size_t>(pages.head_dim());
+  const size_t bytes = sizeof(float) * dim * dim;
   float* s = pages.state(slice.page, head);
   const bool is_new = slice.offset == 0;
   if (is_new && slice.page_before < 0) {
     std::memset(s, 0, bytes);
   } else {
     const int64_t from = is_new ? slice.page_before : slice.page;
-    const int32_t end = is_new ? args.page_tokens : slice.offset;
+    const int32_t end = is_new ? places.page_tokens() : slice.offset;
     const int32_t border = pages.border(from);
     HEDDLE_CHECK(border <= end && end - border <= kScanRows, "a snapshot of another position");
     if (is_new) std::memcpy(s, pages.state(from, head), bytes);

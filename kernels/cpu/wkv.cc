@@ -55,7 +55,7 @@ class TimeMixRun {
 
   void Walk(const RecurrenceSlice& slice, int32_t head, float* memory) const {
     WalkSlice(
-        places_, pages_, slice, args_, head, memory,
+        places_, pages_, slice, head, memory,
         [&](float* s, int64_t page, int32_t offset) {
           Parts parts;
           PartsInPage(page, offset, head, &parts);

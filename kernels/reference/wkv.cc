@@ -90,7 +90,7 @@ void RunHead(const HostBatch& batch, const WkvArgs& args, const WkvPages& pages,
   for (int32_t i = 0; i < slice.n; ++i) rows.push_back(MixHead(args, slice.first_row + i, at));
   std::vector<float> s(static_cast<size_t>(dim * dim));
   WalkSlice(
-      places, pages, slice, args, head, s.data(),
+      places, pages, slice, head, s.data(),
       [&](float* state, int64_t page, int32_t offset) {
         const float* parts[WkvState::kParts];
         for (int64_t i = 0; i < WkvState::kParts; ++i) parts[i] = pages.row(page, offset, i) + at;

@@ -57,7 +57,7 @@ DRAWS = 5  # sizes that are drawn until a class takes some
 # Cases that are stored in another format, or run under another class than their folder's.
 SKIPPED = ("run_config", "gguf", "dtype")
 # Cases whose keys say one thing twice, or lists of one number per dimension: their sizes stay.
-KEPT = ("lfm2_first", "phi3_longrope")
+KEPT = ("lfm2_first", "phi3_longrope", "phi3_longrope_long")
 
 
 def draw_state(draw, config):
@@ -71,6 +71,14 @@ def draw_state(draw, config):
         config["tie_word_embeddings"] = draw.random() < 0.5
     if "intermediate_size" in config and not prefix:
         config["intermediate_size"] = draw.choice((31, 96))
+
+
+def draw_mamba_heads(draw, config):
+    """Heads of Mamba-2 that together are as wide as the class wants them."""
+    inner, groups = config["mamba_expand"] * config["hidden_size"], config.get("mamba_n_groups", 1)
+    config["mamba_n_heads"] = draw.choice([n for n in range(groups, inner + 1, groups) if inner % n == 0 and n <= 16])
+    if "mamba_d_head" in config:
+        config["mamba_d_head"] = inner // config["mamba_n_heads"]
 
 
 def draw_sizes(draw, config, keeps=False):
@@ -95,7 +103,7 @@ def draw_sizes(draw, config, keeps=False):
         return config
     if config["model_type"] in ("mamba", "falcon_mamba", "jamba"):
         draw_state(draw, config)
-    if "num_attention_heads" not in config or "block_configs" in config:
+    if "num_attention_heads" not in config:
         return config
     kv = draw.choice((1, 2, 3))
     heads = kv * draw.choice((1, 3, 5, 7)) if config.get("num_key_value_heads") else draw.choice((3, 5, 6))
@@ -110,8 +118,11 @@ def draw_sizes(draw, config, keeps=False):
         config["head_dim"] = dim
     if "rotary_dim" in config:
         config["rotary_dim"] = dim // 2
-    if "kv_lora_rank" not in config:  # classes ask for a multiple of heads, whatever head_dim says
-        config["hidden_size"] = heads * (draw.choice((8, 16, 24)) if own_dim else dim)
+    # Classes ask for a multiple of heads, whatever head_dim says.
+    own_width = own_dim or "kv_lora_rank" in config
+    config["hidden_size"] = heads * (draw.choice((8, 16, 24)) if own_width else dim)
+    if config["model_type"] in ("granitemoehybrid", "bamba"):
+        draw_mamba_heads(draw, config)
     if config["model_type"] == "helium":
         config["hidden_size"] = heads * dim
     if config.get("intermediate_size"):
@@ -256,7 +267,8 @@ def check(options, name, case, draw, seed):
 def stored_as_made(case):
     """Whether the case's folder has what the class saves, and texts of the class alone."""
     config = case["config"]
-    return not (any(key in case for key in SKIPPED) or "text_config" in config or "quantization_config" in config)
+    return not (any(key in case for key in SKIPPED) or "text_config" in config or "quantization_config" in config
+                or "block_configs" in config)  # Deci's own class is not in transformers
 
 
 def write():
@@ -264,7 +276,7 @@ def write():
     made = []
     lengths.GREEDY_TOKENS = 8
     for name, case in models.CASES.items():
-        if not stored_as_made(case) or name in KEPT or "block_configs" in case["config"]:
+        if not stored_as_made(case) or name in KEPT:
             continue
         config, (model, tensors, bits) = draw_model(
             random.Random(f"{name} 1"), case, False, lambda config: models.build_model({**case, "config": config}))
