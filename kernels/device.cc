@@ -64,6 +64,8 @@ void Ops::TokenShift(const TokenShiftArgs&) {
 void Ops::TimeMix(const WkvArgs&) { HEDDLE_CHECK(false, "this device has no time mixes"); }
 void Ops::SquashElements(Squash, Tensor) { HEDDLE_CHECK(false, "this device has no time mixes"); }
 
+void Ops::NarrowToLogitRows() { HEDDLE_CHECK(false, "this device does not narrow batches"); }
+
 void Ops::GateElements(Tensor, Tensor) {
   HEDDLE_CHECK(false, "this device has no gates of elements");
 }

@@ -149,8 +149,13 @@ struct DistanceBias {
 // batch.h). Query head h reads KV head h / (n_heads / n_kv_heads).
 // Sources: Dao et al. 2022 (FlashAttention), Kwon et al. 2023 (paged), Ainslie et al. 2023 (GQA).
 struct AttentionArgs {
-  Tensor q;  // [n, n_heads * head_dim]
+  Tensor q;  // [n, n_heads * head_dim], or with half_keys [n, n_heads * head_dim / 2]
   int32_t n_heads = 0;
+  // A head's query is half as long as a key, and meets the first half of each key in even heads and
+  // the second one in odd heads; values are whole. Two keys of one value so are one row of the
+  // cache (Ye et al. 2024, Differential Transformer). Only on devices with
+  // Device::has_layer_inputs(), and for batches without pieces that have a turn.
+  bool half_keys = false;
   KvCacheView cache;
   float scale = 0.0f;
   int32_t window = 0;  // > 0: a row sees only the last `window` positions, itself included
@@ -344,6 +349,13 @@ class Ops {
   virtual void HeadLinear(const HeadLinearArgs& args) = 0;
   // x[t] *= sigmoid(gate[t]); gate [n, 1] F32.
   virtual void GateRows(Tensor gate_f32, Tensor x) = 0;
+  // Whether the batch may be narrowed: logit rows are the last ones of their sequences, and there
+  // are neither trees nor pieces. Known when the step is planned; false on devices that do not
+  // narrow batches.
+  virtual bool EndsWithLogitRows() const { return false; }
+  // From here to the end of the step the batch has its logit rows alone, which later ops see as its
+  // rows and as its logit rows. They write no keys and no state. REQUIRES: EndsWithLogitRows().
+  virtual void NarrowToLogitRows();
   // out[i] = x[logit_rows[i]].
   virtual void GatherLogitRows(Tensor x, Tensor out) = 0;
   // out[t] = x[t] for all rows of x; either may be columns of a wider tensor.

@@ -145,6 +145,10 @@ void AdapterPlaces::AddAttention(const LayerNames& names, const LayerSpec& spec,
     return;
   }
   Refuse(names.conv, "is a convolution");
+  for (const std::string* name :
+       {&names.lambda_q1, &names.lambda_k1, &names.lambda_q2, &names.lambda_k2, &names.pair_norm}) {
+    Refuse(*name, "is part of how heads' differences are taken");
+  }
   add(names.o, AdapterSite::kOut, 0, names.o_bias);
   add(names.attn_norm, AdapterSite::kAttentionNorm, 0, names.attn_norm_bias);
   add(names.attn_post_norm, AdapterSite::kAttentionPostNorm, 0);

@@ -95,6 +95,7 @@ SiteShape ShapeInAttention(const ModelSpec& spec, const AttentionSpec& attention
   if (site == AdapterSite::kOut) {
     if (attention.linear) return {1, spec.hidden, {spec.hidden}};
     if (attention.conv.channels > 0) return {1, attention.conv.channels, {spec.hidden}};
+    if (attention.memory.is_here()) return {1, attention.memory.channels, {spec.hidden}};
     if (attention.recurrence.is_here()) {
       return {1, attention.recurrence.shape.values(), {spec.hidden}};
     }
@@ -112,6 +113,9 @@ SiteShape ShapeInAttention(const ModelSpec& spec, const AttentionSpec& attention
   if (site == AdapterSite::kQkv && attention.recurrence.is_here()) {
     return {1, spec.hidden, RecurrenceParts(attention.recurrence.shape)};
   }
+  if (site == AdapterSite::kQkv && attention.memory.is_here()) {
+    return {1, spec.hidden, {attention.memory.channels}};
+  }
   if (site != AdapterSite::kQkv || attention.n_heads == 0) return {};
   const int64_t kv_rows = int64_t{attention.n_kv_heads} * attention.head_dim;
   const int64_t q_rows = int64_t{attention.n_heads} * attention.head_dim;
@@ -126,7 +130,8 @@ SiteShape ShapeInLayer(const ModelSpec& spec, const LayerSpec& layer, AdapterSit
   // A rank without a share norms what the others have added up.
   const bool has_attention = layer.attention.n_heads > 0 || layer.attention.linear ||
                              layer.attention.conv.taps > 0 ||
-                             layer.attention.recurrence.shape.taps > 0 || layer.attention_is_part;
+                             layer.attention.recurrence.shape.taps > 0 ||
+                             layer.attention.memory.is_here() || layer.attention_is_part;
   const bool has_mlp = mlp.inter > 0 || moe.n_experts > 0 || layer.mlp_is_part;
   switch (site) {
     case AdapterSite::kUp:

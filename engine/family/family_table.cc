@@ -19,6 +19,7 @@
 #include "engine/family/recurrent_rows.h"
 #include "engine/family/rotary_encoder_rows.h"
 #include "engine/family/rwkv_rows.h"
+#include "engine/family/sambay_rows.h"
 #include "engine/family/selective_rows.h"
 #include "engine/family/sparse_rows.h"
 #include "engine/family/vision_rows.h"
@@ -388,6 +389,7 @@ std::span<const Family> FamilyTable() {
     add(VisionRows({.qwen2 = Qwen2(), .qwen3 = Qwen3(), .qwen3_moe = moe.qwen3_moe}));
     add(MambaRows(Llama()));
     add(SelectiveRows(Llama()));
+    rows.push_back(SambaYRow(Llama()));
     rows.push_back(RwkvRow(Llama()));
     add(Gemma3nRows(Gemma3()));
     add(Gemma4Rows(Gemma3()));

@@ -46,13 +46,14 @@ void Clear(std::initializer_list<std::string*> members) {
   for (std::string* name : members) name->clear();
 }
 
-// Keeps the names that a convolution or a recurrence has.
+// Keeps the names that a convolution, a recurrence or a memory unit has.
 void ClearStateNames(const AttentionSpec& attention, LayerNames* names) {
   const ConvSpec& conv = attention.conv;
   const RecurrenceSpec& recurrence = attention.recurrence;
   if (conv.taps == 0 && recurrence.shape.taps == 0) Clear({&names->conv});
   if (!conv.bias && !recurrence.conv_bias) Clear({&names->conv_bias});
-  if ((conv.taps > 0 && !conv.bias) || (recurrence.shape.taps > 0 && !recurrence.bias)) {
+  if ((conv.taps > 0 && !conv.bias) || (recurrence.shape.taps > 0 && !recurrence.bias) ||
+      (attention.memory.is_here() && !attention.memory.bias)) {
     Clear({&names->o_bias, &names->qkv_bias});
   }
   if (recurrence.shape.taps == 0) {
@@ -85,6 +86,15 @@ void ClearLatentNames(const MlaSpec& mla, LayerNames* names) {
   }
 }
 
+// Keeps the names that attention has beside its products.
+void ClearBesideHeads(const AttentionSpec& attention, LayerNames* names) {
+  if (!attention.sinks) Clear({&names->sinks});
+  if (attention.segments == 0) Clear({&names->segments});
+  if (attention.differential.is_here) return;
+  Clear({&names->lambda_q1, &names->lambda_k1, &names->lambda_q2, &names->lambda_k2,
+         &names->pair_norm});
+}
+
 }  // namespace
 
 LayerNames NameMap::Layer(int32_t index) const {
@@ -115,7 +125,9 @@ LayerNames NameMap::Layer(int32_t index, const LayerSpec& spec) const {
   if (spec.attention.n_heads == 0) {
     clear({&names.q, &names.k, &names.v, &names.qkv, &names.q_bias, &names.k_bias, &names.v_bias,
            &names.qkv_bias, &names.q_norm, &names.k_norm});
-    const bool convolves = spec.attention.conv.taps > 0 || spec.attention.recurrence.shape.taps > 0;
+    const bool convolves = spec.attention.conv.taps > 0 ||
+                           spec.attention.recurrence.shape.taps > 0 ||
+                           spec.attention.memory.is_here();
     const bool mixes_time = spec.attention.wkv.is_here();
     names.o = convolves ? names.conv_out : names.attn_linear;
     if (convolves) {
@@ -165,8 +177,7 @@ LayerNames NameMap::Layer(int32_t index, const LayerSpec& spec) const {
     clear({&names.expert_gate_bias, &names.expert_up_bias, &names.expert_gate_up_bias,
            &names.expert_down_bias});
   }
-  if (!spec.attention.sinks) clear({&names.sinks});
-  if (spec.attention.segments == 0) clear({&names.segments});
+  ClearBesideHeads(spec.attention, &names);
   if (!spec.mlp.row_gate) clear({&names.row_gate});
   if (!spec.mlp.xielu.is_here) {
     clear({&names.xielu_positive, &names.xielu_negative, &names.xielu_beta, &names.xielu_eps});

@@ -72,8 +72,13 @@ struct LayerNames {
   std::string qkv_bias;
   std::string q_norm;  // [head_dim], or all heads
   std::string k_norm;
-  std::string sinks;     // [n_heads]
-  std::string segments;  // [segments, head_dim]
+  std::string sinks;      // [n_heads]
+  std::string segments;   // [segments, head_dim]
+  std::string lambda_q1;  // [head_dim] each, DifferentialSpec
+  std::string lambda_k1;
+  std::string lambda_q2;
+  std::string lambda_k2;
+  std::string pair_norm;  // [2 * head_dim]
   std::string q_a;  // latent attention: to the query's latent vector [q_rank, hidden], its norm,
   std::string q_a_norm;  // and from there to the heads [n_heads * (nope + rope), q_rank]
   std::string q_b;       // (once a layer's names are resolved: `q`)
@@ -96,6 +101,7 @@ struct LayerNames {
   std::string conv_in_bias;
   std::string conv_out;
   std::string conv_out_bias;
+  // A memory unit has the names of a convolution's two products, and no others.
   // A recurrence has the names of a convolution, whose channels and rows are other ones, and these.
   // Rows of its first product that other tensors have, behind those of conv_in:
   std::string recur_gate;       // z
@@ -270,7 +276,8 @@ struct LayerNames {
           &altup_router_norm, &altup_router,   &altup_predict, &altup_correct,
           &altup_scale,       &laurel_in,      &laurel_out,    &laurel_norm,
           &index_q,           &index_k,        &index_k_norm,  &index_k_norm_bias,
-          &index_weights}) {
+          &index_weights,     &lambda_q1,      &lambda_k1,     &lambda_q2,
+          &lambda_k2,         &pair_norm}) {
       visit(name);
     }
     wkv.ForEach(visit);

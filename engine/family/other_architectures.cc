@@ -120,9 +120,7 @@ constexpr OtherArchitecture kOthers[] = {
     {"chameleon ChameleonForConditionalGeneration", "llama", "norms of single heads with biases"},
     {"paddleocr deepseek2-ocr", "", "the images that it is made for"},
     // State beside or in place of keys and values.
-    {"phi4flash Phi4FlashForCausalLM", "jamba",
-     "differential attention, gated memory units, and layers that share the keys and values of "
-     "one"},
+    {"phi4flash", "", "a reader of its GGUF files; its folder runs (Phi4FlashForCausalLM)"},
     {"plamo2 plamo3 plamo PlamoForCausalLM Plamo2ForCausalLM", "",
      "rows of its own, and in the second recurrent layers"},
     {"kimi-linear kimi_linear KimiLinearForCausalLM kimi-k3 bailingmoe3 bailing_hybrid "

@@ -25,17 +25,6 @@ constexpr std::string_view kJambaGguf[] = {"jamba"};
 // norms.
 constexpr double kFactorEps = 1e-6;
 
-// Keys of config.json.
-struct SelectiveKeys {
-  std::string_view state = "state_size";
-  std::string_view taps = "conv_kernel";
-  std::string_view rank = "time_step_rank";
-  std::string_view expand = "expand";
-  std::string_view inner = "intermediate_size";  // empty: it says something else
-  std::string_view conv_bias = "use_conv_bias";
-  std::string_view bias = "use_bias";
-};
-
 // A selective scan of so many channels.
 RecurrenceSpec Selective(int32_t channels) {
   RecurrenceSpec recurrence;
@@ -61,6 +50,8 @@ absl::StatusOr<int32_t> ReadChannels(const JsonSource& config, const SelectiveKe
   return expand * hidden;
 }
 
+}  // namespace
+
 absl::StatusOr<RecurrenceSpec> ReadSelective(const JsonSource& config, const SelectiveKeys& keys,
                                              int32_t hidden) {
   HEDDLE_ASSIGN_OR_RETURN(const int32_t channels, ReadChannels(config, keys, hidden));
@@ -79,6 +70,8 @@ absl::StatusOr<RecurrenceSpec> ReadSelective(const JsonSource& config, const Sel
   HEDDLE_RETURN_IF_ERROR(CheckRecurrence(config, keys.state, keys.taps, shape));
   return recurrence;
 }
+
+namespace {
 
 absl::StatusOr<RecurrenceSpec> ReadGgufSelective(const GgufSource& source, const TensorFinder& find,
                                                  int64_t first) {
@@ -208,16 +201,9 @@ absl::Status AddJambaExperts(const JsonSource& config, ModelSpec* spec) {
 }
 
 absl::Status RefineJamba(const JsonSource& config, ModelSpec* spec, NameMap*) {
-  constexpr SelectiveKeys kKeys = {.state = "mamba_d_state",
-                                   .taps = "mamba_d_conv",
-                                   .rank = "mamba_dt_rank",
-                                   .expand = "mamba_expand",
-                                   .inner = {},
-                                   .conv_bias = "mamba_conv_bias",
-                                   .bias = "mamba_proj_bias"};
   HEDDLE_RETURN_IF_ERROR(CheckSilu(config));
   HEDDLE_ASSIGN_OR_RETURN(const RecurrenceSpec recurrence,
-                          ReadSelective(config, kKeys, spec->hidden));
+                          ReadSelective(config, kHybridSelectiveKeys, spec->hidden));
   HEDDLE_ASSIGN_OR_RETURN(const bool norms, config.BoolOr("mamba_inner_layernorms", true));
   if (!norms) return config.Unsupported("mamba_inner_layernorms", "false", "expected true");
   HEDDLE_ASSIGN_OR_RETURN(const Turns attends,
@@ -246,6 +232,8 @@ absl::Status RefineGgufJamba(const GgufSource& source, const TensorFinder& find,
   return absl::OkStatus();
 }
 
+}  // namespace
+
 void SetSelectiveNames(std::string_view module, LayerNames* layer) {
   const auto name = [module](std::string_view part) { return base::StrCat(module, ".", part); };
   SetMamba2Names(module, layer);
@@ -254,6 +242,8 @@ void SetSelectiveNames(std::string_view module, LayerNames* layer) {
   layer->recur_factors = name("x_proj.weight");
   layer->recur_steps = name("dt_proj.weight");
 }
+
+namespace {
 
 const NameMap& MambaNames() {
   static const NameMap names = MixerNames(SetSelectiveNames);

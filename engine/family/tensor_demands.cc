@@ -72,6 +72,7 @@ class Demands {
     if (attention.conv.taps > 0) return AddConvolution(names, attention.conv);
     if (attention.recurrence.shape.taps > 0) return AddRecurrence(names, attention.recurrence);
     if (attention.wkv.is_here()) return AddTimeMix(names.wkv, attention.wkv);
+    if (attention.memory.is_here()) return AddMemory(names, attention.memory);
     const int64_t queries = attention.gated ? 2 * q : q;
     if (layer.attention_input == AttentionInput::kPair) {
       Add(names.q, {q, 2 * hidden}, "heads * head_dim, 2 hidden");
@@ -97,6 +98,11 @@ class Demands {
               full_width ? "kv_heads * head_dim" : "head_dim");
     AddVector(names.sinks, attention.n_heads, "heads");
     Add(names.segments, {attention.segments, attention.head_dim}, "max_segments, head_dim");
+    for (const std::string* name :
+         {&names.lambda_q1, &names.lambda_k1, &names.lambda_q2, &names.lambda_k2}) {
+      AddVector(*name, attention.head_dim, "head_dim");
+    }
+    AddVector(names.pair_norm, 2 * int64_t{attention.head_dim}, "2 head_dim");
     AddLinear(names.o, hidden, attention.linear ? hidden : q, "hidden, heads * head_dim",
               "heads * head_dim, hidden");
     AddVector(names.o_bias, hidden, "hidden");
@@ -110,6 +116,14 @@ class Demands {
     Add(names.qkv, {3 * channels, hidden}, "3 channels, hidden");
     AddVector(names.qkv_bias, 3 * channels, "3 channels");
     Add(names.o, {hidden, channels}, "hidden, channels");
+    AddVector(names.o_bias, hidden, "hidden");
+  }
+
+  void AddMemory(const LayerNames& names, const MemorySpec& memory) {
+    const int64_t hidden = model_.spec.hidden;
+    Add(names.qkv, {memory.channels, hidden}, "channels, hidden");
+    AddVector(names.qkv_bias, memory.channels, "channels");
+    Add(names.o, {hidden, memory.channels}, "hidden, channels");
     AddVector(names.o_bias, hidden, "hidden");
   }
 

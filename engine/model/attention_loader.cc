@@ -1,5 +1,6 @@
 #include <cmath>
 #include <cstring>
+#include <numeric>
 #include <span>
 #include <string>
 #include <utility>
@@ -213,6 +214,29 @@ absl::StatusOr<LinearWeights> Qkv(TensorLoader& loader, const LayerNames& names,
                        {&names.qkv_bias, &names.q_bias, &names.k_bias, &names.v_bias}, cut);
 }
 
+// The lambda of a layer, which no row changes, and the norm's weights with their factor.
+absl::Status Differences(TensorLoader& loader, const LayerNames& names,
+                         const DifferentialSpec& spec, LayerWeights* layer) {
+  if (!spec.is_here) return absl::OkStatus();
+  const auto dot = [&](const std::string& q, const std::string& k) -> absl::StatusOr<double> {
+    HEDDLE_ASSIGN_OR_RETURN(const std::vector<float> a, loader.Values({&q}));
+    HEDDLE_ASSIGN_OR_RETURN(const std::vector<float> b, loader.Values({&k}));
+    return std::inner_product(a.begin(), a.end(), b.begin(), 0.0);
+  };
+  HEDDLE_ASSIGN_OR_RETURN(const double added, dot(names.lambda_q1, names.lambda_k1));
+  HEDDLE_ASSIGN_OR_RETURN(const double taken, dot(names.lambda_q2, names.lambda_k2));
+  layer->lambda = static_cast<float>(std::exp(added) - std::exp(taken) + spec.first);
+  if (!std::isfinite(layer->lambda)) {
+    return absl::InvalidArgumentError(base::StrCat("tensors ", base::Quote(names.lambda_q1),
+                                                   " and beside it: their products ", added,
+                                                   " and ", taken, " have no finite exponentials"));
+  }
+  HEDDLE_ASSIGN_OR_RETURN(std::vector<float> norm, loader.Values({&names.pair_norm}));
+  for (float& weight : norm) weight *= 1.0f - spec.first;
+  HEDDLE_ASSIGN_OR_RETURN(layer->pair_norm, loader.Upload(norm));
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 // A rank without heads has the bias of the output projection alone.
@@ -228,6 +252,11 @@ absl::Status LoadAttention(TensorLoader& loader, const LayerNames& names,
     return Recurrence(loader, names, attention.recurrence, share, layer);
   }
   if (attention.wkv.is_here()) return TimeMix(loader, names, layer);
+  if (attention.memory.is_here()) {
+    HEDDLE_ASSIGN_OR_RETURN(layer->qkv, loader.Linear({&names.qkv}, {&names.qkv_bias}));
+    HEDDLE_ASSIGN_OR_RETURN(layer->out, loader.Linear({&names.o}, {&names.o_bias}));
+    return absl::OkStatus();
+  }
   if (attention.n_heads == 0) return absl::OkStatus();
   const bool is_latent = attention.mla.kv_rank > 0;
   if (is_latent && share.heads.count > 0) {
@@ -242,7 +271,7 @@ absl::Status LoadAttention(TensorLoader& loader, const LayerNames& names,
   if (share.heads.count > 0) {
     HEDDLE_ASSIGN_OR_RETURN(layer->segments, loader.Vector({&names.segments}));
   }
-  return absl::OkStatus();
+  return Differences(loader, names, attention.differential, layer);
 }
 
 }  // namespace heddle::engine

@@ -313,8 +313,8 @@ std::vector<KvLayer> KvLayers(const ModelSpec& spec) {
       continue;
     }
     // A text that is read whole leaves nothing behind: no window passes any of it.
-    layers.push_back({.shape = {.n_kv_heads = attention.n_heads == 0 ? 0 : attention.n_kv_heads,
-                                .head_dim = attention.head_dim,
+    layers.push_back({.shape = {.n_kv_heads = attention.n_heads == 0 ? 0 : attention.cached_heads(),
+                                .head_dim = attention.cached_dim(),
                                 .keys_alone = attention.mla.kv_rank > 0,
                                 .index_dim = attention.mla.indexer.head_dim},
                       .window = attention.both_ways ? 0 : attention.window});

@@ -201,11 +201,11 @@ void Decoder::Attention(kernels::Ops& ops, int32_t layer, int32_t n_tokens,
   if (attention.conv.channels > 0) return Convolve(ops, layer, in, n_tokens, cache);
   if (attention.recurrence.is_here()) return Recur(ops, layer, in, n_tokens, cache);
   if (attention.wkv.is_here()) return MixTime(ops, layer, Normed(ops, in), cache);
+  if (attention.memory.is_here()) return ReadMemory(ops, layer, in, n_tokens);
   if (attention.n_heads == 0) return AttendWithoutHeads(ops, layer, n_tokens);
-  const int32_t q_cols = attention.n_heads * attention.head_dim;
   const Tensor product = View(*qkv_, n_tokens, static_cast<int32_t>(attention.product_dim()));
   const Tensor qkv = Columns(product, 0, attention.qkv_dim());
-  const Tensor attended = View(*attended_, n_tokens, q_cols);
+  Tensor attended = View(*attended_, n_tokens, static_cast<int32_t>(attention.attended_dim()));
   ops.Linear({.x = in.x,
               .weight = weights.qkv.matrix.get(),
               .bias = weights.qkv.bias.data(),
@@ -218,6 +218,7 @@ void Decoder::Attention(kernels::Ops& ops, int32_t layer, int32_t n_tokens,
   }
   ops.Attention({.q = q,
                  .n_heads = attention.n_heads,
+                 .half_keys = attention.differential.is_here,
                  .cache = cache.layer(KvLayerOf(layer)),
                  .scale = attention.scale,
                  .window = attention.window,
@@ -229,7 +230,10 @@ void Decoder::Attention(kernels::Ops& ops, int32_t layer, int32_t n_tokens,
                  .sinks = weights.sinks.data(),
                  .out = attended,
                  .rotation = RotationOf(layer)});
-  if (attention.gated) ops.GateElements(Columns(product, attention.qkv_dim(), q_cols), attended);
+  if (attention.gated) {
+    ops.GateElements(Columns(product, attention.qkv_dim(), attended.cols), attended);
+  }
+  if (attention.differential.is_here) attended = Differences(ops, layer, attended);
   Scale(ops, attention.out_scale, attended);
   AddToStream(ops, layer, AdapterSite::kOut, attended);
   if (has_laurel) Scale(ops, std::sqrt(0.5f), Stream(n_tokens));
@@ -263,7 +267,7 @@ Tensor Decoder::WriteHeads(kernels::Ops& ops, int32_t layer, Tensor qkv, const K
       {.q = q,
        .k = has_keys ? k : Tensor{},
        .v = has_keys ? v : Tensor{},
-       .n_heads = attention.n_heads,
+       .n_heads = static_cast<int32_t>(q_cols / attention.cached_dim()),
        .q_norm = norm_heads ? weights.q_norm.data() : nullptr,
        .k_norm = norm_heads && has_keys ? weights.k_norm.data() : nullptr,
        .q_norm_adapters = norm_heads ? Adapters(layer, AdapterSite::kQueryNorm) : nullptr,
@@ -306,7 +310,13 @@ void Decoder::ComputeAngles(kernels::Ops& ops) {
 void Decoder::RunLayers(kernels::Ops& ops, int32_t n_tokens, const KvStorage& cache, Tensor pair) {
   pair_ = pair;
   ComputeAngles(ops);
-  for (int32_t layer = 0; layer < spec_.n_layers(); ++layer) {
+  RunRange(ops, 0, spec_.n_layers(), n_tokens, cache);
+  if (spec_.stage + 1 == spec_.n_stages) AddLate(ops, std::nullopt);
+}
+
+void Decoder::RunRange(kernels::Ops& ops, int32_t begin, int32_t end, int32_t n_tokens,
+                       const KvStorage& cache) {
+  for (int32_t layer = begin; layer < end; ++layer) {
     KeepStream(ops, layer, Stream(n_tokens));
     PredictStreams(ops, layer, n_tokens);
     const Wiring wiring = spec_.layers[layer].wiring;
@@ -319,7 +329,6 @@ void Decoder::RunLayers(kernels::Ops& ops, int32_t n_tokens, const KvStorage& ca
     MlpOut(ops, layer, n_tokens);
     EndLayer(ops, layer, n_tokens);
   }
-  if (spec_.stage + 1 == spec_.n_stages) AddLate(ops, std::nullopt);
 }
 
 void Decoder::BeginStream(kernels::Ops& ops, Tensor x) {
@@ -342,9 +351,18 @@ void Decoder::BeginStream(kernels::Ops& ops, Tensor x) {
 void Decoder::RunStage(kernels::Ops& ops, int32_t n_tokens, int32_t n_logit_rows,
                        const KvStorage& cache) {
   if (!kept_here_.empty()) kept_place_ = (kept_place_ + 1) % kept_here_.size();
-  const Tensor x = View(*x_, n_tokens, spec_.hidden);
+  Tensor x = View(*x_, n_tokens, spec_.hidden);
   BeginStream(ops, x);
-  RunLayers(ops, n_tokens, cache, {});
+  if (const int32_t split = NarrowsAt(ops, n_tokens, n_logit_rows); split < spec_.n_layers()) {
+    ComputeAngles(ops);
+    RunRange(ops, 0, split, n_tokens, cache);
+    if (n_logit_rows == 0) return;
+    Narrow(ops, n_tokens, n_logit_rows);
+    RunRange(ops, split, spec_.n_layers(), n_logit_rows, cache);
+    x.rows = n_logit_rows;
+  } else {
+    RunLayers(ops, n_tokens, cache, {});
+  }
   EndStreams(ops, x);
   if (spec_.stage + 1 < spec_.n_stages) {
     PostRows(ops, n_tokens, spec_.stage + 1, &x_);

@@ -162,6 +162,11 @@ class Decoder {
                 const KvStorage& cache);
   void Recur(kernels::Ops& ops, int32_t layer, const BlockInput& in, int32_t n_tokens,
              const KvStorage& cache);
+  // A memory unit (MemorySpec).
+  void ReadMemory(kernels::Ops& ops, int32_t layer, const BlockInput& in, int32_t n_tokens);
+  // The normed differences of a layer's pairs of heads [n_tokens, n_heads * head_dim], of what the
+  // heads give, which is overwritten.
+  kernels::Tensor Differences(kernels::Ops& ops, int32_t layer, kernels::Tensor attended);
   // A selective scan of rows [n_tokens, shape.cols()], of which it overwrites the channels.
   void Select(kernels::Ops& ops, int32_t layer, kernels::Tensor rows, kernels::Tensor out,
               const KvStorage& cache);
@@ -211,6 +216,13 @@ class Decoder {
                 std::unique_ptr<kernels::Buffer>* from);
   // Gathers the rows that need logits, and sends them to stage 0 if that is another one.
   void LeaveStage(kernels::Ops& ops, kernels::Tensor x, int32_t n_logit_rows);
+  // Layers [begin, end).
+  void RunRange(kernels::Ops& ops, int32_t begin, int32_t end, int32_t n_tokens,
+                const KvStorage& cache);
+  // The layer before which this step's rows without logits end; n_layers() if they go through all.
+  int32_t NarrowsAt(const kernels::Ops& ops, int32_t n_tokens, int32_t n_logit_rows) const;
+  // Leaves the logit rows alone in the buffers that later layers read, and in the batch.
+  void Narrow(kernels::Ops& ops, int32_t n_tokens, int32_t n_logit_rows);
   // Writes the stream: embeddings, or what the stage before has sent.
   void BeginStream(kernels::Ops& ops, kernels::Tensor x);
   void Embed(kernels::Ops& ops, kernels::Tensor x);
@@ -286,10 +298,11 @@ class Decoder {
   std::unique_ptr<kernels::Buffer> x_;           // [max_batch_tokens, hidden]
   std::unique_ptr<kernels::Buffer> normed_;      // [max_batch_tokens, hidden]
   std::unique_ptr<kernels::Buffer> qkv_;         // [max_batch_tokens, widest q + k + v]
-  std::unique_ptr<kernels::Buffer> attended_;    // [max_batch_tokens, widest n_heads * head_dim]
+  std::unique_ptr<kernels::Buffer> attended_;    // [max_batch_tokens, widest attended_dim()]
   std::unique_ptr<kernels::Buffer> q_latent_;    // [max_batch_tokens, widest q_rank], or a
                                                  // selective scan's factors
-  std::unique_ptr<kernels::Buffer> heads_;  // [max_batch_tokens, n_heads * widest (q_dim, v_dim)]
+  std::unique_ptr<kernels::Buffer> heads_;  // [max_batch_tokens, n_heads * widest (q_dim, v_dim)],
+                                            // or pairs' differences
   std::unique_ptr<kernels::Buffer> kept_;   // [max_batch_tokens, features * hidden], or null
   // In a pipeline those of this stage, in turn [steps in flight], each [features here *
   // max_batch_tokens, hidden].
@@ -305,6 +318,7 @@ class Decoder {
   std::unique_ptr<kernels::Buffer> time_mix_;     // [max_batch_tokens, 7 * heads * head_dim]
   std::unique_ptr<kernels::Buffer> waist_;        // [max_batch_tokens, widest rank]
   std::unique_ptr<kernels::Buffer> first_value_;  // [max_batch_tokens, heads * head_dim]
+  std::unique_ptr<kernels::Buffer> memory_;       // [max_batch_tokens, values], of memory units
   // The following belong to indexers.
   std::unique_ptr<kernels::Buffer> index_keys_;     // [max_batch_tokens, widest head_dim]
   std::unique_ptr<kernels::Buffer> index_weights_;  // [max_batch_tokens, most heads] F32

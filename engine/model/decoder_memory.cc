@@ -31,6 +31,7 @@ struct Widths {
   int64_t time_mix = 0;
   int64_t waist = 0;
   int64_t first_value = 0;
+  int64_t memory = 0;
   int64_t index_keys = 0;
   int64_t index_weights = 0;
   int64_t index_places = 0;
@@ -39,7 +40,7 @@ struct Widths {
   int64_t activations(int64_t hidden) const {
     return 2 * hidden + qkv + attended + q_latent + heads + inner + expert_inner + expert_rows +
            n_parts * parts + (n_late + n_posted) * hidden + all_heads + layer_inputs + streams +
-           aside + index_keys + shifted + time_mix + waist + first_value;
+           aside + index_keys + shifted + time_mix + waist + first_value + memory;
   }
   int64_t words() const { return experts + 2 * choices + row_gates + index_weights + index_places; }
 };
@@ -69,8 +70,13 @@ Widths WidestLayer(const ModelSpec& spec) {
     const bool recurs = attention.recurrence.is_here();
     widths.qkv = std::max(
         {widths.qkv, attention.product_dim(), 3 * channels, recurs ? state.cols() : int64_t{0}});
-    widths.attended = std::max({widths.attended, int64_t{attention.n_heads} * attention.head_dim,
-                                channels, recurs ? state.values() : int64_t{0}});
+    widths.attended =
+        std::max({widths.attended, attention.attended_dim(), channels,
+                  int64_t{attention.memory.channels}, recurs ? state.values() : int64_t{0}});
+    if (attention.differential.is_here) {
+      widths.heads = std::max(widths.heads, int64_t{attention.n_heads} * attention.head_dim);
+    }
+    if (attention.recurrence.is_memory) widths.memory = std::max(widths.memory, state.values());
     const int64_t parts = layer.mlp.gate_deviations.has_value() ? 2 : 1;
     widths.inner = std::max<int64_t>({widths.inner, parts * layer.mlp.inter, layer.laurel_rank});
     if (layer.laurel_rank > 0) widths.aside = spec.hidden;
@@ -141,6 +147,7 @@ absl::Status Decoder::AllocateBuffers(kernels::Device& device, int32_t max_batch
       {&time_mix_, widths.time_mix, dtype_},
       {&waist_, widths.waist, dtype_},
       {&first_value_, widths.first_value, dtype_},
+      {&memory_, widths.memory, dtype_},
       {&index_keys_, widths.index_keys, dtype_},
       {&index_weights_, widths.index_weights, f32},
       {&index_places_, widths.index_places, f32},

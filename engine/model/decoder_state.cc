@@ -45,19 +45,23 @@ void Decoder::Select(kernels::Ops& ops, int32_t layer, Tensor rows, Tensor out,
   const LayerWeights& weights = weights_.layers[layer];
   const RecurrenceWeights& own = weights.recurrence;
   const int64_t values = spec.shape.values();
+  const Tensor scanned =
+      spec.is_memory ? View(*memory_, static_cast<int32_t>(rows.rows), static_cast<int32_t>(values))
+                     : out;
   kernels::RecurrenceArgs args{.shape = spec.shape,
                                .in = rows,
                                .conv = weights.conv.data(),
                                .conv_bias = weights.conv_bias.data(),
                                .decay = own.decay.data(),
                                .skip = own.skip.data(),
+                               .gates = !spec.is_memory,
                                .cache = cache.layer(first_kv_layer_ + layer),
                                .page_tokens = cache.page_tokens(),
-                               .out = out};
+                               .out = scanned};
   ops.Recurrence(args);
   const Tensor factors =
       View(*q_latent_, static_cast<int32_t>(rows.rows), static_cast<int32_t>(spec.n_factors()));
-  ops.Linear({.x = out, .weight = own.factors.matrix.get(), .out = factors});
+  ops.Linear({.x = scanned, .weight = own.factors.matrix.get(), .out = factors});
   const Tensor steps = Columns(factors, 0, spec.step_rank);
   const Tensor keys = Columns(factors, spec.step_rank, spec.shape.key_dim);
   const Tensor queries =
@@ -76,6 +80,44 @@ void Decoder::Select(kernels::Ops& ops, int32_t layer, Tensor rows, Tensor out,
               .out = Columns(rows, 0, values)});
   args.factors = Columns(factors, spec.step_rank, 2 * int64_t{spec.shape.key_dim});
   ops.Recurrence(args);
+  if (!spec.is_memory) return;
+  // silu(z) is z times its sigmoid.
+  const Tensor gate = Columns(rows, spec.shape.gate_column(), values);
+  ops.CopyRows(scanned, out);
+  ops.GateElements(gate, out);
+  ops.Multiply(gate, out);
+}
+
+void Decoder::ReadMemory(kernels::Ops& ops, int32_t layer, const BlockInput& in, int32_t n_tokens) {
+  const int32_t channels = spec_.layers[layer].attention.memory.channels;
+  const LayerWeights& weights = weights_.layers[layer];
+  const Tensor gates = View(*attended_, n_tokens, channels);
+  ops.Linear({.x = in.x,
+              .weight = weights.qkv.matrix.get(),
+              .bias = weights.qkv.bias.data(),
+              .activation = Activation::kSilu,
+              .out = gates,
+              .adapters = Adapters(layer, AdapterSite::kQkv),
+              .norm = in.norm});
+  ops.Multiply(View(*memory_, n_tokens, channels), gates);
+  AddToStream(ops, layer, AdapterSite::kOut, gates);
+}
+
+// A pair of heads is a row: first what the one gives, then what the other does.
+Tensor Decoder::Differences(kernels::Ops& ops, int32_t layer, Tensor attended) {
+  const AttentionSpec& attention = spec_.layers[layer].attention;
+  const LayerWeights& weights = weights_.layers[layer];
+  const int32_t dim = attention.cached_dim();
+  const auto pairs = static_cast<int32_t>(attended.rows * attention.n_heads / 2);
+  const Tensor both = View(*attended_, pairs, 2 * dim);
+  const Tensor second = Columns(both, dim, dim);
+  Scale(ops, -weights.lambda, second);
+  ops.Norm({.x = second,
+            .residual = Columns(both, 0, dim),
+            .weight = weights.pair_norm.data(),
+            .eps = attention.differential.norm_eps,
+            .out = View(*heads_, pairs, dim)});
+  return View(*heads_, static_cast<int32_t>(attended.rows), attention.n_heads * attention.head_dim);
 }
 
 void Decoder::Recur(kernels::Ops& ops, int32_t layer, const BlockInput& in, int32_t n_tokens,

@@ -29,8 +29,8 @@ absl::Status CheckDimensions(const ModelSpec& spec, const kernels::Device& devic
   for (const LayerSpec& layer : spec.layers) {
     const AttentionSpec& attention = layer.attention;
     const int32_t rotated = std::max(attention.rope.rotary_dim, attention.mla.rope_dim);
-    if (attention.head_dim > device.max_head_dim()) {
-      return refuse("dimensions of a head", attention.head_dim, device.max_head_dim());
+    if (attention.cached_dim() > device.max_head_dim()) {
+      return refuse("dimensions of a head", attention.cached_dim(), device.max_head_dim());
     }
     if (rotated > device.max_rotary_dim()) {
       return refuse("rotated dimensions of a head", rotated, device.max_rotary_dim());
@@ -86,7 +86,7 @@ absl::Status CheckOpsFor(const ModelSpec& spec, const kernels::Device* device) {
       std::any_of(spec.layers.begin(), spec.layers.end(),
                   [](const LayerSpec& layer) { return layer.attention.qk_norms_last; });
   const bool layer_inputs =
-      spec.layer_input_dim > 0 || spec.shares_kv() ||
+      spec.layer_input_dim > 0 || spec.shares_kv() || spec.has_memory() ||
       std::any_of(spec.layers.begin(), spec.layers.end(),
                   [](const LayerSpec& layer) { return layer.moe.apart || layer.scales_stream; });
   const bool streams =

@@ -222,6 +222,7 @@ absl::Status CheckLayerInputs(const ModelSpec& spec, const Layout& layout) {
                                     [](const LayerSpec& layer) { return layer.moe.apart; });
   const char* has = nullptr;
   if (layout.tp > 1 && is_apart) has = "experts with norms of their own";
+  if (spec.has_memory()) has = "layers that read what an earlier recurrence gives";
   if (spec.shares_kv()) has = "layers that share keys and values";
   if (spec.altup.count > 0) has = "alternating updates";
   if (spec.layer_input_dim > 0) has = "layers with embeddings of their own";

@@ -131,6 +131,8 @@ struct RecurrenceSpec {
   int32_t step_rank = 0;
   bool norms_factors = false;
   float factor_norm_eps = 1e-6f;
+  // Memory units behind it read what it gives before its gate (MemorySpec); kSelective.
+  bool is_memory = false;
   RecurrenceScales scales;
 
   int64_t n_factors() const { return step_rank + 2 * int64_t{shape.key_dim}; }
@@ -150,6 +152,26 @@ struct WkvSpec {
   float norm_eps = 64e-5f;
 
   bool is_here() const { return n_heads > 0; }
+};
+
+// A gated memory unit in place of attention: out(silu(in(x)) * m), where m is what the last
+// recurrence before it that is_memory has given for the row. Source: Ren et al. 2025 (SambaY).
+struct MemorySpec {
+  int32_t channels = 0;  // values of that recurrence; 0: no memory unit
+  bool bias = false;     // of the products
+
+  bool is_here() const { return channels > 0; }
+};
+
+// Differential attention: heads of queries, keys and values are in pairs. Both queries of a pair
+// attend, each with its own key, to the two values side by side; of what the first one gives, what
+// the second one gives is taken, times lambda, and the difference is RMS-normed:
+//   lambda = exp(<q1, k1>) - exp(<q2, k2>) + first, of four vectors of the checkpoint
+// The cache has half as many heads, which are twice as long. Source: Ye et al. 2024.
+struct DifferentialSpec {
+  bool is_here = false;
+  float first = 0.0f;  // 1 - first is a factor of the norm's weights
+  float norm_eps = 1e-5f;
 };
 
 // kernels::SharpenArgs of a layer's queries; factor 0: none.
@@ -192,6 +214,8 @@ struct AttentionSpec {
   ConvSpec conv;              // likewise
   RecurrenceSpec recurrence;  // likewise
   WkvSpec wkv;                // likewise
+  MemorySpec memory;          // likewise
+  DifferentialSpec differential;
   // Heads' outputs are multiplied by the sigmoid of gates, one per element, which the product gives
   // beside the queries: the checkpoint has for each head its query's rows and then its gate's.
   bool gated = false;
@@ -210,7 +234,12 @@ struct AttentionSpec {
 
   // Width of queries, keys and values side by side.
   int64_t qkv_dim() const { return int64_t{n_heads + 2 * n_kv_heads} * head_dim; }
-  // The same with what else their product gives: gates, behind them.
+  // Heads of keys in the cache, and how long they are.
+  int32_t cached_heads() const { return differential.is_here ? n_kv_heads / 2 : n_kv_heads; }
+  int32_t cached_dim() const { return differential.is_here ? 2 * head_dim : head_dim; }
+  // Width of what its heads give, before differences are taken.
+  int64_t attended_dim() const { return int64_t{n_heads} * cached_dim(); }
+  // Width of all that their product gives: gates, too, behind the others.
   int64_t product_dim() const { return qkv_dim() + (gated ? int64_t{n_heads} * head_dim : 0); }
 };
 
@@ -299,6 +328,11 @@ struct LayerSpec {
   // LAuReL (Menghani et al. 2024): what attention reads, and the norm of two products of it, the
   // first of this rank, are added beside attention, and the sum is divided by the root of 2; 0: no.
   int32_t laurel_rank = 0;
+  // Whether it keeps something of its rows that later rows of their sequences read.
+  bool keeps_rows() const {
+    return attention.n_kv_heads > 0 || attention.conv.taps > 0 ||
+           attention.recurrence.shape.taps > 0 || attention.wkv.is_here() || mlp.token_shift;
+  }
   // In a part of a model (ModelSpec::rank): the block's product that adds to the stream gives this
   // rank's part of a sum over all ranks. The rank may have no share of it: no heads, no features.
   bool attention_is_part = false;
@@ -382,6 +416,20 @@ struct ModelSpec {
       if (layer.attention.kv_layer >= 0) return true;
     }
     return false;
+  }
+  // Whether some layers read what a recurrence before them has given.
+  bool has_memory() const {
+    for (const LayerSpec& layer : layers) {
+      if (layer.attention.recurrence.is_memory || layer.attention.memory.is_here()) return true;
+    }
+    return false;
+  }
+  // The first layer from which on none keeps anything for later rows: keys, or state. n_layers()
+  // if the last one does.
+  int32_t first_reader() const {
+    int32_t first = n_layers();
+    while (first > 0 && !layers[static_cast<size_t>(first) - 1].keeps_rows()) --first;
+    return first;
   }
   // Positions from which on indexers choose what rows read; 0: there are none.
   int32_t indexer_top_k() const {

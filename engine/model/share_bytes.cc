@@ -145,10 +145,16 @@ class ShareCounter {
       if (!is_latent && heads > 0) Heads(names, attention, hidden, share);
     }
     if (attention.wkv.is_here()) TimeMix(names, attention.wkv, hidden);
+    if (attention.memory.is_here()) {
+      Matrix(names.qkv, attention.memory.channels, hidden);
+      Matrix(names.o, hidden, attention.memory.channels);
+      Values(names.qkv_bias, attention.memory.channels);
+    }
+    if (attention.differential.is_here) Vectors({&names.pair_norm});
     const RecurrenceSpec& recurrence = attention.recurrence;
     if (recurrence.shape.taps > 0) Recurrence(names, recurrence, hidden, share.channels);
     const bool has_out = attention.linear || attention.conv.taps > 0 || recurrence.shape.taps > 0 ||
-                         attention.n_heads > 0;
+                         attention.memory.is_here() || attention.n_heads > 0;
     if (has_out) Values(names.o_bias, hidden);
   }
 

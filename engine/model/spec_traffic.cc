@@ -5,7 +5,8 @@ namespace {
 
 int64_t AttentionElements(const AttentionSpec& attention, int64_t hidden) {
   const int64_t heads = 2 * (int64_t{attention.n_heads} + attention.n_kv_heads);  // q, out, k, v
-  const int64_t factors = 4 * int64_t{attention.conv.channels};                   // three, and out
+  const int64_t factors =                                                         // three, and out
+      4 * int64_t{attention.conv.channels} + 2 * int64_t{attention.memory.channels};
   const int64_t gates = attention.product_dim() - attention.qkv_dim();
   const RecurrenceSpec& recurrence = attention.recurrence;
   const int64_t rows =

@@ -128,6 +128,8 @@ struct LayerWeights {
   DeviceVector q_norm;     // [head_dim] or [n_heads * head_dim]
   DeviceVector k_norm;     // [head_dim] or [n_kv_heads * head_dim]
   DeviceVector sinks;      // [n_heads]
+  float lambda = 0.0f;     // DifferentialSpec
+  DeviceVector pair_norm;  // [2 * head_dim], times 1 - DifferentialSpec::first
   DeviceVector segments;   // [segments, head_dim]
   MlaWeights mla;          // in place of qkv
   DeviceVector conv;       // [taps, channels], ConvSpec; then the rows of qkv are b, c and x

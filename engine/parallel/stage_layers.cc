@@ -26,7 +26,7 @@ double CostOfLayer(const LayerSpec& layer) {
   const AttentionSpec& attention = layer.attention;
   const double heads =
       2.0 * (attention.n_heads + attention.n_kv_heads) * attention.head_dim +
-      4.0 * attention.conv.channels +
+      4.0 * attention.conv.channels + 2.0 * attention.memory.channels +
       (attention.recurrence.is_here() ? static_cast<double>(attention.recurrence.shape.cols() +
                                                             attention.recurrence.shape.values())
                                       : 0.0);

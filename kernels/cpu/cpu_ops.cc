@@ -18,6 +18,7 @@ const CpuWeight& AsCpu(const PackedWeight& weight) { return static_cast<const Cp
 }  // namespace
 
 absl::Status CpuOps::Plan(const HostBatch& batch) {
+  narrow_ = nullptr;
   HEDDLE_RETURN_IF_ERROR(batch_.Assign(batch));
   adapter_groups_.Assign(batch.adapter_slot, kAdapterSegmentRows);
   return absl::OkStatus();
@@ -228,6 +229,11 @@ void CpuOps::GateRows(Tensor gate_f32, Tensor x) {
     const float factor = 1.0f / (1.0f + std::exp(-*gate_f32.row<float>(t)));
     table_.rows->scale(x.row<float>(t), x.cols, factor, 0.0f);
   });
+}
+
+void CpuOps::NarrowToLogitRows() {
+  narrow_ = &logit_batch_.Make(batch_.view());
+  adapter_groups_.Assign(narrow_->adapter_slot, kAdapterSegmentRows);
 }
 
 void CpuOps::GatherLogitRows(Tensor x, Tensor out) {

@@ -18,6 +18,7 @@
 #include "kernels/cpu/kernel_table.h"
 #include "kernels/cpu/linear/experts.h"
 #include "kernels/cpu/linear/linear.h"
+#include "kernels/cpu/logit_batch.h"
 #include "kernels/cpu/rank_ops.h"
 #include "kernels/cpu/sampler.h"
 #include "kernels/cpu/scratch.h"
@@ -70,6 +71,8 @@ class CpuOps final : public Ops, public LateSums {
   void ExpertMix(const ExpertMixArgs& args) override;
   void HeadLinear(const HeadLinearArgs& args) override;
   void GateRows(Tensor gate_f32, Tensor x) override;
+  bool EndsWithLogitRows() const override { return LogitBatch::IsMadeOf(batch()); }
+  void NarrowToLogitRows() override;
   void GatherLogitRows(Tensor x, Tensor out) override;
   void CopyRows(Tensor x, Tensor out) override;
   void ScaleLogits(Tensor logits_f32, float scale, float softcap) override;
@@ -85,7 +88,7 @@ class CpuOps final : public Ops, public LateSums {
   void GatherColumns(const GatherColumnsArgs& args) override;
 
  private:
-  const HostBatch& batch() const { return batch_.view(); }
+  const HostBatch& batch() const { return narrow_ == nullptr ? batch_.view() : *narrow_; }
 
   template <typename F>
   void EachRow(int64_t n, double row_cost, const F& body) {
@@ -122,6 +125,8 @@ class CpuOps final : public Ops, public LateSums {
   const KernelTable table_;
   ThreadPool& pool_;
   OwnedBatch batch_;
+  LogitBatch logit_batch_;
+  const HostBatch* narrow_ = nullptr;  // behind NarrowToLogitRows
   AdapterGroups adapter_groups_;
   AdapterGroups other_groups_;      // of rows that are not those of the batch
   std::vector<int32_t> row_slots_;  // of logit rows

@@ -54,6 +54,16 @@ std::vector<float> TurnedQuery(const QueryRotation& rotation, const float* q, in
   return turned;
 }
 
+// Row t's query of head h, [head_dim]; with half_keys the other half is zero.
+std::vector<float> WholeQuery(const AttentionArgs& args, int64_t t, int32_t h) {
+  const int32_t dim = args.cache.head_dim;
+  const int32_t own = args.half_keys ? dim / 2 : dim;
+  const float* q = args.q.row<float>(t) + int64_t{h} * own;
+  std::vector<float> whole(static_cast<size_t>(dim));
+  std::copy_n(q, own, whole.begin() + (args.half_keys ? h % 2 * own : 0));
+  return whole;
+}
+
 double Score(const AttentionArgs& args, const float* q, const float* key) {
   double dot = 0;
   for (int32_t i = 0; i < args.cache.head_dim; ++i) {
@@ -72,13 +82,14 @@ void AttendHead(const AttentionArgs& args, std::span<const Key> keys, int64_t t,
                 int32_t h) {
   const KvCacheView& cache = args.cache;
   int32_t kv_head = h / (args.n_heads / cache.n_kv_heads);
-  const float* q = args.q.row<float>(t) + static_cast<int64_t>(h) * cache.head_dim;
+  const std::vector<float> whole = WholeQuery(args, t, h);
+  const float* q = whole.data();
   float* out = args.out.row<float>(t) + static_cast<int64_t>(h) * cache.head_dim;
   double sink = args.sinks ? args.sinks[h] : -std::numeric_limits<double>::infinity();
   double max = sink;
   std::vector<double> scores;
   std::vector<float> row(static_cast<size_t>(cache.head_dim));
-  std::vector<float> turned(q, q + cache.head_dim);
+  std::vector<float> turned = whole;
   int32_t turn = 0;  // of `turned`
   for (const Key& key : keys) {
     if (key.turn != turn && args.rotation != nullptr) {

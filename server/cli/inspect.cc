@@ -96,11 +96,22 @@ std::string TimeMixText(const ModelSpec& spec) {
                       spec.layers.size(), spec.layers.size() == 1 ? " layer" : " layers");
 }
 
+// Text like "gated memory units of 5120 channels in 7 layers"; empty without any.
+std::string MemoryText(const ModelSpec& whole) {
+  ModelSpec spec = whole;  // the layers that read a memory
+  std::erase_if(spec.layers, [](const LayerSpec& l) { return !l.attention.memory.is_here(); });
+  if (spec.layers.empty()) return "";
+  return absl::StrCat("gated memory units of ",
+                      Range(spec, [](const LayerSpec& l) { return l.attention.memory.channels; }),
+                      " channels in ", spec.layers.size(),
+                      spec.layers.size() == 1 ? " layer" : " layers");
+}
+
 std::string AttentionText(const ModelSpec& whole) {
   ModelSpec spec = whole;  // without the layers that convolve or recur
   std::erase_if(spec.layers, [](const LayerSpec& l) {
     return l.attention.conv.taps > 0 || l.attention.recurrence.shape.taps > 0 ||
-           l.attention.wkv.is_here();
+           l.attention.wkv.is_here() || l.attention.memory.is_here();
   });
   if (spec.layers.empty()) return "none";
   std::string text = absl::StrCat(
@@ -113,6 +124,9 @@ std::string AttentionText(const ModelSpec& whole) {
     absl::StrAppend(&text, ", sliding window of ",
                     Range(spec, [](const LayerSpec& l) { return l.attention.window; }), " in ",
                     windowed, " layers");
+  }
+  if (spec.layers.front().attention.differential.is_here) {
+    absl::StrAppend(&text, ", differences of pairs of heads");
   }
   return text;
 }
@@ -211,6 +225,7 @@ std::string InspectText(const std::string& path, const engine::ModelInfo& model,
   if (const std::string recurrences = RecurrenceText(spec); !recurrences.empty()) {
     Line(&out, "recurrence", recurrences);
   }
+  if (const std::string memory = MemoryText(spec); !memory.empty()) Line(&out, "memory", memory);
   if (const std::string convolutions = ConvolutionText(spec); !convolutions.empty()) {
     Line(&out, "recurrent", convolutions);
   }

@@ -64,6 +64,7 @@ TEST_CASE("Adapters of every family and kind give PEFT's logits on several ranks
   const json goldens = test::LoadGoldenJson(file);
   const std::string name = GENERATE_COPY(from_range(test::CaseNames(goldens)));
   INFO(file << " " << name);
+  if (name == "phi4flash") return;  // no ranks share it
   const json& golden = goldens[name];
   const Golden base = test::LoadGolden(golden["base"].get<std::string>());
   test::TempDir dir;

@@ -166,8 +166,9 @@ TEST_CASE("The rotated rows of latent attention's kv_a come first, as in the wei
   CHECK(Element(*loaded->image, kv_a, kv_a.b, 0, 16, 56) == 1000.0f);
 }
 
-TEST_CASE("Adapters of indexers and of time mixes are refused by name, and others beside them load",
-          "[adapter][unit]") {
+TEST_CASE(
+    "Adapters within attention and time mixes are refused by name, and others beside them load",
+    "[adapter][unit]") {
   const auto status = [](const char* base, const std::string& module, int32_t out, int32_t in) {
     return Load(base, Config(), Factors("base_model.model.model.layers.1." + module, out, in))
         .status();
@@ -182,6 +183,9 @@ TEST_CASE("Adapters of indexers and of time mixes are refused by name, and other
              {"attn.r_proj", "part of a time mix"});
   CheckError(status("rwkv7", "attn.o_proj", 80, 80), StatusCode::kInvalidArgument,
              {"attn.o_proj", "part of a time mix"});
+  CHECK(status("phi4flash", "attn.Wqkv", 100, 60).ok());
+  CheckError(status("phi4flash", "attn.inner_cross_attn.subln", 20, 1),
+             StatusCode::kInvalidArgument, {"subln", "heads' differences"});
 }
 
 TEST_CASE("A GGUF adapter of llama has its q rows put back into halves for a folder's base",

@@ -76,6 +76,8 @@ CASES = {
         PLAIN, target_modules=ATTENTION + ["in_proj", "gate_proj", "down_proj"])),
     "granitemoehybrid_groups": dict(base="granitemoehybrid_groups",
                                     config=dict(PLAIN, target_modules=["in_proj", "out_proj"])),
+    "phi4flash": dict(base="phi4flash", config=dict(
+        PLAIN, target_modules=["Wqkv", "in_proj", "out_proj", "fc1", "fc2"])),
     "qwen3_5": dict(base="qwen3_5", config=dict(PLAIN, target_modules=DELTA + ["down_proj"])),
     "qwen3_next": dict(base="qwen3_next", config=dict(PLAIN, target_modules=DELTA)),
     "qwen3_next_gates": dict(base="qwen3_next", config=dict(PLAIN, target_modules=ATTENTION)),

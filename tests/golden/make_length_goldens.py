@@ -22,7 +22,7 @@ import make_model_goldens as models
 CASES = ["bamba", "deepseek_v32", "falcon_h1", "falcon_h1_norm", "falcon_mamba",
          "glm_moe_dsa_shared", "granitemoehybrid_groups", "granitemoehybrid_state", "jamba", "lfm2",
          "lfm2_moe", "mamba", "mamba2", "mamba2_biases", "mamba_biases", "nemotron_h",
-         "nemotron_h_moe", "qwen3_5", "qwen3_5_moe", "qwen3_next", "rwkv7"]
+         "nemotron_h_moe", "phi4flash", "phi4flash_biases", "qwen3_5", "qwen3_5_moe", "qwen3_next", "rwkv7"]
 LENGTHS = [1, 17, 100, 700]
 GREEDY_TOKENS = 40
 NOISY_MODELS = 8

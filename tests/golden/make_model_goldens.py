@@ -23,6 +23,7 @@ import transformers
 from transformers.models.llama import modeling_llama
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
+import phi4flash_reference
 import quantised_layers
 import rwkv7_reference
 import synthetic_weights
@@ -317,6 +318,18 @@ RWKV7 = dict(
     v_low_rank_dim=8, gate_low_rank_dim=40, hidden_act="sqrelu", norm_first=True, norm_bias=True, norm_eps=4e-5,
     attn=None, attn_mode="chunk", fuse_norm=False, value_dim=[80, 80, 80], max_position_embeddings=2048,
     tie_word_embeddings=False, bos_token_id=0, eos_token_id=0)
+# Not in transformers: phi4flash_reference.py. Three pairs of queries to one of keys, channels of no whole blocks, windows shorter than prompts.
+PHI4FLASH = dict(
+    architectures=["Phi4FlashForCausalLM"], model_type="phi4flash", vocab_size=289, hidden_size=60, intermediate_size=88,
+    num_hidden_layers=8, num_attention_heads=6, num_key_value_heads=2, max_position_embeddings=1024, layer_norm_eps=1e-5,
+    hidden_act="silu", sliding_window=9, mb_per_layer=2, mamba_d_state=12, mamba_d_conv=4, mamba_expand=2, mamba_dt_rank=7,
+    mamba_conv_bias=True, mamba_proj_bias=False, mlp_bias=False, lm_head_bias=False, rope_theta=10000.0, attention_dropout=0.0,
+    embd_pdrop=0.0, resid_pdrop=0.0, tie_word_embeddings=True, bos_token_id=1, eos_token_id=2)
+# Heads of 4, a state that registers hold, biases where the published model has none and none where it has, no window.
+PHI4FLASH_BIASES = dict(
+    PHI4FLASH, hidden_size=40, num_hidden_layers=12, num_attention_heads=10, num_key_value_heads=10, mamba_d_state=16,
+    mamba_d_conv=3, mamba_dt_rank="auto", mamba_conv_bias=False, mamba_proj_bias=True, lm_head_bias=True, sliding_window=None,
+    tie_word_embeddings=False)
 DOTS1 = dict(
     SMALL, architectures=["Dots1ForCausalLM"], model_type="dots1", head_dim=32,
     moe_intermediate_size=64, n_routed_experts=8, num_experts_per_tok=3, n_shared_experts=2,
@@ -717,6 +730,8 @@ CASES = {
     "glm4_moe_lite": dict(config=GLM4_MOE_LITE, experts=SEPARATE_EXPERTS),
     "deepseek_v32": dict(config=DEEPSEEK_V32, experts=SEPARATE_EXPERTS),
     "rwkv7": dict(config=RWKV7),
+    "phi4flash": dict(config=PHI4FLASH),
+    "phi4flash_biases": dict(config=PHI4FLASH_BIASES),
     "glm_moe_dsa": dict(config=GLM_MOE_DSA, experts=SEPARATE_EXPERTS),
     "glm_moe_dsa_shared": dict(config=GLM_MOE_DSA_SHARED, experts=SEPARATE_EXPERTS),
     "qwen2_5_vl": dict(config=QWEN2_5_VL),
@@ -833,6 +848,10 @@ def scale_and_offset(name: str, shape) -> tuple[float, float]:
         return power_of_two(math.sqrt(3.0 / min(shape))), 0.0
     if ".x_" in name or name.endswith((".k_a", ".k_k")):  # RWKV-7
         return 0.5, 0.5
+    if ".lambda_" in name:  # differential attention
+        return 0.5, 0.0
+    if "subln" in name:
+        return 0.25, 1.0
     if name.endswith("w_lora.lora.2.bias"):
         return 2.0, -1.0
     if name.endswith("act_fn.beta"):
@@ -971,6 +990,8 @@ def build_model(case: dict):
         return fill_model(build_deci(case["config"]), case)
     if case["config"]["model_type"] == "rwkv7":
         return fill_model(rwkv7_reference.Rwkv7(case["config"]), case)
+    if case["config"]["model_type"] == "phi4flash":
+        return fill_model(phi4flash_reference.Phi4Flash(case["config"]), case)
     # A copy: transformers completes the dictionaries inside.
     text_alone = case.get("text_alone", False)
     whole = case.get("run_config", case["config"])

@@ -39,6 +39,7 @@ try:
 
     import make_length_goldens as lengths
     import make_model_goldens as models
+    import phi4flash_reference
     import rwkv7_reference
 except ImportError as missing:
     print(f"skipped: {missing}")
@@ -62,7 +63,7 @@ KEPT = ("lfm2_first", "phi3_longrope", "phi3_longrope_long")
 
 def draw_state(draw, config):
     """Sizes of selective scans."""
-    prefix = "mamba_d_" if config["model_type"] == "jamba" else ""
+    prefix = "mamba_d_" if config["model_type"] in ("jamba", "phi4flash") else ""
     config[f"{prefix}state" if prefix else "state_size"] = draw.choice((5, 8, 16, 32))
     config["mamba_dt_rank" if prefix else "time_step_rank"] = draw.choice(("auto", 1, 7))
     config["mamba_proj_bias" if prefix else "use_bias"] = draw.random() < 0.5
@@ -101,7 +102,7 @@ def draw_sizes(draw, config, keeps=False):
         config["index_head_dim"] = config["qk_rope_head_dim"] + draw.choice((0, 8, 24))
     if keeps:
         return config
-    if config["model_type"] in ("mamba", "falcon_mamba", "jamba"):
+    if config["model_type"] in ("mamba", "falcon_mamba", "jamba", "phi4flash"):
         draw_state(draw, config)
     if "num_attention_heads" not in config:
         return config
@@ -111,6 +112,8 @@ def draw_sizes(draw, config, keeps=False):
     dim = draw.choice((8, 24, 40)) if own_dim else draw.choice((8, 16, 24))
     if "kv_lora_rank" in config:
         kv = heads
+    if config["model_type"] == "phi4flash":  # heads are in pairs
+        kv, heads = 2 * kv, 2 * heads
     config["num_attention_heads"] = heads
     if config.get("num_key_value_heads"):
         config["num_key_value_heads"] = kv
@@ -138,6 +141,8 @@ def build(config, seed):
     torch.manual_seed(seed)
     if config["model_type"] == "rwkv7":
         return fill(rwkv7_reference.Rwkv7(config).eval())
+    if config["model_type"] == "phi4flash":
+        return fill(phi4flash_reference.Phi4Flash(config).eval())
     parsed = transformers.AutoConfig.for_model(**copy.deepcopy(
         {k: v for k, v in config.items() if k != "quantization_config"}))
     model = transformers.AutoModelForCausalLM.from_config(
@@ -170,7 +175,7 @@ def save(model, config, folder):
     if hasattr(model, "save_pretrained"):
         model.save_pretrained(folder)
         return
-    safetensors.torch.save_file(model.state_dict(), folder / "model.safetensors")
+    safetensors.torch.save_file(dict(model.named_parameters()), folder / "model.safetensors")
     (folder / "config.json").write_text(json.dumps(config))
 
 

@@ -313,6 +313,73 @@ TEST_CASE("Jamba: layers attend, and have experts, in turns", "[model][unit]") {
   refused("mamba_inner_layernorms", false, StatusCode::kUnimplemented, "true");
 }
 
+TEST_CASE("SambaY: the second half reads what the first one keeps", "[model][unit]") {
+  const json config = *test::LoadGolden("phi4flash").config;
+  auto description = DescribeJson(config);
+  INFO(description.status().ToString());
+  REQUIRE(description.ok());
+  const ModelSpec& spec = description->spec;
+  const std::vector<LayerSpec>& layers = spec.layers;
+  CHECK(layers[0].attention.recurrence.shape.values() == 120);
+  CHECK_FALSE(layers[2].attention.recurrence.is_memory);
+  CHECK(layers[4].attention.recurrence.is_memory);
+  CHECK_FALSE(layers[6].attention.recurrence.is_here());
+  CHECK(layers[6].attention.memory.channels == 120);
+  const LayerNames names = description->names.Layer(6, layers[6]);
+  CHECK(names.qkv == "model.layers.6.attn.in_proj.weight");
+  CHECK(names.o == "model.layers.6.attn.out_proj.weight");
+  CHECK(names.conv.empty());
+  CHECK(names.recur_decay.empty());
+  CHECK(names.lambda_q1.empty());
+  for (const size_t i : {size_t{1}, size_t{3}, size_t{5}, size_t{7}}) {
+    const AttentionSpec& attention = layers[i].attention;
+    CHECK(attention.n_heads == 6);
+    CHECK(attention.differential.is_here);
+    CHECK(attention.differential.first ==
+          Approx(0.8 - 0.6 * std::exp(-0.3 * static_cast<double>(i))));
+    CHECK(attention.rope.rotary_dim == 0);
+    CHECK(attention.window == (i < 4 ? 9 : 0));
+    CHECK(attention.kv_layer == (i == 7 ? 5 : -1));
+    CHECK(attention.n_kv_heads == (i == 7 ? 0 : 2));
+    CHECK(attention.cached_dim() == 20);
+  }
+  CHECK(layers[5].attention.cached_heads() == 1);
+  CHECK(spec.norm == NormKind::kLayer);
+  CHECK(spec.tied_embeddings);
+  // The class saves the window of each layer, and may say which ones have it.
+  const json windows = {nullptr, 9, nullptr, 9, nullptr, nullptr, nullptr, nullptr};
+  CHECK(DescribeJson(With(config, "sliding_window", windows))->spec.layers[3].attention.window ==
+        9);
+  CHECK(DescribeJson(With(config, "sliding_window", nullptr))->spec.layers[3].attention.window ==
+        0);
+  json types(8, "full_attention");
+  types[1] = types[3] = "sliding_attention";
+  CHECK(DescribeJson(With(config, "layer_types", types)).ok());
+
+  const auto refused = [&](const char* key, const json& value, StatusCode code, const char* text) {
+    CheckError(DescribeJson(With(config, key, value)).status(), code, {key, text});
+  };
+  json other = types;
+  other[5] = "sliding_attention";
+  refused("layer_types", other, StatusCode::kUnimplemented, "for layer 5 of 8");
+  refused("layer_types", "full_attention", StatusCode::kInvalidArgument, "one per layer");
+  json uneven = windows;
+  uneven[3] = 8;
+  refused("sliding_window", uneven, StatusCode::kInvalidArgument, "a list of 8");
+  uneven[3] = -9;
+  refused("sliding_window", uneven, StatusCode::kInvalidArgument, "a list of 8");
+  refused("sliding_window", {9}, StatusCode::kInvalidArgument, "a list of 8");
+  refused("sliding_window", "9", StatusCode::kInvalidArgument, "");
+  refused("num_hidden_layers", 6, StatusCode::kInvalidArgument, "a multiple of 4");
+  refused("mb_per_layer", 3, StatusCode::kUnimplemented, "expected 2");
+  refused("num_attention_heads", 5, StatusCode::kInvalidArgument, "");
+  refused("num_key_value_heads", 3, StatusCode::kInvalidArgument, "in pairs");
+  refused("mlp_bias", true, StatusCode::kUnimplemented, "nothing reads it");
+  refused("mamba_d_conv", 40, StatusCode::kUnimplemented, "16");
+  refused("mamba_expand", 1 << 13, StatusCode::kInvalidArgument, "");
+  refused("mamba_dt_rank", "x", StatusCode::kInvalidArgument, "");
+}
+
 TEST_CASE("Nemotron-H: each block is one thing, by letters or by words", "[model][unit]") {
   json config = *test::LoadGolden("nemotron_h_moe").config;
   auto description = DescribeJson(config);

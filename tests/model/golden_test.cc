@@ -210,6 +210,8 @@ TEST_CASE("Models that ranks or stages cannot share are refused by name", "[gold
       {"gemma4_moe", 2, 1, "--tp is 2: this model has experts with norms of their own"},
       {"rwkv7", 2, 1, "--tp is 2: this model has recurrent layers with a share of the first"},
       {"rwkv7", 1, 2, "--pp is 2: this model has recurrent layers with a share of the first"},
+      {"phi4flash", 2, 1, "--tp is 2: this model has layers that share keys and values"},
+      {"phi4flash", 1, 2, "--pp is 2: this model has layers that share keys and values"},
       {"glm_moe_dsa_shared", 1, 2,
        "--pp is 2: layers of this model read the positions that an earlier layer has chosen"},
       {"gemma4_moe", 1, 2, nullptr}};

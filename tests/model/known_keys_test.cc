@@ -191,7 +191,6 @@ TEST_CASE("The nearest family is the one of the nearest arithmetic", "[model][un
   for (const auto& [name, nearest] :
        {std::pair("KimiLinearForCausalLM",
                   "delta attention) and their state; the nearest family that runs is deepseek_v3"),
-        {"Phi4FlashForCausalLM", "differential attention, gated memory units"},
         {"BloomForCausalLM", "ALiBi"},
         {"DebertaV2Model", "(DeBERTa); the nearest family that runs is bert"}}) {
     config["architectures"] = json::array({name});

@@ -136,6 +136,7 @@ TEST_CASE("Output does not depend on scheduling, bit for bit", "[golden]") {
                                                      {"jamba", 1, 1},
                                                      {"jamba", 2, 2},
                                                      {"rwkv7", 1, 1},
+                                                     {"phi4flash", 1, 1},
                                                      {"nemotron_h_moe", 1, 1},
                                                      {"falcon_h1", 1, 1},
                                                      {"falcon_h1_norm", 2, 2},

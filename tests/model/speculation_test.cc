@@ -24,8 +24,9 @@ int64_t EnvOr(const char* name, int64_t fallback) {
 }
 
 TEST_CASE("Speculation changes no token and no log-probability", "[golden]") {
-  const std::string name = GENERATE("llama", "mistral_window", "gemma2", "gpt_oss", "llama_q4_0",
-                                    "mixtral", "lfm2", "qwen3_5", "jamba", "deepseek_v32", "rwkv7");
+  const std::string name =
+      GENERATE("llama", "mistral_window", "gemma2", "gpt_oss", "llama_q4_0", "mixtral", "lfm2",
+               "qwen3_5", "jamba", "deepseek_v32", "rwkv7", "phi4flash");
   INFO(name);
   SpeculatedModel model;
   LoadSpeculated(name, &model);

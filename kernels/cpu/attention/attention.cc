@@ -45,7 +45,8 @@ struct TileMemory {
   float* total;  // [kMaxQueries, padded_dim]
   float* scratch;
   const float* queries[kMaxQueries];  // as the step has them
-  float* turned;                      // [kMaxQueries, padded_dim] rotated further, if any are
+  float* own;                         // [kMaxQueries, padded_dim] rotated further, if any are, or
+                                      // with zeros beside half of a query (half_keys)
   const float* of_run[kMaxQueries];   // one or the other
   float max[kMaxQueries];
   float sum[kMaxQueries];
@@ -70,12 +71,14 @@ class AttentionCall {
     HEDDLE_CHECK(args.n_heads % cache.n_kv_heads == 0, "attention: heads are not whole groups");
     HEDDLE_CHECK(args.q.rows == batch.n_tokens(), "attention: q has not the batch's rows");
     HEDDLE_CHECK(args.bias.table == nullptr || args.both_ways, "attention: biases of one way");
+    HEDDLE_CHECK(!args.half_keys || args.cache.head_dim % 2 == 0, "attention: odd halves");
     static_assert(DistanceBias::kPadding >= kBlockTokens);
     group_ = args.n_heads / cache.n_kv_heads;
     padded_dim_ = (cache.head_dim + kMaxLanes - 1) / kMaxLanes * kMaxLanes;
     CountTiles();
     PlaceSpans(batch, &scratch_.span_position);
     scratch_.runs.Find(batch, args);
+    HEDDLE_CHECK(!args.half_keys || !scratch_.runs.has_turns(), "attention: halves that turn");
   }
 
   void Run(ThreadPool& pool) {
@@ -123,23 +126,24 @@ class AttentionCall {
 
   int64_t ThreadBytes() const {
     int64_t floats =
-        TurnedFloats() + int64_t{2} * kMaxQueries * padded_dim_ + AttendScratchFloats(padded_dim_);
+        OwnFloats() + int64_t{2} * kMaxQueries * padded_dim_ + AttendScratchFloats(padded_dim_);
     return floats * 4 + static_cast<int64_t>(sizeof(TileMemory));
   }
 
-  int64_t TurnedFloats() const {
-    return scratch_.runs.has_turns() ? int64_t{kMaxQueries} * padded_dim_ : 0;
+  int64_t OwnFloats() const {
+    const bool has_own = scratch_.runs.has_turns() || args_.half_keys;
+    return has_own ? int64_t{kMaxQueries} * padded_dim_ : 0;
   }
 
   TileMemory& Memory(int32_t thread, TileRegisters& registers) {
     auto* floats = static_cast<float*>(scratch_.threads[static_cast<size_t>(thread)].Get(0));
     int64_t rows = static_cast<int64_t>(kMaxQueries) * padded_dim_;
     int64_t scratch_floats = AttendScratchFloats(padded_dim_);
-    auto* memory = new (floats + 2 * rows + scratch_floats + TurnedFloats()) TileMemory;
+    auto* memory = new (floats + 2 * rows + scratch_floats + OwnFloats()) TileMemory;
     memory->acc = floats;
     memory->total = floats + rows;
     memory->scratch = floats + 2 * rows;
-    memory->turned = floats + 2 * rows + scratch_floats;
+    memory->own = floats + 2 * rows + scratch_floats;
     memory->registers = &registers;
     return *memory;
   }
@@ -219,12 +223,24 @@ class AttentionCall {
 
   void FindQueries(const Tile& tile, TileMemory& memory) const {
     for (int32_t q = 0; q < tile.count; ++q) {
-      memory.queries[q] =
-          args_.q.row<float>(RowOf(tile, q)) + HeadOf(tile, q) * args_.cache.head_dim;
+      memory.queries[q] = QueryOf(tile, q, memory);
       if (batch_.tree_mask.empty()) continue;
       memory.tree[q] = batch_.tree_mask[static_cast<size_t>(RowOf(tile, q))];
       if (args_.in_chunks && SeesByTree(tile.seq)) memory.tree[q] &= ChunkOfTree(tile, q);
     }
+  }
+
+  // The row of head_dim elements of a query.
+  const float* QueryOf(const Tile& tile, int32_t q, TileMemory& memory) const {
+    const int32_t dim = args_.cache.head_dim;
+    const int32_t head = HeadOf(tile, q);
+    const auto* const row = args_.q.row<float>(RowOf(tile, q));
+    if (!args_.half_keys) return row + int64_t{head} * dim;
+    float* const whole = memory.own + int64_t{q} * padded_dim_;
+    const int32_t half = dim / 2;
+    std::fill_n(whole, dim, 0.0f);
+    std::copy_n(row + int64_t{head} * half, half, whole + head % 2 * half);
+    return whole;
   }
 
   // Notes what the queries see of a run, and rotates them for it.
@@ -235,7 +251,7 @@ class AttentionCall {
       memory.of_run[q] = memory.queries[q];
       memory.bias[q] = BiasOf(tile, run, q);
       if (run.angles < 0) continue;
-      float* const turned = memory.turned + int64_t{q} * padded_dim_;
+      float* const turned = memory.own + int64_t{q} * padded_dim_;
       scratch_.runs.Turn(run, *args_.rotation, memory.queries[q], args_.cache.head_dim, turned);
       memory.of_run[q] = turned;
     }
