@@ -202,7 +202,7 @@ int Same(std::span<char* const> arguments) {
   const std::string filter = get(3, "");
   int failed = 0;
   const absl::Status status = CheckSame(
-      get(0, ""), get(1, "bf16"), Sized(std::atoi(get(2, "12").c_str()), 8), CreateDevice,
+      get(0, ""), get(1, "bf16"), Sized(std::atoi(get(2, "12").c_str()), 6), CreateDevice,
       {.begins = [&](const std::string& name) { return IsAskedFor(name, filter); },
        .ends =
            [&failed](const std::string& name, bool good, const std::string& text) {

@@ -21,6 +21,9 @@ FILES = {
     "third": {"serve.jsonl": "5000/500/96", "tune.jsonl": "nano-batches", "tune_profile.jsonl": "{"},
     "throughput": {"split.jsonl": "5000/500/96"},
 }
+# Splits every step of two rows or more, whatever an emulated device would be the faster with.
+PROFILE = ('{"device": "emulated", "min_rows": 2, "max_rows": 4096, "min_context": 0, "split": 1, '
+           '"attention_multiprocessors": 2, "speedup": 1.0}\n')
 SANITIZER = "#!/usr/bin/env bash\nwhile [ \"${1#--}\" != \"$1\" ]; do shift 2; done\nexec \"$@\"\n"
 
 
@@ -42,6 +45,8 @@ def text_of(out, name):
 def rehearse(root, call, environment):
     """Complains and returns False if something of the call is not as it must be."""
     out = os.path.join(root, "out")
+    if call == "throughput" and not os.path.exists(out):  # else the third call has left one
+        make(os.path.join(out, "tune_profile.jsonl"), PROFILE)
     run = subprocess.run([os.path.join(root, "tests/gpu/run.sh"), "run", "out", call],
                          env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                          check=False)
