@@ -30,6 +30,7 @@ namespace {
 constexpr int32_t kMultiprocessors = 6;
 constexpr std::align_val_t kAlignment{256};  // as cudaMalloc aligns
 constexpr int32_t kBuiltWith = 13000;
+constexpr int kMostBlocks = 65535;      // along a grid's y and z
 constexpr Error kIllegalAddress = 700;  // cudaErrorIllegalAddress
 
 // Launches that are held back. A launch may begin before the previous two have run, because
@@ -352,6 +353,8 @@ Error LaunchKernel(const void* kernel, Tape::Caller call, const LaunchShape& sha
   own.follows_launch = true;
   HEDDLE_CHECK(shape.shared_bytes <= MaxSharedBytes(All().machine),
                "more shared memory than the device has");
+  HEDDLE_CHECK(shape.grid_y <= kMostBlocks && shape.grid_z <= kMostBlocks,
+               "more blocks along y or z than a grid has");
   const auto* bytes = static_cast<const std::byte*>(params);
   InTurn(*own.device, [device = own.device, kernel, call, shape,
                        copy = std::vector<std::byte>(bytes, bytes + params_bytes)] {

@@ -29,7 +29,6 @@ using kernels::RecurrenceShape;
 using kernels::RecurrenceState;
 using kernels::test::ArgsOf;
 using kernels::test::FillRows;
-using kernels::test::kStatePage;
 using kernels::test::kStatePages;
 using kernels::test::Matrix;
 using kernels::test::Piece;
@@ -104,13 +103,13 @@ class LayerOnDevice {
 };
 
 std::vector<float> RunText(Device& device, const RecurrenceCase& c, RecurrentLayer& layer,
-                           int32_t tokens, int32_t chunk) {
-  LayerOnDevice on_device(device, c, layer, kStatePages, kStatePage);
+                           int32_t tokens, int32_t chunk, int32_t page_tokens) {
+  LayerOnDevice on_device(device, c, layer, kStatePages, page_tokens);
   std::vector<float> all;
   for (int32_t begin = 0; begin < tokens; begin += chunk) {
     const std::vector<Piece> pieces = {
         {&layer, {3, 0, 7, 5}, begin, std::min(chunk, tokens - begin)}};
-    const StepBatch batch(pieces);
+    const StepBatch batch(pieces, page_tokens);
     Matrix in(batch.rows(), c.shape.cols()), factors(batch.rows(), 2 * int64_t{c.shape.key_dim});
     FillRows(
         pieces, [](RecurrentLayer& l) { return &l.in; }, 0, in.num_cols(), &in);
@@ -129,7 +128,8 @@ std::vector<float> RunText(Device& device, const RecurrenceCase& c, RecurrentLay
   return all;
 }
 
-double CheckRecurrence(Device& device, const RecurrenceCase& c, int32_t chunk) {
+double CheckRecurrence(Device& device, const RecurrenceCase& c, int32_t chunk,
+                       int32_t page_tokens) {
   constexpr int32_t kTokens = 90;
   RecurrentLayer layer(c, kTokens, 11);
   for (Matrix* matrix : {&layer.in, &layer.steps}) {  // as activations are
@@ -139,8 +139,8 @@ double CheckRecurrence(Device& device, const RecurrenceCase& c, int32_t chunk) {
     }
   }
   const auto reference = CreateReferenceDevice();
-  const std::vector<float> found = RunText(device, c, layer, kTokens, chunk);
-  const std::vector<float> wanted = RunText(*reference, c, layer, kTokens, kTokens);
+  const std::vector<float> found = RunText(device, c, layer, kTokens, chunk, page_tokens);
+  const std::vector<float> wanted = RunText(*reference, c, layer, kTokens, kTokens, page_tokens);
   double worst = 0, largest = 1;
   for (size_t i = 0; i < found.size(); ++i) {
     const double error = std::fabs(double{found[i]} - wanted[i]);
@@ -207,9 +207,11 @@ void CheckStates(Device& device, const CheckReport& report) {
         {{RecurrenceRule::kMamba2, 2, 1, 256, 20, 4}, true, 0},
         {{RecurrenceRule::kSelective, 1, 1, 16, 200, 4}, true},
         {{RecurrenceRule::kSelective, 1, 1, 40, 35, 3}, true}}) {
-    for (const int32_t chunk : {1, 13, 90}) {
-      const std::string name = absl::StrCat(NameOf(c.shape), ", chunks of ", chunk);
-      if (report.begins(name)) report.ends(name, CheckRecurrence(device, c, chunk));
+    // Chunks, and pages of two parts and more.
+    for (const auto& [chunk, page] : {std::pair{1, 32}, {13, 64}, {40, 128}, {90, 32}}) {
+      const std::string name =
+          absl::StrCat(NameOf(c.shape), ", chunks of ", chunk, ", pages of ", page);
+      if (report.begins(name)) report.ends(name, CheckRecurrence(device, c, chunk, page));
     }
   }
 }

@@ -1,6 +1,7 @@
 // Ops that change each element of a row by itself.
 #include "kernels/cuda/primitives/launch.cuh"
 #include "kernels/cuda/primitives/primitives.cuh"
+#include "kernels/cuda/primitives/rows_shape.h"
 #include "kernels/cuda/rows/row_params.h"
 
 namespace heddle::kernels::cuda {
@@ -15,25 +16,25 @@ struct SharpenParams {
   SharpenArgs args;
 };
 
-// BlockX: kThreads columns of row BlockY.
+// Here and below, BlockX: a row. BlockY: kThreads of its columns.
 template <typename T>
 HEDDLE_KERNEL SharpenKernel(HEDDLE_PARAMS(SharpenParams, p)) {
   StartInTurn();
-  const int64_t i = static_cast<int64_t>(BlockX()) * ThreadCount() + ThreadX();
+  const int64_t i = static_cast<int64_t>(BlockY()) * ThreadCount() + ThreadX();
   if (i >= p.args.x.cols) return;
-  const int times = (p.positions[BlockY()] + p.args.offset) / p.args.length;
+  const int times = (p.positions[BlockX()] + p.args.offset) / p.args.length;
   if (times == 0) return;
   const float factor = 1.0f + p.args.factor * (Log2(1.0f + static_cast<float>(times)) * kLn2);
-  T* at = p.args.x.row<T>(BlockY()) + i;
+  T* at = p.args.x.row<T>(BlockX()) + i;
   *at = RoundTo(ToFloat(*at) * factor, T());
 }
 
 template <typename T>
 HEDDLE_KERNEL XieluKernel(HEDDLE_PARAMS(XieluArgs, p)) {
   StartInTurn();
-  const int64_t i = static_cast<int64_t>(BlockX()) * ThreadCount() + ThreadX();
+  const int64_t i = static_cast<int64_t>(BlockY()) * ThreadCount() + ThreadX();
   if (i >= p.x.cols) return;
-  T* at = p.x.row<T>(BlockY()) + i;
+  T* at = p.x.row<T>(BlockX()) + i;
   const float x = ToFloat(*at);
   const float low = x < p.eps ? x : p.eps;
   // The series where the difference of exp and 1 would cancel.
@@ -53,10 +54,10 @@ struct GateElementsParams {
 template <typename T>
 HEDDLE_KERNEL GateElementsKernel(HEDDLE_PARAMS(GateElementsParams, p)) {
   StartInTurn();
-  const int64_t i = static_cast<int64_t>(BlockX()) * ThreadCount() + ThreadX();
+  const int64_t i = static_cast<int64_t>(BlockY()) * ThreadCount() + ThreadX();
   if (i >= p.x.cols) return;
-  T* at = p.x.row<T>(BlockY()) + i;
-  *at = RoundTo(ToFloat(*at) / (1.0f + Exp(-ToFloat(p.gate.row<T>(BlockY())[i]))), T());
+  T* at = p.x.row<T>(BlockX()) + i;
+  *at = RoundTo(ToFloat(*at) / (1.0f + Exp(-ToFloat(p.gate.row<T>(BlockX())[i]))), T());
 }
 
 struct ScaleElementsParams {
@@ -67,9 +68,9 @@ struct ScaleElementsParams {
 template <typename T>
 HEDDLE_KERNEL ScaleElementsKernel(HEDDLE_PARAMS(ScaleElementsParams, p)) {
   StartInTurn();
-  const int64_t i = static_cast<int64_t>(BlockX()) * ThreadCount() + ThreadX();
+  const int64_t i = static_cast<int64_t>(BlockY()) * ThreadCount() + ThreadX();
   if (i >= p.x.cols) return;
-  T* at = p.x.row<T>(BlockY()) + i;
+  T* at = p.x.row<T>(BlockX()) + i;
   *at = RoundTo(ToFloat(*at) * p.factor, T());
 }
 
@@ -81,17 +82,14 @@ struct SquashParams {
 template <typename T>
 HEDDLE_KERNEL SquashKernel(HEDDLE_PARAMS(SquashParams, p)) {
   StartInTurn();
-  const int64_t i = static_cast<int64_t>(BlockX()) * ThreadCount() + ThreadX();
+  const int64_t i = static_cast<int64_t>(BlockY()) * ThreadCount() + ThreadX();
   if (i >= p.x.cols) return;
-  T* at = p.x.row<T>(BlockY()) + i;
+  T* at = p.x.row<T>(BlockX()) + i;
   const float x = ToFloat(*at);
   *at = RoundTo(p.kind == Squash::kTanh ? Tanh(x) : 1.0f / (1.0f + Exp(-x)), T());
 }
 
-LaunchShape ShapeOf(const Tensor& x) {
-  return {
-      .grid_x = CeilDiv(x.cols, kThreads), .grid_y = static_cast<int>(x.rows), .threads = kThreads};
-}
+LaunchShape ShapeOf(const Tensor& x) { return RowsShape(x.rows, x.cols, kThreads); }
 
 }  // namespace
 

@@ -1,10 +1,12 @@
 // The launches around a recurrence's scan. Before it, where sequences have many rows: q, k and v of
 // each row, once for all blocks that want them. Behind it: outputs are normed and gated, and pages
-// get what heads of v share: keys, the convolution's inputs, and the position that S is before.
-// That is a launch of its own, since the scan's blocks read what lies in the same places.
+// get what several of the scan's blocks read: keys, sums of g, the convolution's inputs, and the
+// position that S is before. That is a launch of its own, since these lie in the places of earlier
+// ones, which all of the scan's blocks have to have read.
 //
 // Blocks [0, gate_blocks) gate rows; then each sequence has blocks that keep: one for each key
-// head, which convolves the kept rows again, and others with kThreads channels of q and v.
+// head, which convolves the kept rows again, others with kWarps heads of v, whose g they add up
+// again, and others with kThreads channels of q and v.
 #include "kernels/cuda/primitives/launch.cuh"
 #include "kernels/cuda/state/recurrence_params.cuh"
 
@@ -21,14 +23,14 @@ struct MixParams {
   float* mixed;
 };
 
-// BlockX: kWarps heads of q, k and v, a warp each. BlockY: a row.
+// BlockX: a row. BlockY: kWarps heads of q, k and v of it, a warp each.
 template <typename T>
 HEDDLE_KERNEL HEDDLE_BOUNDS(kThreads, 2) RecurrenceMixKernel(HEDDLE_PARAMS(MixParams, params)) {
   StartInTurn();
   const RecurrenceParams& p = params.of;
-  const int t = BlockY();
+  const int t = BlockX();
   const StateSlice slice = SliceOf(p.batch, p.pages.page_tokens, SequenceOf(p.batch, t));
-  const int piece = BlockX() * kWarps + WarpIndex(), n_keys = 2 * p.n_key_heads;
+  const int piece = BlockY() * kWarps + WarpIndex(), n_keys = 2 * p.n_key_heads;
   if (piece >= n_keys + p.n_heads) return;
   const bool is_value = piece >= n_keys;
   const int64_t begin = is_value ? 2 * p.keys + static_cast<int64_t>(piece - n_keys) * p.value_dim
@@ -130,6 +132,39 @@ HEDDLE_DEVICE void KeepKeys(const RecurrenceParams& p, const StateSlice& slice,
   }
 }
 
+// Sums of g of rows of a page, by which the scan's blocks had decayed, as these made them. By a
+// warp. Places of kept rows are different ones, and the sum that the first part goes on from is
+// read before it writes.
+template <typename T>
+HEDDLE_DEVICE void KeepDecays(const RecurrenceParams& p, const StateSlice& slice,
+                              const PageRows& rows, int head) {
+  const int kept = rows.From(2 * kScanRows), end = rows.begin + rows.n;
+  int row = kept - rows.OffsetOf(kept) % kScanRows;
+  if (row < rows.begin) row = rows.begin;
+  while (row < end) {
+    const int32_t offset = rows.OffsetOf(row);
+    const int first = offset % kScanRows;
+    const int n = end - row < kScanRows - first ? end - row : kScanRows - first;
+    float* decays = DecaysAt(p, rows.place.page, head, offset);
+    float sum = first > 0 ? decays[first - 1] : 0.0f;
+    float own = 0;
+    if (Lane() < n) own = StepOf<T>(p, slice.first_row + row + Lane(), head, p.delta).decay;
+    for (int i = 0; i < n; ++i) {
+      const float decay = Shuffle(own, i);
+      if (i <= Lane()) sum += decay;
+    }
+    SyncWarp();
+    if (Lane() < n && row + Lane() >= kept) decays[first + Lane()] = sum;
+    SyncWarp();
+    row += n;
+  }
+}
+
+// Blocks of a sequence that keep sums of g.
+HEDDLE_HOST_DEVICE int DecayBlocks(const RecurrenceParams& p) {
+  return (p.n_heads + kWarps - 1) / kWarps;
+}
+
 // Channels c, c + step, ... below `end` of the convolution's input, of rows of a page.
 template <typename T>
 HEDDLE_DEVICE void KeepInputs(const RecurrenceParams& p, const StateSlice& slice,
@@ -143,8 +178,18 @@ HEDDLE_DEVICE void KeepInputs(const RecurrenceParams& p, const StateSlice& slice
 
 template <typename T>
 HEDDLE_DEVICE void Keep(const RecurrenceParams& p, const StateSlice& slice, int piece) {
+  const int decay_blocks = DecayBlocks(p);
+  if (piece >= p.n_key_heads && piece < p.n_key_heads + decay_blocks) {
+    const int head = (piece - p.n_key_heads) * kWarps + WarpIndex();
+    for (int begin = 0; begin < slice.n && head < p.n_heads;) {
+      const PageRows rows = RowsAt(p, slice, begin);
+      KeepDecays<T>(p, slice, rows, head);
+      begin += rows.n;
+    }
+    return;
+  }
   if (piece >= p.n_key_heads) {
-    int64_t c = static_cast<int64_t>(piece - p.n_key_heads) * kThreads + ThreadX();
+    int64_t c = static_cast<int64_t>(piece - p.n_key_heads - decay_blocks) * kThreads + ThreadX();
     if (c >= p.keys) c += p.keys;
     for (int begin = 0; begin < slice.n && c < p.conv.channels;) {
       const PageRows rows = RowsAt(p, slice, begin);
@@ -193,8 +238,8 @@ Error LaunchRecurrenceMix(const StateBatch& batch, const RecurrenceArgs& args, f
                           DType act, Stream stream) {
   const MixParams params = {ParamsOf(batch, args, nullptr), mixed};
   const LaunchShape shape = {
-      .grid_x = CeilDiv(2 * params.of.n_key_heads + params.of.n_heads, kWarps),
-      .grid_y = static_cast<int>(args.in.rows),
+      .grid_x = static_cast<int>(args.in.rows),
+      .grid_y = CeilDiv(2 * params.of.n_key_heads + params.of.n_heads, kWarps),
       .threads = kThreads};
   return ForActivation(
       act, [&]<typename T>(T) { return Launch(RecurrenceMixKernel<T>, shape, stream, params); });
@@ -207,7 +252,7 @@ Error LaunchRecurrenceEnd(const StateBatch& batch, const RecurrenceArgs& args, c
   const bool wide = p.norm_width > kWarpColumns;
   const int64_t units = args.out.rows * (p.values / p.norm_width);
   params.gate_blocks = CeilDiv(units, wide ? 1 : kWarps);
-  params.keep_blocks = p.n_key_heads + CeilDiv(p.keys + p.values, kThreads);
+  params.keep_blocks = p.n_key_heads + DecayBlocks(p) + CeilDiv(p.keys + p.values, kThreads);
   const LaunchShape shape = {.grid_x = params.gate_blocks + batch.all.n_seqs * params.keep_blocks,
                              .threads = kThreads,
                              .shared_bytes = SharedBytesFor<float>(kWarps)};

@@ -85,6 +85,27 @@ HEDDLE_DEVICE int64_t PartOf(int head, int32_t offset) {
   return (2 * static_cast<int64_t>(head) + offset / kScanRows % 2) * kScanRows;
 }
 
+// The sums of g that a page keeps of the part that a position is in.
+HEDDLE_DEVICE float* DecaysAt(const RecurrenceParams& p, int64_t page, int head, int32_t offset) {
+  return PageOf(p.pages, page) + p.decays_at + PartOf(head, offset);
+}
+
+// What a row's step and, of the delta rule, its beta say: g and the gain of u.
+struct RowStep {
+  float decay;
+  float gain;
+};
+// REQUIRES: delta == p.delta.
+template <typename T>
+HEDDLE_DEVICE RowStep StepOf(const RecurrenceParams& p, int64_t t, int head, bool delta) {
+  const T* row = p.conv.in.row<T>(t);
+  const float step = Softplus(ToFloat(row[p.step_column + head]) + p.step_bias[head]);
+  if (delta) return {p.decay[head] * step, Sigmoid(ToFloat(row[p.beta_column + head]))};
+  float gain = step < p.min_step ? p.min_step : step;
+  gain = gain > p.max_step ? p.max_step : gain;
+  return {p.decay[head] * gain, gain};
+}
+
 // Added to the squares of the delta rule's keys and queries, whose length becomes 1.
 inline constexpr float kUnitEps = 1e-6f;
 

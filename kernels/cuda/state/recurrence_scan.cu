@@ -98,9 +98,6 @@ struct Scan {
   HEDDLE_DEVICE float* UpdatesAt(int64_t page, int32_t offset) const {
     return PageOf(p.pages, page) + p.updates_at + PartOf(head, offset) * p.value_dim + column;
   }
-  HEDDLE_DEVICE float* DecaysAt(int64_t page, int32_t offset) const {
-    return PageOf(p.pages, page) + p.decays_at + PartOf(head, offset);
-  }
   // Rows of S that this warp has.
   HEDDLE_DEVICE int depth() const { return p.key_dim - WarpIndex() * kDepth; }
 
@@ -130,7 +127,7 @@ struct Scan {
       m.updates.Set(at * kColumns + Lane(),
                     has_column() ? updates[static_cast<int64_t>(at) * p.value_dim] : 0.0f);
     }
-    if (ThreadX() < count) m.decays.Set(ThreadX(), DecaysAt(page, offset)[ThreadX()]);
+    if (ThreadX() < count) m.decays.Set(ThreadX(), DecaysAt(p, page, head, offset)[ThreadX()]);
   }
 
   // Moves S on to the end of the part that is in shared memory.
@@ -208,18 +205,9 @@ struct Scan {
   // g and the gain of the part's rows, and the sums of g. By one warp.
   HEDDLE_DEVICE void Steps(const ScanPart& part) const {
     if (ThreadX() < part.n) {
-      const T* row = p.conv.in.row<T>(slice.first_row + part.t + ThreadX());
-      const float step = Softplus(ToFloat(row[p.step_column + head]) + p.step_bias[head]);
-      float gain;
-      if constexpr (kDelta) {
-        gain = Sigmoid(ToFloat(row[p.beta_column + head]));
-        m.decays.Set(part.first + ThreadX(), p.decay[head] * step);
-      } else {
-        gain = step < p.min_step ? p.min_step : step;
-        gain = gain > p.max_step ? p.max_step : gain;
-        m.decays.Set(part.first + ThreadX(), p.decay[head] * gain);
-      }
-      m.gains.Set(ThreadX(), gain);
+      const RowStep step = StepOf<T>(p, RowOf(part.t + ThreadX()), head, kDelta);
+      m.decays.Set(part.first + ThreadX(), step.decay);
+      m.gains.Set(ThreadX(), step.gain);
     }
     SyncWarp();
     if (ThreadX() == 0) {
@@ -322,11 +310,11 @@ struct Scan {
     }
   }
 
-  // Outputs, and what the page keeps of rows that few follow there.
+  // Outputs, and the updates of rows that few follow in their pages. Sums of g are kept by a later
+  // launch: the head's other blocks may still read those that have their places.
   HEDDLE_DEVICE void Finish(const ScanPart& part) const {
     const float skip = p.skip != nullptr ? p.skip[head] : 0.0f;
     float* updates = UpdatesAt(part.place.page, part.place.offset);
-    float* decays = DecaysAt(part.place.page, part.place.offset);
     for (int i = WarpIndex(); i < part.n; i += warps) {
       const int at = part.first + i;
       float out = m.wholes.Get(i) * m.sums.Get(i * kColumns + Lane());
@@ -339,11 +327,9 @@ struct Scan {
                      i)[static_cast<int64_t>(head) * p.value_dim + column] = RoundTo(out, T());
       }
       const int behind = RowsBehind(slice, p.pages.page_tokens, part.t + i, part.place.offset + i);
-      if (behind >= 2 * kScanRows) continue;
-      if (has_column()) {
+      if (behind < 2 * kScanRows && has_column()) {
         updates[static_cast<int64_t>(at) * p.value_dim] = m.updates.Get(at * kColumns + Lane());
       }
-      if (column == 0) decays[at] = m.decays.Get(at);
     }
   }
 
@@ -383,7 +369,7 @@ struct Scan {
       const int32_t end =
           slice.offset > 0 ? slice.offset - slice.offset % kScanRows : p.pages.page_tokens;
       LoadState(from, s);
-      behind = BorderOf(p.pages, from) != end;
+      behind = BorderOf(p.pages, from, end) != end;
       moved = behind || slice.offset == 0;
       if (behind) LoadKept(from, end - kScanRows, kScanRows);
     }

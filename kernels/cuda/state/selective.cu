@@ -5,6 +5,7 @@
 // it goes through a sequence's rows one by one. Each number of a state takes an exponential, a
 // product and two fused ones, in the same order whatever rows a step has.
 #include "kernels/cuda/primitives/launch.cuh"
+#include "kernels/cuda/primitives/rows_shape.h"
 #include "kernels/cuda/state/state_slices.cuh"
 
 namespace heddle::kernels::cuda {
@@ -58,14 +59,14 @@ HEDDLE_DEVICE void KeepInput(const SelectiveParams& p, const StateSlice& slice, 
       ToFloat(p.conv.in.row<T>(slice.first_row + i)[c]);
 }
 
-// BlockX: kThreads channels of row BlockY. The first row's threads compute those that need inputs
-// of earlier steps, and then write in their places, those of the same page.
+// BlockX: a row. BlockY: kThreads of its channels. The first row's threads compute those that need
+// inputs of earlier steps, and then write in their places, those of the same page.
 template <typename T>
 HEDDLE_KERNEL SelectiveConvKernel(HEDDLE_PARAMS(SelectiveParams, p)) {
   StartInTurn();
-  const int t = BlockY();
+  const int t = BlockX();
   const StateSlice slice = SliceOf(p.batch, p.pages.page_tokens, SequenceOf(p.batch, t));
-  const int64_t c = static_cast<int64_t>(BlockX()) * kThreads + ThreadX();
+  const int64_t c = static_cast<int64_t>(BlockY()) * kThreads + ThreadX();
   if (c >= p.conv.channels) return;
   const int i = t - slice.first_row;
   const bool is_first = i == 0;
@@ -145,7 +146,7 @@ struct Selection {
     }
     Load(StateAt(page), s);
     const int32_t end = slice.offset > 0 ? slice.offset : p.pages.page_tokens;
-    for (int32_t offset = BorderOf(p.pages, page); offset < end; ++offset) {
+    for (int32_t offset = BorderOf(p.pages, page, end); offset < end; ++offset) {
       const float* keys =
           PageOf(p.pages, page) + p.keys_at + offset % kScanRows * static_cast<int64_t>(p.key_dim);
       Step(*StepAt(page, offset), *ValueAt(page, offset), keys, keys, decay, s);
@@ -220,9 +221,7 @@ HEDDLE_KERNEL SelectiveKeepKernel(HEDDLE_PARAMS(SelectiveParams, p)) {
 Error LaunchSelectiveConv(const StateBatch& batch, const RecurrenceArgs& args, DType act,
                           Stream stream) {
   const SelectiveParams params = ParamsOf(batch, args);
-  const LaunchShape shape = {.grid_x = CeilDiv(params.conv.channels, kThreads),
-                             .grid_y = static_cast<int>(args.out.rows),
-                             .threads = kThreads};
+  const LaunchShape shape = RowsShape(args.out.rows, params.conv.channels, kThreads);
   return ForActivation(
       act, [&]<typename T>(T) { return Launch(SelectiveConvKernel<T>, shape, stream, params); });
 }

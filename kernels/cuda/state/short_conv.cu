@@ -3,6 +3,7 @@
 // one launch does it all; what is read from there is the same product, rounded the same way.
 #include "kernels/cuda/primitives/fused.cuh"
 #include "kernels/cuda/primitives/launch.cuh"
+#include "kernels/cuda/primitives/rows_shape.h"
 #include "kernels/cuda/state/state_slices.cuh"
 
 namespace heddle::kernels::cuda {
@@ -48,13 +49,13 @@ HEDDLE_DEVICE float InputOf(const ShortConvParams& p, int t, int64_t c) {
   return ToFloat(row[c]) * ToFloat(row[2 * p.out.cols + c]);
 }
 
-// BlockX: kThreads channels of row BlockY.
+// BlockX: a row. BlockY: kThreads of its channels.
 template <typename T>
 HEDDLE_KERNEL ShortConvKernel(HEDDLE_PARAMS(ShortConvParams, p)) {
   StartInTurn();
-  const int t = BlockY();
+  const int t = BlockX();
   const int seq = SequenceOf(p.batch, t);
-  const int64_t c = static_cast<int64_t>(BlockX()) * kThreads + ThreadX();
+  const int64_t c = static_cast<int64_t>(BlockY()) * kThreads + ThreadX();
   if (c >= p.out.cols) return;
   const int32_t begin = p.batch.all.q_begin[seq];
   const int i = p.batch.first_row + t - begin;  // of the sequence's rows
@@ -92,9 +93,7 @@ Error LaunchShortConv(const StateBatch& batch, const ShortConvArgs& args, DType 
                                   .page_stride = pages.stride,
                                   .page_tokens = args.cache.page_tokens,
                                   .taps = args.taps};
-  const LaunchShape shape = {.grid_x = CeilDiv(args.out.cols, kThreads),
-                             .grid_y = static_cast<int>(args.out.rows),
-                             .threads = kThreads};
+  const LaunchShape shape = RowsShape(args.out.rows, args.out.cols, kThreads);
   return ForActivation(
       act, [&]<typename T>(T) { return Launch(ShortConvKernel<T>, shape, stream, params); });
 }

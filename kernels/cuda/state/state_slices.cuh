@@ -59,9 +59,14 @@ HEDDLE_DEVICE float* PageOf(const StatePages& pages, int64_t page) {
   return reinterpret_cast<float*>(pages.base + page * pages.stride);
 }
 
-// Offset in the page of the position that its S is before.
-HEDDLE_DEVICE int32_t BorderOf(const StatePages& pages, int64_t page) {
-  return *reinterpret_cast<const int32_t*>(PageOf(pages, page));
+// Offset in the page of the position that its S is before, for a sequence that goes on behind
+// offset `end`: one of the kScanRows before it, or itself. A page that says another is not the
+// sequence's, and what is made of it is wrong; but it is made within the page, and of few rows.
+HEDDLE_DEVICE int32_t BorderOf(const StatePages& pages, int64_t page, int32_t end) {
+  const int32_t border = *reinterpret_cast<const int32_t*>(PageOf(pages, page));
+  const int32_t least = end > kScanRows ? end - kScanRows : 0;
+  if (border < least) return least;
+  return border < end ? border : end;
 }
 HEDDLE_DEVICE void SetBorder(const StatePages& pages, int64_t page, int32_t offset) {
   *reinterpret_cast<int32_t*>(PageOf(pages, page)) = offset;

@@ -181,7 +181,8 @@ struct TimeMixer {
     }
   }
 
-  // Norms and gates the output of the slice's row t, shared row `row`. By a warp.
+  // Norms and gates the output of the slice's row t, shared row `row`, where the layer has norms
+  // and gates. By a warp.
   HEDDLE_DEVICE void Finish(int t, int row) const {
     const int64_t to = slice.first_row + t;
     const Shared<float> out = memory.out.From(row * kDim);
@@ -191,7 +192,7 @@ struct TimeMixer {
       dot = Fma(memory.r.Get(row * kDim + i) * memory.RowOf(row, kK).Get(i), p.bonus[at + i], dot);
     }
     const float n = static_cast<float>(p.head_dim);
-    const float mean = WarpSum(sum) / n;
+    const float mean = p.norm != nullptr ? WarpSum(sum) / n : 0.0f;
     const float bonus = WarpSum(dot);
     float squares = 0;
     for (int i = Lane(); i < p.head_dim; i += 32) {
@@ -200,9 +201,11 @@ struct TimeMixer {
     }
     const float factor = Rsqrt(WarpSum(squares) / n + p.norm_eps);
     for (int i = Lane(); i < p.head_dim; i += 32) {
-      const float normed = Fma((out.Get(i) - mean) * factor, p.norm[at + i], p.norm_bias[at + i]);
-      const float added = Fma(bonus, memory.RowOf(row, kV).Get(i), normed);
-      p.out.row<T>(to)[at + i] = RoundTo(added * ToFloat(p.gate.row<T>(to)[at + i]), T());
+      float x = out.Get(i);
+      if (p.norm != nullptr) x = Fma((x - mean) * factor, p.norm[at + i], p.norm_bias[at + i]);
+      x = Fma(bonus, memory.RowOf(row, kV).Get(i), x);
+      if (p.gate.data != nullptr) x *= ToFloat(p.gate.row<T>(to)[at + i]);
+      p.out.row<T>(to)[at + i] = RoundTo(x, T());
     }
   }
 
@@ -231,7 +234,7 @@ struct TimeMixer {
     } else {
       LoadState(page, s);
       const int32_t end = slice.offset > 0 ? begin : page_tokens;
-      Replay(page, BorderOf(p.pages, page), end, s);
+      Replay(page, BorderOf(p.pages, page, end), end, s);
     }
     for (int t = 0; t < slice.n;) {
       const StatePlace place = PlaceOf(p.batch, page_tokens, slice.first_row + t);

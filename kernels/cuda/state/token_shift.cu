@@ -2,6 +2,7 @@
 // threads read what an earlier step kept, and then keep the rows of the same page, which may take
 // its place.
 #include "kernels/cuda/primitives/launch.cuh"
+#include "kernels/cuda/primitives/rows_shape.h"
 #include "kernels/cuda/state/state_slices.cuh"
 
 namespace heddle::kernels::cuda {
@@ -32,13 +33,13 @@ HEDDLE_DEVICE void KeepRow(const TokenShiftParams& p, const StateSlice& slice, i
   ShiftRow(p, place.page, place.offset)[c] = ToFloat(p.x.row<T>(slice.first_row + i)[c]);
 }
 
-// BlockX: kThreads columns of row BlockY.
+// BlockX: a row. BlockY: kThreads of its columns.
 template <typename T>
 HEDDLE_KERNEL TokenShiftKernel(HEDDLE_PARAMS(TokenShiftParams, p)) {
   StartInTurn();
-  const int t = BlockY();
+  const int t = BlockX();
   const StateSlice slice = SliceOf(p.batch, p.pages.page_tokens, SequenceOf(p.batch, t));
-  const int64_t c = static_cast<int64_t>(BlockX()) * kThreads + ThreadX();
+  const int64_t c = static_cast<int64_t>(BlockY()) * kThreads + ThreadX();
   if (c >= p.x.cols) return;
   const int i = t - slice.first_row;
   const float own = ToFloat(p.x.row<T>(t)[c]);
@@ -75,9 +76,7 @@ Error LaunchTokenShift(const StateBatch& batch, const TokenShiftArgs& args, DTyp
                                    .mix = args.mix,
                                    .place = args.place,
                                    .n_mixes = args.n_mixes};
-  const LaunchShape shape = {.grid_x = CeilDiv(args.x.cols, kThreads),
-                             .grid_y = static_cast<int>(args.x.rows),
-                             .threads = kThreads};
+  const LaunchShape shape = RowsShape(args.x.rows, args.x.cols, kThreads);
   return ForActivation(
       act, [&]<typename T>(T) { return Launch(TokenShiftKernel<T>, shape, stream, params); });
 }

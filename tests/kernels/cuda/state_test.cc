@@ -2,6 +2,7 @@
 // same bits in chunks of any lengths, beside other sequences and after rows that were taken back.
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <memory>
 #include <vector>
 
@@ -96,16 +97,16 @@ const RecurrenceCase kLargeCases[] = {
 
 // Runs one step, and returns its rows.
 Activations RunStep(Device& device, const RecurrenceCase& c, const std::vector<Piece>& pieces,
-                    SnapshotPages& pages) {
+                    SnapshotPages& pages, int32_t page_tokens = kStatePage) {
   const DType act = device.activation_dtype();
-  const StepBatch batch(pieces);
+  const StepBatch batch(pieces, page_tokens);
   const int64_t n = batch.rows();
   Matrix in(n, c.shape.cols()), zeros(n, c.shape.values());
   FillRows(
       pieces, [](RecurrentLayer& layer) { return &layer.in; }, 0, in.num_cols(), &in);
   Activations rows(act, in, /*pad=*/3, /*shift=*/1);
   Activations out(act, zeros, /*pad=*/2);
-  RecurrenceArgs args = ArgsOf(c, *pieces.front().layer, pages);
+  RecurrenceArgs args = ArgsOf(c, *pieces.front().layer, pages, page_tokens);
   args.in = rows.tensor();
   args.out = out.tensor();
   REQUIRE(device.Plan(batch.view()).ok());
@@ -167,8 +168,8 @@ TEST_CASE("Recurrences of real sizes are those of the reference", "[cuda]") {
 // Runs the text in slices of these lengths, over and over, beside a text of another sequence;
 // checks each row.
 void CheckSlices(Device& device, const RecurrenceCase& c, RecurrentLayer& layer, int32_t tokens,
-                 const Activations& expected, const std::vector<int32_t>& lengths,
-                 bool takes_back) {
+                 const Activations& expected, const std::vector<int32_t>& lengths, bool takes_back,
+                 int32_t page_tokens = kStatePage) {
   SnapshotPages pages(c.shape);
   const std::vector<int32_t> other_pages = {9, 10, 11};
   int32_t other = 0;
@@ -176,10 +177,10 @@ void CheckSlices(Device& device, const RecurrenceCase& c, RecurrentLayer& layer,
   for (int32_t begin = 0; begin < tokens; ++step) {
     const int32_t n = std::min(lengths[step % lengths.size()], tokens - begin);
     Piece piece{&layer, kTextPages, begin, n};
-    piece.dropped = std::max(0, begin - std::max(2, c.shape.taps) + 1) / kStatePage;
-    const int32_t others = std::min(3, 2 * kStatePage - other);
+    piece.dropped = std::max(0, begin - std::max(2, c.shape.taps) + 1) / page_tokens;
+    const int32_t others = std::min(3, 2 * page_tokens - other);
     const Activations found =
-        RunStep(device, c, {{&layer, other_pages, other, others}, piece}, pages);
+        RunStep(device, c, {{&layer, other_pages, other, others}, piece}, pages, page_tokens);
     int64_t wrong = 0;
     for (int64_t i = 0; i < n; ++i) {
       for (int64_t col = 0; col < c.shape.values(); ++col) {
@@ -187,7 +188,7 @@ void CheckSlices(Device& device, const RecurrenceCase& c, RecurrentLayer& layer,
       }
     }
     REQUIRE(wrong == 0);
-    other = other + others == 2 * kStatePage ? 0 : other + others;
+    other = other + others == 2 * page_tokens ? 0 : other + others;
     // At least the first row stays where rows can be taken back.
     begin += takes_back && n <= kScanRows ? 1 + static_cast<int32_t>(step % 5) % n : n;
   }
@@ -212,6 +213,62 @@ TEST_CASE("Recurrences give the same bits whole, in chunks, beside others and af
          std::vector<std::vector<int32_t>>{{3, 16, 9}, {20, 16}}) {
       CheckSlices(*device, c, layer, kTokens, expected, lengths, true);
     }
+  }
+}
+
+// Pages keep two parts, so that parts of a longer page take the places of others; heads have
+// several blocks of columns, which read the same of them.
+TEST_CASE("Recurrences go on from pages of many parts", "[cuda]") {
+  constexpr int32_t kTokens = 150;
+  for (const RecurrenceCase& c :
+       {RecurrenceCase{{RecurrenceRule::kGatedDelta, 2, 1, 16, 40, 4}, false, 40},
+        {{RecurrenceRule::kMamba2, 2, 1, 8, 70, 2}, true, 0},
+        {{RecurrenceRule::kSelective, 1, 1, 5, 70, 3}, true}}) {
+    RecurrentLayer layer(c, kTokens, 6);
+    const auto device = EmulatedDevice(DType::kF32);
+    for (const int32_t page_tokens : {64, 128}) {
+      INFO("heads of " << c.shape.key_dim << " x " << c.shape.value_dim << ", pages of "
+                       << page_tokens);
+      SnapshotPages pages(c.shape);
+      const Activations expected =
+          RunStep(*device, c, {{&layer, kTextPages, 0, kTokens}}, pages, page_tokens);
+      for (const std::vector<int32_t>& lengths :
+           std::vector<std::vector<int32_t>>{{40, 60}, {16, 17, 70}, {15, 15, 16}}) {
+        CheckSlices(*device, c, layer, kTokens, expected, lengths, false, page_tokens);
+      }
+      CheckSlices(*device, c, layer, kTokens, expected, {20, 16, 15}, true, page_tokens);
+    }
+  }
+}
+
+// Rows that go on from row 43 of a text, in a page that says that its S is before `border`.
+Activations GoOnFrom(const RecurrenceCase& c, int32_t border) {
+  RecurrentLayer layer(c, 60, 8);
+  const auto device = EmulatedDevice(DType::kF32);
+  SnapshotPages pages(c.shape);
+  static_cast<void>(RunStep(*device, c, {{&layer, kTextPages, 0, 27}}, pages, 64));
+  static_cast<void>(RunStep(*device, c, {{&layer, kTextPages, 27, 16}}, pages, 64));
+  const KvCacheView view = pages.view();
+  std::memcpy(static_cast<char*>(view.keys) + view.PageOffset(kTextPages[0]), &border,
+              sizeof(border));
+  return RunStep(*device, c, {{&layer, kTextPages, 43, 4}}, pages, 64);
+}
+
+TEST_CASE("Pages whose state is said to be elsewhere are read where they may be", "[cuda]") {
+  constexpr int32_t kRows = 4;
+  for (const RecurrenceCase& c :
+       {RecurrenceCase{{RecurrenceRule::kGatedDelta, 2, 1, 16, 16, 4}, false, 16},
+        {{RecurrenceRule::kSelective, 1, 1, 5, 7, 3}, true}}) {
+    const int32_t end = c.shape.is_selective() ? 43 : 32;
+    const Activations first = GoOnFrom(c, end - kScanRows), last = GoOnFrom(c, end);
+    const Activations before = GoOnFrom(c, -1'000'000), behind = GoOnFrom(c, 1'000'000);
+    int64_t wrong = 0;
+    for (int64_t t = 0; t < kRows; ++t) {
+      for (int64_t i = 0; i < c.shape.values(); ++i) {
+        wrong += !(before(t, i) == first(t, i)) + !(behind(t, i) == last(t, i));
+      }
+    }
+    CHECK(wrong == 0);
   }
 }
 
@@ -245,6 +302,21 @@ TEST_CASE("States beyond the kernels' are refused with the numbers", "[cuda]") {
   const absl::Status status = device->Run([&](Ops& ops) { ops.Recurrence(args); });
   CHECK(absl::IsUnimplemented(status));
   CHECK(status.message().find("257; CUDA has kernels up to 256") != absl::string_view::npos);
+}
+
+TEST_CASE("Steps have more rows than a grid has blocks along y", "[cuda]") {
+  constexpr int32_t kRows = 65'600;
+  const ConvCase c{1, 2, false};
+  Matrix values(kRows, 3);
+  for (int64_t t = 0; t < kRows; ++t) std::fill_n(values.at(t, 0), 3, 1.0f);
+  Activations bcx(DType::kF32, values);
+  const auto device = EmulatedDevice(DType::kF32);
+  const TestBatch batch(BatchSpec{{{kRows, kRows}}, 1024});
+  TestCache cache = CacheOf(c, batch.num_pages, 1024);
+  const Activations out = Convolve(*device, c, bcx.tensor(), batch.view(), cache);
+  CHECK(out(kRows - 1, 0) == out(1, 0));
+  MustRun(*device, [&](Ops& ops) { ops.Scale(bcx.tensor(), 2.0f); });
+  CHECK(bcx(kRows - 1, 2) == 2);
 }
 
 TEST_CASE("Gates, factors and squashed elements are those by hand, in columns of wider tensors",
