@@ -83,6 +83,10 @@ absl::Status ValidateEngine(const Config& config) {
         "--rank-wire is for --ranks-listen: ranks in one process send nothing, and those that join "
         "do as the head says");
   }
+  if (config.rank_wire != "f32" && config.device.starts_with("cuda")) {
+    return Contradiction(
+        "--rank-wire is for ranks on CPUs: GPUs send rows and sums as they have them, in BF16");
+  }
   if (!config.ranks_listen.empty() && config.tp * config.pp == 1) {
     return Contradiction("--ranks-listen is for --tp or --pp above 1: there is no other rank");
   }

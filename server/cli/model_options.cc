@@ -120,6 +120,11 @@ absl::StatusOr<std::vector<int32_t>> RankDevices(const config::Config& config, i
 absl::StatusOr<std::vector<int32_t>> DevicesOfProcess(const config::Config& config) {
   HEDDLE_ASSIGN_OR_RETURN(const int32_t first, CudaOrdinal(config.device));
   if (config.rank_devices.empty()) return std::vector<int32_t>{first};
+  if (config.device != "cuda") {
+    return absl::InvalidArgumentError(base::StrCat("--device is ", config.device,
+                                                   "; with --rank-devices, which says which GPUs, "
+                                                   "it is cuda"));
+  }
   HEDDLE_ASSIGN_OR_RETURN(std::vector<int32_t> devices, ParseRankDevices(config));
   std::vector<int32_t> sorted = devices;
   std::sort(sorted.begin(), sorted.end());

@@ -84,6 +84,7 @@ class Client final : public RankClient {
   std::shared_ptr<RankMesh> mesh_;
   std::shared_ptr<LocalGroups> local_groups_;  // of the process; null: it has one rank
   LocalProgress local_progress_;
+  bool has_gpu_ = false;
   GroupStart start_;  // from Agree on
   int32_t rank_ = 0;
   RankSettings settings_;
@@ -140,6 +141,7 @@ absl::Status Client::Connect(const std::string& host, uint16_t port, const RankT
   v1::FromRank message;
   v1::Hello& hello = *message.mutable_hello();
   const RankIdentity& identity = caller.identity;
+  has_gpu_ = identity.isa == "cuda";
   hello.set_token(identity.token);
   hello.set_build(identity.build);
   hello.set_model_digest(identity.model_digest);
@@ -208,7 +210,8 @@ void Client::Beat() {
     message.mutable_beat()->set_step(step_);
     message.mutable_beat()->set_op(mesh_->ops() + local_progress_.ops);
     message.mutable_beat()->set_waits(mesh_->waits() || local_progress_.waits);
-    message.mutable_beat()->set_busy_ms(BusyMs());
+    // Threads that only watch a GPU use processors, too, also while it hangs.
+    if (!has_gpu_) message.mutable_beat()->set_busy_ms(BusyMs());
     if (!Write(message)) return;
     lock.lock();
     changed_.wait_for(lock, kBeat, [this] { return is_over_ || is_closing_; });

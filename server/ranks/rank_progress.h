@@ -4,6 +4,7 @@
 // A collective that begins is progress. So is processor time, of at least a hundredth of the time
 // that passes, unless the rank waits for another one: who computes a step begins no collective for
 // minutes, where a stage has many layers and rows, and who waits looks for messages now and then.
+// Ranks on GPUs report none: their processors only watch, and a GPU computes a step in seconds.
 // Thread-safety: none.
 #pragma once
 
@@ -17,7 +18,7 @@ class RankProgress {
   using Time = std::chrono::steady_clock::time_point;
   struct State {
     int64_t op = 0;       // collectives that have begun
-    int64_t busy_ms = 0;  // processor time of the process
+    int64_t busy_ms = 0;  // processor time of the process; always 0 on a GPU
     bool waits = false;   // for another rank, in the last collective
   };
 

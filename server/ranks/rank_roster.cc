@@ -132,6 +132,10 @@ absl::Status RankRoster::LetIn(CallId call, Member* member, const FromRank& mess
   return absl::OkStatus();
 }
 
+const char* RankRoster::FamilyOption() const {
+  return identity_.isa == "cuda" ? "--rank-devices" : "--rank-cpus";
+}
+
 // The ranks of a process share layers: tensor parallelism is for its memory, the pipeline for
 // links.
 absl::Status RankRoster::CheckFamily(const ranks::v1::Hello& hello) const {
@@ -142,8 +146,9 @@ absl::Status RankRoster::CheckFamily(const ranks::v1::Hello& hello) const {
                                                    hello.family_ranks(), " of its process"));
   }
   if (ranks <= settings_.layout.tp) return absl::OkStatus();
-  return absl::OutOfRangeError(base::StrCat("the process has ", ranks, " ranks (--rank-cpus), and ",
-                                            settings_.layout.tp, " share layers (--tp)"));
+  return absl::OutOfRangeError(base::StrCat("the process has ", ranks, " ranks (", FamilyOption(),
+                                            "), and ", settings_.layout.tp,
+                                            " share layers (--tp)"));
 }
 
 const RankRoster::Member* RankRoster::FindFamily(uint64_t family) const {
@@ -212,8 +217,9 @@ absl::StatusOr<int32_t> RankRoster::PlaceFor(const Member& member, const ranks::
   }
   if (has_room) return absl::UnavailableError("ranks that have their weights come first");
   if (gathers && count > 1) {
-    return absl::ResourceExhaustedError(base::StrCat(
-        "there are no ", count, " places of one stage for the ranks of a process (--rank-cpus)"));
+    return absl::ResourceExhaustedError(
+        base::StrCat("there are no ", count, " places of one stage for the ranks of a process (",
+                     FamilyOption(), ")"));
   }
   if (gathers && wanted > 0) {
     return absl::ResourceExhaustedError(
