@@ -42,6 +42,13 @@ struct DeviceLimits {
   double gops = 0;       // the best matrix product; a multiply-add counts as two
 };
 
+// The largest states that a device's recurrences and time mixes take.
+struct StateSizes {
+  int32_t key_dim = std::numeric_limits<int32_t>::max();   // RecurrenceShape, all rules but one:
+  int32_t selected = std::numeric_limits<int32_t>::max();  // key_dim of kSelective
+  int32_t mix_dim = std::numeric_limits<int32_t>::max();   // WkvArgs::head_dim
+};
+
 // Times of a launched step by the device's own clock; -1 without one.
 struct RunTiming {
   int64_t run_ns = -1;
@@ -191,6 +198,7 @@ class Device {
   // The widest heads, and the most rotated dimensions of one, that its ops take.
   virtual int32_t max_head_dim() const { return std::numeric_limits<int32_t>::max(); }
   virtual int32_t max_rotary_dim() const { return std::numeric_limits<int32_t>::max(); }
+  virtual StateSizes max_states() const { return {}; }
 
   // The 16-bit type of KV cache with which its attention is faster.
   virtual DType preferred_kv_type() const { return DType::kF16; }

@@ -26,6 +26,7 @@ absl::Status CheckDimensions(const ModelSpec& spec, const kernels::Device& devic
                                                  "; ", device.description(), " takes up to ",
                                                  most));
   };
+  const kernels::StateSizes states = device.max_states();
   for (const LayerSpec& layer : spec.layers) {
     const AttentionSpec& attention = layer.attention;
     const int32_t rotated = std::max(attention.rope.rotary_dim, attention.mla.rope_dim);
@@ -34,6 +35,17 @@ absl::Status CheckDimensions(const ModelSpec& spec, const kernels::Device& devic
     }
     if (rotated > device.max_rotary_dim()) {
       return refuse("rotated dimensions of a head", rotated, device.max_rotary_dim());
+    }
+    if (const auto& shape = attention.recurrence.shape; shape.taps > 0) {
+      const bool selects = shape.is_selective();
+      const int32_t most = selects ? states.selected : states.key_dim;
+      if (shape.key_dim > most) {
+        return refuse(selects ? "states of a channel" : "elements of a recurrence's key",
+                      shape.key_dim, most);
+      }
+    }
+    if (attention.wkv.is_here() && attention.wkv.head_dim > states.mix_dim) {
+      return refuse("elements of a time mix's head", attention.wkv.head_dim, states.mix_dim);
     }
     if (layer.moe.n_experts > kernels::kMaxExperts) {
       return refuse("experts", layer.moe.n_experts, kernels::kMaxExperts);

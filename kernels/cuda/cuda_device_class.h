@@ -32,6 +32,7 @@
 #include "kernels/cuda/runtime/staging.h"
 #include "kernels/cuda/runtime/tape.h"
 #include "kernels/cuda/staged_batch.h"
+#include "kernels/cuda/state/state_params.h"
 #include "kernels/device.h"
 #include "kernels/nano_batch.h"
 
@@ -74,6 +75,9 @@ class CudaDevice final : public Device {
   StepSize preferred_step() const override { return StepFor(runtime_->info().total_bytes); }
   int32_t max_rotary_dim() const override { return 2 * kMaxFrequencies; }
   int32_t max_head_dim() const override { return kMaxAttentionHeadDim; }
+  StateSizes max_states() const override {
+    return {.key_dim = kMaxStateRows, .selected = kMaxSelectedRows, .mix_dim = kMaxTimeMixDim};
+  }
   int64_t PackedRowBytes(DType dtype, int64_t cols) const override {
     return cuda::PackedRowBytes(dtype, cols, options_.activations);
   }

@@ -182,6 +182,18 @@ TEST_CASE("Dimensions beyond the kernels' are refused when a model is loaded", "
              Catch::Contains("2000 experts") && Catch::Contains("up to 1024"));
   CHECK_THAT(refusal([](auto& layer) { layer.moe.rule.n_groups = 65; }),
              Catch::Contains("65 groups of experts") && Catch::Contains("up to 64"));
+  const auto of_recurrence = [&](kernels::RecurrenceRule rule, int32_t key_dim) {
+    return refusal(
+        [&](auto& layer) { layer.attention.recurrence.shape = {rule, 2, 1, key_dim, 8, 4}; });
+  };
+  CHECK_THAT(of_recurrence(kernels::RecurrenceRule::kSelective, 65),
+             Catch::Contains("65 states of a channel") && Catch::Contains("up to 64"));
+  for (const auto rule : {kernels::RecurrenceRule::kMamba2, kernels::RecurrenceRule::kGatedDelta}) {
+    CHECK_THAT(of_recurrence(rule, 257), Catch::Contains("257 elements of a recurrence's key") &&
+                                             Catch::Contains("up to 256"));
+  }
+  CHECK_THAT(refusal([](auto& layer) { layer.attention.wkv = {.n_heads = 1, .head_dim = 65}; }),
+             Catch::Contains("65 elements of a time mix's head") && Catch::Contains("up to 64"));
 }
 
 TEST_CASE("Adapters in the pool's pages give the reference's logits", "[cuda]") {

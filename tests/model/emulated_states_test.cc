@@ -189,6 +189,35 @@ TEST_CASE("Answers of models with state are the same under load, with drafts, an
   }
 }
 
+// Pages of several parts, as serving has them: states go on in the middle of pages.
+TEST_CASE("Answers of models with state are the same in chunks and with drafts in long pages",
+          "[cuda]") {
+  for (const char* name :
+       test::Some<const char*>(1, {"qwen3_next", "mamba2", "rwkv7", "jamba", "lfm2"})) {
+    INFO(name);
+    test::TempDir dir;
+    const auto path = test::WriteSyntheticModel(test::LoadGolden(name), dir.path());
+    engine::LoadOptions options = OptionsOn(DType::kF32);
+    options.capacity.page_tokens = 64;
+    const auto executor = Load(path, options);
+    std::vector<GenerationRequest> requests = Requests(executor->limits().vocab);
+    for (GenerationRequest& request : requests) {
+      const std::vector<TokenId> prompt = request.prompt;
+      while (request.prompt.size() < 40) {
+        request.prompt.insert(request.prompt.end(), prompt.begin(), prompt.end());
+      }
+    }
+    scheduler::SchedulerOptions options_of_load = test::PlainOptions(executor->limits());
+    test::SpeculatedLoad whole(executor.get(), options_of_load, nullptr, 1);
+    whole.Run(requests, 0, 0);
+    options_of_load.max_step_tokens = 41;
+    test::SpeculatedLoad drafted(executor.get(), options_of_load, &whole.outcomes(), 5);
+    drafted.Run(requests, 2, 0);
+    test::CheckSame(requests, whole.outcomes(), drafted.outcomes());
+    CHECK(drafted.stats().accepted_tokens > 10);
+  }
+}
+
 // Those with attention, too, run whole whatever a profile says: their layers' rows have several
 // widths.
 TEST_CASE("Models with state bring the same tokens with a profile for halves of steps", "[cuda]") {
