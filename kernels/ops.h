@@ -313,6 +313,13 @@ class Ops {
   virtual void Linear(const LinearArgs& args) = 0;
   virtual void RopeAngles(const RopeAnglesArgs& args) = 0;
   virtual void RopeKvWrite(const RopeKvWriteArgs& args) = 0;
+  // Linear(product) and then RopeKvWrite(heads), of columns of product.out that nothing else reads
+  // or writes in between. A backend may make both at once, with the same values, and then leaves
+  // the columns of heads.k and heads.v unwritten. REQUIRES: Epilogue::kNone, no activation.
+  virtual void ProjectHeads(const LinearArgs& product, const RopeKvWriteArgs& heads) {
+    Linear(product);
+    RopeKvWrite(heads);
+  }
   virtual void Attention(const AttentionArgs& args) = 0;
   // Only on devices with Device::has_selection().
   virtual void SelectPositions(const SelectArgs& args);

@@ -204,15 +204,15 @@ void Decoder::Attention(kernels::Ops& ops, int32_t layer, int32_t n_tokens,
   if (attention.memory.is_here()) return ReadMemory(ops, layer, in, n_tokens);
   if (attention.n_heads == 0) return AttendWithoutHeads(ops, layer, n_tokens);
   const Tensor product = View(*qkv_, n_tokens, static_cast<int32_t>(attention.product_dim()));
-  const Tensor qkv = Columns(product, 0, attention.qkv_dim());
   Tensor attended = View(*attended_, n_tokens, static_cast<int32_t>(attention.attended_dim()));
-  ops.Linear({.x = in.x,
-              .weight = weights.qkv.matrix.get(),
-              .bias = weights.qkv.bias.data(),
-              .out = product,
-              .adapters = Adapters(layer, AdapterSite::kQkv),
-              .norm = in.norm});
-  const Tensor q = WriteHeads(ops, layer, qkv, cache);
+  const Tensor q = MakeHeads(ops, layer,
+                             {.x = in.x,
+                              .weight = weights.qkv.matrix.get(),
+                              .bias = weights.qkv.bias.data(),
+                              .out = product,
+                              .adapters = Adapters(layer, AdapterSite::kQkv),
+                              .norm = in.norm},
+                             cache);
   if (const SharpenSpec& sharpen = attention.sharpen; sharpen.factor != 0.0f) {
     ops.Sharpen({q, sharpen.factor, sharpen.length, sharpen.offset});
   }
@@ -244,43 +244,57 @@ const kernels::QueryRotation* Decoder::RotationOf(int32_t layer) const {
   return rotation_of_layer_[at] < 0 ? nullptr : &query_rotations_[at];
 }
 
-Tensor Decoder::WriteHeads(kernels::Ops& ops, int32_t layer, Tensor qkv, const KvStorage& cache) {
+kernels::RopeKvWriteArgs Decoder::HeadsOf(int32_t layer, Tensor out, const KvStorage& cache) const {
   const AttentionSpec& attention = spec_.layers[layer].attention;
   const LayerWeights& weights = weights_.layers[layer];
   const int64_t q_cols = int64_t{attention.n_heads} * attention.head_dim;
   const int64_t kv_cols = int64_t{attention.n_kv_heads} * attention.head_dim;
-  const Tensor q = Columns(qkv, 0, q_cols);
-  const Tensor k = Columns(qkv, q_cols, kv_cols);
   const int32_t rotation = rotation_of_layer_[layer];
   const bool norm_heads = attention.qk_norm == QkNorm::kPerHead;
   const bool has_keys = attention.kv_layer < 0;
-  const Tensor v = Columns(qkv, q_cols + kv_cols, kv_cols);
-  if (attention.qk_norm == QkNorm::kFullWidth) NormQk(ops, layer, q, k);
+  return {
+      .q = Columns(out, 0, q_cols),
+      .k = has_keys ? Columns(out, q_cols, kv_cols) : Tensor{},
+      .v = has_keys ? Columns(out, q_cols + kv_cols, kv_cols) : Tensor{},
+      .n_heads = static_cast<int32_t>(q_cols / attention.cached_dim()),
+      .q_norm = norm_heads ? weights.q_norm.data() : nullptr,
+      .k_norm = norm_heads && has_keys ? weights.k_norm.data() : nullptr,
+      .q_norm_adapters = norm_heads ? Adapters(layer, AdapterSite::kQueryNorm) : nullptr,
+      .k_norm_adapters = norm_heads && has_keys ? Adapters(layer, AdapterSite::kKeyNorm) : nullptr,
+      .norm_eps = spec_.norm_eps,
+      .norm_weight_offset = spec_.norm_weight_offset,
+      .norms_last = attention.qk_norms_last,
+      .cos_sin =
+          rotation < 0 ? nullptr : static_cast<const float*>(rotations_[rotation].cos_sin->data()),
+      .rotary_dim = attention.rope.rotary_dim,
+      .layout = attention.rope.layout,
+      .cache = cache.layer(KvLayerOf(layer))};
+}
+
+Tensor Decoder::MakeHeads(kernels::Ops& ops, int32_t layer, const kernels::LinearArgs& product,
+                          const KvStorage& cache) {
+  const AttentionSpec& attention = spec_.layers[layer].attention;
+  const LayerWeights& weights = weights_.layers[layer];
+  const kernels::RopeKvWriteArgs heads = HeadsOf(layer, product.out, cache);
+  const bool norms_all = attention.qk_norm == QkNorm::kFullWidth;
+  const bool norms_values = attention.value_norm && heads.v.data != nullptr;
+  if (!norms_all && !norms_values && weights.segments.data() == nullptr) {
+    ops.ProjectHeads(product, heads);
+    return heads.q;
+  }
+  ops.Linear(product);
+  const int64_t q_cols = heads.q.cols;
+  const int64_t kv_cols = int64_t{attention.n_kv_heads} * attention.head_dim;
+  if (norms_all) NormQk(ops, layer, heads.q, Columns(product.out, q_cols, kv_cols));
   if (weights.segments.data() != nullptr) {
     ops.AddSegments({.table = weights.segments.data(),
                      .n_segments = attention.segments,
                      .width = attention.head_dim,
-                     .x = Columns(qkv, q_cols, 2 * kv_cols)});
+                     .x = Columns(product.out, q_cols, 2 * kv_cols)});
   }
-  if (attention.value_norm && has_keys) NormValues(ops, attention, v);
-  ops.RopeKvWrite(
-      {.q = q,
-       .k = has_keys ? k : Tensor{},
-       .v = has_keys ? v : Tensor{},
-       .n_heads = static_cast<int32_t>(q_cols / attention.cached_dim()),
-       .q_norm = norm_heads ? weights.q_norm.data() : nullptr,
-       .k_norm = norm_heads && has_keys ? weights.k_norm.data() : nullptr,
-       .q_norm_adapters = norm_heads ? Adapters(layer, AdapterSite::kQueryNorm) : nullptr,
-       .k_norm_adapters = norm_heads && has_keys ? Adapters(layer, AdapterSite::kKeyNorm) : nullptr,
-       .norm_eps = spec_.norm_eps,
-       .norm_weight_offset = spec_.norm_weight_offset,
-       .norms_last = attention.qk_norms_last,
-       .cos_sin =
-           rotation < 0 ? nullptr : static_cast<const float*>(rotations_[rotation].cos_sin->data()),
-       .rotary_dim = attention.rope.rotary_dim,
-       .layout = attention.rope.layout,
-       .cache = cache.layer(KvLayerOf(layer))});
-  return q;
+  if (norms_values) NormValues(ops, attention, heads.v);
+  ops.RopeKvWrite(heads);
+  return heads.q;
 }
 
 void Decoder::WriteKeys(kernels::Ops& ops, Tensor states, const KvStorage& cache) {
@@ -289,11 +303,12 @@ void Decoder::WriteKeys(kernels::Ops& ops, Tensor states, const KvStorage& cache
     const LayerWeights& weights = weights_.layers[layer];
     const int64_t cols = spec_.layers[layer].attention.qkv_dim();
     const Tensor qkv = View(*qkv_, static_cast<int32_t>(states.rows), static_cast<int32_t>(cols));
-    ops.Linear({.x = states,
-                .weight = weights.qkv.matrix.get(),
-                .bias = weights.qkv.bias.data(),
-                .out = qkv});
-    WriteHeads(ops, layer, qkv, cache);
+    MakeHeads(ops, layer,
+              {.x = states,
+               .weight = weights.qkv.matrix.get(),
+               .bias = weights.qkv.bias.data(),
+               .out = qkv},
+              cache);
   }
 }
 

@@ -120,9 +120,13 @@ class Decoder {
   absl::Status PrepareRotations(kernels::Device& device, int32_t max_batch_tokens);
   void ComputeAngles(kernels::Ops& ops);
   void Attention(kernels::Ops& ops, int32_t layer, int32_t n_tokens, const KvStorage& cache);
-  // Rotates q and k of `qkv` and writes the keys and values. Returns q.
-  kernels::Tensor WriteHeads(kernels::Ops& ops, int32_t layer, kernels::Tensor qkv,
-                             const KvStorage& cache);
+  // Makes the product of query, key and value heads, rotates them, and writes the keys and values.
+  // Returns the queries.
+  kernels::Tensor MakeHeads(kernels::Ops& ops, int32_t layer, const kernels::LinearArgs& product,
+                            const KvStorage& cache);
+  // The heads among the columns of the product `out`.
+  kernels::RopeKvWriteArgs HeadsOf(int32_t layer, kernels::Tensor out,
+                                   const KvStorage& cache) const;
   // Norms the values of each head alone, without weights.
   void NormValues(kernels::Ops& ops, const AttentionSpec& attention, kernels::Tensor v);
   // The layer of the cache that holds the keys that this one reads.

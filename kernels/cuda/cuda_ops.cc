@@ -117,6 +117,12 @@ void CudaOps::RopeKvWrite(const RopeKvWriteArgs& args) {
        "rope and KV write");
 }
 
+void CudaOps::ProjectHeads(const LinearArgs& product, const RopeKvWriteArgs& heads) {
+  if (products_.LinearOfHeads(product, heads, Rows(heads.cache.group).kv_slot)) return;
+  products_.Linear(product);
+  RopeKvWrite(heads);
+}
+
 void CudaOps::Attention(const AttentionArgs& args) {
   HEDDLE_CHECK(args.n_heads % args.cache.n_kv_heads == 0, "attention: heads are not in groups");
   if (!step_.status.ok()) return;

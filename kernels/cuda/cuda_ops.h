@@ -38,6 +38,7 @@ class CudaOps final : public Ops {
   void Linear(const LinearArgs& args) override { products_.Linear(args); }
   void RopeAngles(const RopeAnglesArgs& args) override;
   void RopeKvWrite(const RopeKvWriteArgs& args) override;
+  void ProjectHeads(const LinearArgs& product, const RopeKvWriteArgs& heads) override;
   void Attention(const AttentionArgs& args) override;
   void Route(const RouteArgs& args) override;
   void ExpertMix(const ExpertMixArgs& args) override;

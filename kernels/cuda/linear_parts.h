@@ -35,6 +35,10 @@ inline LinearParams PartOf(const LinearParams& params, int64_t first, int64_t co
   part.x = RowsOf(params.x, first, count, bytes);
   part.out = RowsOf(params.out, first, count, params.out_f32 ? 4 : bytes);
   if (params.out_codes.codes != nullptr) part.out_codes = RowsFrom(params.out_codes, first);
+  if (params.heads.kv_slot != nullptr) {
+    part.heads.kv_slot += first;
+    part.heads.cos_sin += first * params.heads.rotary_dim;
+  }
   if (params.delta == nullptr) return part;
   part.delta += first * params.delta_stride;
   part.delta_up += first * params.delta_stride;

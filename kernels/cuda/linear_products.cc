@@ -58,12 +58,47 @@ bool Overlap(const Tensor& a, int64_t a_bytes, const Tensor& b, int64_t b_bytes)
   return begin(a) < end(b, b_bytes) && begin(b) < end(a, a_bytes);
 }
 
+// Whether the heads are the first columns of the product's output, side by side, and nothing else
+// happens to those.
+bool AreOutputs(const RopeKvWriteArgs& heads, const LinearArgs& product) {
+  if (product.epilogue != Epilogue::kNone || product.activation != Activation::kNone ||
+      product.out_f32) {
+    return false;
+  }
+  const auto* const out = static_cast<const uint16_t*>(product.out.data);
+  const int64_t q_cols = int64_t{heads.n_heads} * heads.cache.head_dim;
+  const int64_t kv_cols = int64_t{heads.cache.n_kv_heads} * heads.cache.head_dim;
+  const auto is_at = [&](const Tensor& tensor, int64_t column) {
+    return tensor.data == out + column && tensor.stride == product.out.stride;
+  };
+  return is_at(heads.q, 0) && is_at(heads.k, q_cols) && is_at(heads.v, q_cols + kv_cols) &&
+         q_cols + 2 * kv_cols <= product.out.cols;
+}
+
 }  // namespace
 
-void LinearProducts::Linear(const LinearArgs& args) {
+void LinearProducts::Linear(const LinearArgs& args) { Multiply(args, ParamsOf(args)); }
+
+bool LinearProducts::LinearOfHeads(const LinearArgs& args, const RopeKvWriteArgs& heads,
+                                   const int64_t* kv_slot) {
+  LinearParams params = ParamsOf(args);
+  if (params.x.rows > kSkinnyRows || !IsFast(params) || !SkinnyTakesHeads(heads) ||
+      !AreOutputs(heads, args)) {
+    return false;
+  }
+  params.heads = {.kv_slot = kv_slot,
+                  .cos_sin = heads.cos_sin,
+                  .n_heads = heads.n_heads,
+                  .rotary_dim = heads.cos_sin == nullptr ? 0 : heads.rotary_dim,
+                  .layout = heads.layout,
+                  .cache = heads.cache};
+  Multiply(args, params);
+  return true;
+}
+
+void LinearProducts::Multiply(const LinearArgs& args, LinearParams params) {
   HEDDLE_CHECK(args.x.cols == args.weight->cols, "linear: x and W differ in cols");
   if (!step_.status.ok() || args.x.rows == 0) return;
-  LinearParams params = ParamsOf(args);
   if (const std::optional<CodeRows> x = TakeCodes(args)) {
     return LinearOfCodes(params, *x, step_.workspace);
   }

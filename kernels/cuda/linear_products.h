@@ -34,10 +34,14 @@ class LinearProducts {
 
   // Ops::Linear.
   void Linear(const LinearArgs& args);
+  // Ops::ProjectHeads, where the kernel for few rows makes it; kv_slot [x.rows]. False: nothing was
+  // launched.
+  bool LinearOfHeads(const LinearArgs& args, const RopeKvWriteArgs& heads, const int64_t* kv_slot);
   // Whether the library multiplies the weight's 8-bit codes. Without one rows of x stay in BF16.
   bool TakesCodes(const DeviceWeight& weight) const;
 
  private:
+  void Multiply(const LinearArgs& args, LinearParams params);
   void Norm(const NormArgs& args);
   // `scratch` is free for all of them; x is aligned and in BF16, except for the first two.
   bool IsFast(const LinearParams& params) const;  // not only LaunchLinearPlain takes it

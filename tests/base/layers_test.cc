@@ -42,7 +42,7 @@ const std::map<std::string, std::map<std::string, std::set<std::string>>> kRooms
       {"vec/", {}}}},
     {"kernels/cuda/",
      {{"attention/", {"primitives/", "runtime/stream.h", "device_batch.h", "norm_adapters.h"}},
-      {"linear/", {"primitives/", "runtime/", "device_batch.h"}},
+      {"linear/", {"attention/key_place.cuh", "primitives/", "runtime/", "device_batch.h"}},
       {"rows/", {"linear/", "primitives/", "runtime/", "device_batch.h", "norm_adapters.h"}},
       {"sample/", {"primitives/", "runtime/stream.h"}},
       {"state/", {"primitives/", "runtime/stream.h", "device_batch.h"}},

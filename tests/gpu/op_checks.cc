@@ -10,6 +10,7 @@
 #include "kernels/nano_batch.h"
 #include "tests/gpu/code_format.h"
 #include "tests/gpu/expert_ops.h"
+#include "tests/gpu/head_ops.h"
 #include "tests/gpu/on_device.h"
 #include "tests/gpu/state_ops.h"
 #include "tests/kernels/batch_edits.h"
@@ -313,6 +314,12 @@ class Checks {
         Check(absl::StrCat("experts fp8", format.words(), ", ", n, " rows"),
               [&] { return CheckExperts(device_, format, n); });
       }
+    }
+    for (int64_t n : {1, 6, 12, 30}) {
+      Check(absl::StrCat("q, k and v at once and apart, ", n, " rows"), [&] {
+        return CheckHeads(device_, n == 6 ? DType::kQ4_0 : DType::kBF16,
+                          n == 12 ? DType::kF8E4M3 : DType::kBF16, n);
+      });
     }
     for (int32_t rank : {1, 16, 200}) {
       for (int32_t rows : {3, 40}) {

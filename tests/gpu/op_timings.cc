@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "tests/gpu/expert_ops.h"
+#include "tests/gpu/head_ops.h"
 #include "tests/gpu/on_device.h"
 #include "tests/gpu/op_checks.h"
 #include "tests/gpu/sizes.h"
@@ -347,6 +348,7 @@ class Timings {
       if (!report_.begins(name)) continue;
       report_.ends(TimeHeads(device_, name, kLite, Sized(n, kRehearsedRows), repeats_));
     }
+    TimeProjectedHeads(device_, repeats_, report_);
     TimeExperts(device_, report_);
     TimeStates(device_, repeats_, report_);
     Draws();

@@ -4,6 +4,7 @@
 
 #include "kernels/batch.h"
 #include "kernels/cuda/attention/attention_params.h"
+#include "kernels/cuda/attention/key_place.cuh"
 #include "kernels/cuda/device_batch.h"
 #include "kernels/cuda/primitives/primitives.cuh"
 
@@ -80,20 +81,6 @@ HEDDLE_DEVICE bool TreeSees(uint64_t mask, int own) {
 HEDDLE_DEVICE int64_t QueryRow(const AttentionParams& p, const AttentionTile& tile,
                                const SequenceView& s, int packed) {
   return tile.n_shared > 0 ? p.shared_rows[tile.shared_begin + packed / s.group] : s.Row(packed);
-}
-
-// The address of a position of a head in the arrays of a cache.
-struct KeyPlace {
-  int64_t row;    // byte offset of its elements; kv_cache.h
-  int64_t scale;  // byte offset of its scale, for kInt8 only
-};
-
-HEDDLE_HOST_DEVICE KeyPlace PlaceOfKey(const KvCacheView& cache, int64_t page, int64_t offset,
-                                       int64_t kv_head) {
-  const int64_t row_bytes = cache.head_dim * KvElementBytes(cache.dtype);
-  const int64_t head = cache.PageOffset(page) + kv_head * cache.head_bytes();
-  return {head + offset * row_bytes,
-          head + cache.page_tokens * row_bytes + offset * KvScaleBytes(cache.dtype)};
 }
 
 // The scale of a row of a kInt8 cache, which may lie at any address; 1 for the other types.

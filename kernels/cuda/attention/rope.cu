@@ -102,10 +102,10 @@ HEDDLE_DEVICE void RotateHead(const RopeKvWriteArgs& a, const Angles& angles, Sh
     if (pair >= half) continue;
     const int first = a.layout == RopeLayout::kHalf ? pair : 2 * pair;
     const int second = a.layout == RopeLayout::kHalf ? pair + half : 2 * pair + 1;
-    const float x = head.Get(first);
-    const float y = head.Get(second);
-    head.Set(first, x * angles.cos[i] - y * angles.sin[i]);
-    head.Set(second, y * angles.cos[i] + x * angles.sin[i]);
+    const RotatedPair rotated =
+        Rotate(head.Get(first), head.Get(second), angles.cos[i], angles.sin[i]);
+    head.Set(first, rotated.first);
+    head.Set(second, rotated.second);
   }
   SyncWarp();
 }

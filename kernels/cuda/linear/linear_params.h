@@ -7,6 +7,7 @@
 #include "kernels/cuda/linear/weight_layout.h"
 #include "kernels/cuda/runtime/stream.h"
 #include "kernels/dtype.h"
+#include "kernels/kv_cache.h"
 #include "kernels/ops.h"
 #include "kernels/tensor.h"
 
@@ -19,6 +20,30 @@ struct FoldedNorm {
   float weight_offset = 0;
   float eps = 0;
 };
+// Where outputs are the columns of query, key and value heads, side by side, which the product
+// rotates and writes to the cache as LaunchRopeKvWrite would, without norms: queries are left in
+// `out`, keys and values in the cache alone.
+struct HeadOutputs {
+  const int64_t* kv_slot = nullptr;  // [x.rows]; nullptr: outputs are no heads
+  const float* cos_sin = nullptr;    // RopeKvWriteArgs::cos_sin
+  int32_t n_heads = 0;
+  int32_t rotary_dim = 0;  // 0: nothing is rotated
+  RopeLayout layout = RopeLayout::kHalf;
+  KvCacheView cache;
+
+  constexpr int32_t query_cols() const { return n_heads * cache.head_dim; }
+  constexpr int32_t key_cols() const { return cache.n_kv_heads * cache.head_dim; }
+};
+// Whether LaunchLinearSkinny makes them: pairs of columns that are rotated together belong to one
+// block of weight rows, whole heads do not.
+constexpr bool SkinnyTakesHeads(const RopeKvWriteArgs& heads) {
+  const int32_t dim = heads.cache.head_dim;
+  const bool in_halves = heads.cos_sin != nullptr && heads.layout == RopeLayout::kHalf;
+  const bool fits = in_halves ? dim % 32 == 0 && heads.rotary_dim % 32 == 0 : dim % 2 == 0;
+  return fits && heads.q_norm == nullptr && heads.k_norm == nullptr &&
+         heads.cache.dtype != DType::kInt8;
+}
+
 struct LinearParams {
   DeviceWeight weight;
   Tensor x;
@@ -31,7 +56,8 @@ struct LinearParams {
   bool out_f32 = false;
   // For LaunchEpilogue: where outputs go as codes; codes == nullptr: they go to `out`.
   CodeRows out_codes;
-  int64_t half = 0;  // kGated: rows of the gate; output column r reads weight rows r and r + half
+  HeadOutputs heads;  // for LaunchLinearSkinny only, with kNone and outputs of the activation type
+  int64_t half = 0;   // kGated: rows of the gate; output column r reads weight rows r and r + half
   // The adapters' contribution, column r to weight row r's product; or nullptr.
   const float* delta = nullptr;     // [x.rows, .] at delta_stride
   const float* delta_up = nullptr;  // kGated: that of the up rows

@@ -274,7 +274,8 @@ HEDDLE_KERNEL HEDDLE_BOUNDS((Shape<kLayout, kXTiles, false>::kThreads),
   StartInTurn();  // earlier launches determine which weights a block needs
   if (BlockY() >= *p.groups.n_chunks) return;
   const ExpertChunk chunk = p.groups.chunks[BlockY()];
-  const LinearParams own = ParamsOfExpert(p, chunk.expert);
+  LinearParams own = ParamsOfExpert(p, chunk.expert);
+  own.heads = {};  // as it is; known here, it costs no registers
   const PairRows rows = {p.groups.pairs + chunk.begin, chunk.count, p.pairs_per_row};
   float sums[kTiles][kXTiles][4] = {};
   Groups<kLayout, kXTiles, false> groups(own, 0);

@@ -5,14 +5,13 @@
 
 #include "kernels/cuda/linear/epilogue.cuh"
 #include "kernels/cuda/linear/linear_params.h"
+#include "kernels/cuda/linear/linear_skinny_heads.cuh"
 #include "kernels/cuda/primitives/primitives.cuh"
 
 namespace heddle::kernels::cuda {
 namespace skinny {
 
 constexpr int kColLanes = 8;  // warps that share columns of the same rows, over all blocks
-constexpr int kTiles = 2;
-constexpr int kTileRows = 16;
 
 template <WeightLayout kLayout, int kXTiles, bool kWide>
 struct Shape {
@@ -41,7 +40,9 @@ HEDDLE_DEVICE int64_t WeightRow(const LinearParams& p, int block, int warp, int 
     const int64_t r = first * kTileRows + i;
     return (r < p.half ? r : p.half - 1) + tile * p.half;
   }
-  const int64_t r = (first * kTiles + tile) * kTileRows + i;
+  const int64_t r = p.heads.kv_slot != nullptr
+                        ? RowOfHeads(p.heads, static_cast<int>(first) * kUnitRows, tile, i)
+                        : (first * kTiles + tile) * kTileRows + i;
   return r < p.weight.rows ? r : p.weight.rows - 1;
 }
 
@@ -104,10 +105,37 @@ HEDDLE_DEVICE bool LeaveSums(const LinearParams& p, int split, Shared<float> par
   return true;
 }
 
+// Stores the outputs of a block that are heads; sum_of(row of the block, row of x). A thread makes
+// two columns of a row, which are rotated together if they are rotated.
+template <typename S, typename SumOf>
+HEDDLE_DEVICE void StoreHeads(const LinearParams& p, int count, SumOf sum_of) {
+  constexpr int kPairs = S::kRows / 2;
+  for (int i = ThreadX(); i < kPairs * count; i += ThreadCount()) {
+    const int t = i / kPairs;
+    const int warp = i % kPairs / kTileRows;
+    const int j = i % kTileRows;
+    const int unit = (BlockX() * S::kRowWarps + warp) * kUnitRows;
+    const HeadPair pair(p.heads, unit, j);
+    if (pair.first >= p.weight.rows) continue;
+    const auto output = [&](int row, int column) {
+      if (column >= p.weight.rows) return 0.0f;
+      float sum = sum_of(warp * kUnitRows + row, t);
+      if (p.weight.row_factors != nullptr) sum *= p.weight.row_factors[column];
+      return ToFloat(RoundTo(OutputOf(p, t, column, sum, 0.0f), BFloat16()));
+    };
+    const float first = output(pair.in_halves ? j : 2 * j, pair.first);
+    const float second = output(pair.in_halves ? j + kTileRows : 2 * j + 1, pair.second);
+    StoreHeadPair(p, t, pair, first, second);
+  }
+}
+
 // Stores the outputs of a block; sum_of(row of the block, row of x).
 template <typename S, typename RowsOfBlock, typename SumOf>
 HEDDLE_DEVICE void StoreSums(const LinearParams& p, const RowsOfBlock& rows_of_block,
                              SumOf sum_of) {
+  if constexpr (RowsOfBlock::kMayBeHeads) {
+    if (p.heads.kv_slot != nullptr) return StoreHeads<S>(p, rows_of_block.count, sum_of);
+  }
   const bool gated = p.epilogue == Epilogue::kGated;
   // The sum of row i of tile `tile` of row warp `warp`, with its weight row's factor.
   auto total = [&](int warp, int tile, int i, int t) {

@@ -21,6 +21,7 @@ struct XRows {
 
 // The rows of x and of the output that a block works on: the first `count` of both.
 struct AllRows {
+  static constexpr bool kMayBeHeads = true;
   int count;
   HEDDLE_DEVICE int64_t X(int t) const { return t; }
   HEDDLE_DEVICE int64_t Out(int t) const { return t; }
@@ -28,6 +29,7 @@ struct AllRows {
 
 // The rows of some (row, choice) pairs of a mixture of experts.
 struct PairRows {
+  static constexpr bool kMayBeHeads = false;
   const int32_t* pairs;  // [count]
   int count;
   int pairs_per_row;
