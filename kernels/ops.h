@@ -181,6 +181,14 @@ struct AttentionArgs {
   ChosenPlaces chosen = {};
 };
 
+// Attention over latents, and the projections around it (DeepSeek-AI 2024): HeadLinear(queries) has
+// made attention.q, whose carried columns alone were changed since, by their rotation.
+struct LatentAttentionArgs {
+  AttentionArgs attention;
+  HeadLinearArgs queries;
+  HeadLinearArgs values;  // of attention.out; values.out may be where queries.x is
+};
+
 // A gated short convolution, over positions and for each channel alone:
 //   out[t] = c[t] * (bias + sum over j < taps of weight[j] * y[p - taps + 1 + j]),  y = b * x,
 // where p is the row's position in its sequence, and y is zero before the first. The row's y is
@@ -321,6 +329,13 @@ class Ops {
     RopeKvWrite(heads);
   }
   virtual void Attention(const AttentionArgs& args) = 0;
+  // Attention(args.attention) and then HeadLinear(args.values). A backend may make keys and values
+  // of each head of the latents instead, for rows for which that is faster; it rounds in other
+  // places then, and leaves anything in attention.out.
+  virtual void AttendLatents(const LatentAttentionArgs& args) {
+    Attention(args.attention);
+    HeadLinear(args.values);
+  }
   // Only on devices with Device::has_selection().
   virtual void SelectPositions(const SelectArgs& args);
   // Whether a sequence of the batch has more than `positions` in a group's list of spans, so that

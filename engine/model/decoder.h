@@ -191,9 +191,10 @@ class Decoder {
   kernels::Tensor KeptHere(size_t feature, size_t place, int32_t n_tokens) const;
   kernels::Tensor FeatureColumns(size_t feature, int32_t n_tokens) const;
   // Writes to qkv_ the rotated queries, with the keys' projection absorbed, and the row for the
-  // cache.
-  void LatentQuery(kernels::Ops& ops, int32_t layer, kernels::Tensor in, kernels::Tensor q,
-                   kernels::Tensor row, const KvStorage& cache);
+  // cache. Returns how the keys' projection was absorbed.
+  kernels::HeadLinearArgs LatentQuery(kernels::Ops& ops, int32_t layer, kernels::Tensor in,
+                                      kernels::Tensor q, kernels::Tensor row,
+                                      const KvStorage& cache);
   // Writes the keys of the layer's indexer, if it has one, and sets choice_. `latent`: the query's
   // latent vector.
   void ChoosePositions(kernels::Ops& ops, int32_t layer, kernels::Tensor in, kernels::Tensor latent,

@@ -52,8 +52,8 @@ void Decoder::ChoosePositions(kernels::Ops& ops, int32_t layer, Tensor in, Tenso
   choice_ = {places, indexer.top_k};
 }
 
-void Decoder::LatentQuery(kernels::Ops& ops, int32_t layer, Tensor in, Tensor q, Tensor row,
-                          const KvStorage& cache) {
+kernels::HeadLinearArgs Decoder::LatentQuery(kernels::Ops& ops, int32_t layer, Tensor in, Tensor q,
+                                             Tensor row, const KvStorage& cache) {
   const MlaSpec& mla = spec_.layers[layer].attention.mla;
   const MlaWeights& weights = weights_.layers[layer].mla;
   const auto n_tokens = static_cast<int32_t>(in.rows);
@@ -85,13 +85,15 @@ void Decoder::LatentQuery(kernels::Ops& ops, int32_t layer, Tensor in, Tensor q,
               .weight = weights.q.matrix.get(),
               .out = heads,
               .adapters = Adapters(layer, AdapterSite::kQueryB)});
-  ops.HeadLinear({.x = heads,
-                  .x_step = mla.q_dim(),
-                  .heads = weights.k_up.get(),
-                  .carried = mla.rope_dim,
-                  .out = q,
-                  .out_step = mla.rope_dim + mla.kv_rank,
-                  .adapters = Adapters(layer, AdapterSite::kKeyHeads)});
+  const kernels::HeadLinearArgs absorbing = {.x = heads,
+                                             .x_step = mla.q_dim(),
+                                             .heads = weights.k_up.get(),
+                                             .carried = mla.rope_dim,
+                                             .out = q,
+                                             .out_step = mla.rope_dim + mla.kv_rank,
+                                             .adapters = Adapters(layer, AdapterSite::kKeyHeads)};
+  ops.HeadLinear(absorbing);
+  return absorbing;
 }
 
 void Decoder::LatentAttention(kernels::Ops& ops, int32_t layer, int32_t n_tokens,
@@ -104,7 +106,8 @@ void Decoder::LatentAttention(kernels::Ops& ops, int32_t layer, int32_t n_tokens
   const Tensor q = Columns(qkv, 0, q_cols);
   const Tensor row = Columns(qkv, q_cols, attention.head_dim);
   const Tensor attended = View(*attended_, n_tokens, static_cast<int32_t>(q_cols));
-  LatentQuery(ops, layer, Normed(ops, InputOfAttention(layer, n_tokens)), q, row, cache);
+  const kernels::HeadLinearArgs queries =
+      LatentQuery(ops, layer, Normed(ops, InputOfAttention(layer, n_tokens)), q, row, cache);
   ops.RopeKvWrite(
       {.q = q,
        .k = row,
@@ -113,23 +116,29 @@ void Decoder::LatentAttention(kernels::Ops& ops, int32_t layer, int32_t n_tokens
        .rotary_dim = mla.rope_dim,
        .layout = attention.rope.layout,
        .cache = cache.layer(first_kv_layer_ + layer)});
+  const Tensor values = View(*heads_, n_tokens, attention.n_heads * mla.v_dim);
+  const kernels::LatentAttentionArgs args = {
+      .attention = {.q = q,
+                    .n_heads = attention.n_heads,
+                    .cache = cache.layer(first_kv_layer_ + layer),
+                    .scale = attention.scale,
+                    .out = attended,
+                    .rotation = RotationOf(layer),
+                    .chosen = mla.indexer.top_k > 0 ? choice_ : kernels::ChosenPlaces{}},
+      .queries = queries,
+      .values = {.x = Columns(attended, mla.rope_dim, q_cols - mla.rope_dim),
+                 .x_step = attention.head_dim,
+                 .heads = weights.mla.v_up.get(),
+                 .out = values,
+                 .out_step = mla.v_dim,
+                 .adapters = Adapters(layer, AdapterSite::kValueHeads)}};
   if (const SharpenSpec& sharpen = attention.sharpen; sharpen.factor != 0.0f) {
     ops.Sharpen({q, sharpen.factor, sharpen.length, sharpen.offset});
+    ops.Attention(args.attention);
+    ops.HeadLinear(args.values);
+  } else {
+    ops.AttendLatents(args);
   }
-  ops.Attention({.q = q,
-                 .n_heads = attention.n_heads,
-                 .cache = cache.layer(first_kv_layer_ + layer),
-                 .scale = attention.scale,
-                 .out = attended,
-                 .rotation = RotationOf(layer),
-                 .chosen = mla.indexer.top_k > 0 ? choice_ : kernels::ChosenPlaces{}});
-  const Tensor values = View(*heads_, n_tokens, attention.n_heads * mla.v_dim);
-  ops.HeadLinear({.x = Columns(attended, mla.rope_dim, q_cols - mla.rope_dim),
-                  .x_step = attention.head_dim,
-                  .heads = weights.mla.v_up.get(),
-                  .out = values,
-                  .out_step = mla.v_dim,
-                  .adapters = Adapters(layer, AdapterSite::kValueHeads)});
   AddToStream(ops, layer, AdapterSite::kOut, values);
 }
 

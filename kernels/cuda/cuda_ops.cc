@@ -123,7 +123,9 @@ void CudaOps::ProjectHeads(const LinearArgs& product, const RopeKvWriteArgs& hea
   RopeKvWrite(heads);
 }
 
-void CudaOps::Attention(const AttentionArgs& args) {
+void CudaOps::Attention(const AttentionArgs& args) { AttendTiles(args, kAnyRows); }
+
+void CudaOps::AttendTiles(const AttentionArgs& args, int32_t most_rows) {
   HEDDLE_CHECK(args.n_heads % args.cache.n_kv_heads == 0, "attention: heads are not in groups");
   if (!step_.status.ok()) return;
   if (args.cache.head_dim > kMaxAttentionHeadDim) {
@@ -150,7 +152,8 @@ void CudaOps::Attention(const AttentionArgs& args) {
       .decodes_in_wide_tiles = choice.decode == AttentionKernel::kLatent &&
                                args.n_heads > kMostNarrowHeads * args.cache.n_kv_heads,
       .merges_in_tiles = choice.decode == AttentionKernel::kFlash &&
-                         MergesWide(args, Info(step_.activations).block_bytes)};
+                         MergesWide(args, Info(step_.activations).block_bytes),
+      .most_rows = most_rows};
   absl::StatusOr<PlannedAttention> plan = step_.plan_attention(grouping);
   if (!plan.ok()) return Note(plan.status());
   AttentionParams params;

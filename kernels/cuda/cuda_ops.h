@@ -24,6 +24,8 @@ struct PendingCopy {
   int64_t bytes;
 };
 
+struct ExpandedMemory;  // cuda_ops_latent.cc
+
 class CudaOps final : public Ops {
  public:
   explicit CudaOps(DeviceStep step) : step_(std::move(step)), products_(&step_) {}
@@ -40,6 +42,8 @@ class CudaOps final : public Ops {
   void RopeKvWrite(const RopeKvWriteArgs& args) override;
   void ProjectHeads(const LinearArgs& product, const RopeKvWriteArgs& heads) override;
   void Attention(const AttentionArgs& args) override;
+  // cuda_ops_latent.cc
+  void AttendLatents(const LatentAttentionArgs& args) override;
   void Route(const RouteArgs& args) override;
   void ExpertMix(const ExpertMixArgs& args) override;
   void HeadLinear(const HeadLinearArgs& args) override;
@@ -81,6 +85,11 @@ class CudaOps final : public Ops {
   DeviceBatch Rows(int32_t group = 0) const;
   // The same for layers with state.
   StateBatch States(int32_t group);
+  // Attention of the sequences with up to `most_rows` rows.
+  void AttendTiles(const AttentionArgs& args, int32_t most_rows);
+  // Makes keys and values of `heads` heads from `first` on, and has the plan's rows attend to them.
+  void AttendExpanded(const LatentAttentionArgs& args, const PlannedAttention& plan,
+                      const ExpandedMemory& memory, int32_t first, int32_t heads);
   // The prefill tiles, on a copy of what they read.
   void AttendWide(AttentionParams params, const PlannedAttention& plan, int64_t wide_at,
                   int32_t multiprocessors);

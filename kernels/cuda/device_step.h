@@ -49,6 +49,8 @@ struct PlannedAttention {
   int32_t n_wide_pages = 0;
   const int32_t* wide_pages = nullptr;
   const int32_t* wide_of_span = nullptr;
+  int32_t n_expanded_rows = 0;
+  const int32_t* expanded_rows = nullptr;
 };
 
 // Adds the plan's arrays to what is copied to the device next.

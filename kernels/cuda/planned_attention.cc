@@ -28,7 +28,9 @@ PlannedAttention StagePlan(const AttentionPlan& plan, const AttentionGrouping& g
           .decode_rows = plan.decode_rows,
           .n_wide_pages = static_cast<int32_t>(plan.wide_pages.size()),
           .wide_pages = staging->Add(plan.wide_pages),
-          .wide_of_span = EntryOfSpanZero(wide_of_span, plan.first_wide_span)};
+          .wide_of_span = EntryOfSpanZero(wide_of_span, plan.first_wide_span),
+          .n_expanded_rows = static_cast<int32_t>(plan.expanded_rows.size()),
+          .expanded_rows = staging->Add(plan.expanded_rows)};
 }
 
 }  // namespace heddle::kernels::cuda

@@ -8,6 +8,7 @@ set(heddle_cuda_host_sources
   cuda_limits.cc
   cuda_ops.cc
   cuda_ops_experts.cc
+  cuda_ops_latent.cc
   cuda_ops_state.cc
   linear_products.cc
   nano_split.cc
@@ -30,9 +31,11 @@ set(heddle_cuda_host_sources
   runtime/staging.cc
   runtime/trial_timer.cc)
 set(heddle_cuda_kernel_sources
+  attention/attention_expand.cu
   attention/attention_flash_16.cu
   attention/attention_flash_8.cu
   attention/attention_hopper_bf16.cu
+  attention/attention_hopper_expanded.cu
   attention/attention_hopper_f16.cu
   attention/attention_latent.cu
   attention/attention_merge.cu

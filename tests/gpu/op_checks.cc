@@ -11,6 +11,7 @@
 #include "tests/gpu/code_format.h"
 #include "tests/gpu/expert_ops.h"
 #include "tests/gpu/head_ops.h"
+#include "tests/gpu/latent_ops.h"
 #include "tests/gpu/on_device.h"
 #include "tests/gpu/state_ops.h"
 #include "tests/kernels/batch_edits.h"
@@ -320,6 +321,10 @@ class Checks {
         return CheckHeads(device_, n == 6 ? DType::kQ4_0 : DType::kBF16,
                           n == 12 ? DType::kF8E4M3 : DType::kBF16, n);
       });
+    }
+    for (DType cache : {DType::kBF16, DType::kF8E4M3}) {
+      Check(absl::StrCat("keys and values made of latents, cache ", std::string(Info(cache).name)),
+            [&] { return CheckLatents(device_, cache); });
     }
     for (int32_t rank : {1, 16, 200}) {
       for (int32_t rows : {3, 40}) {

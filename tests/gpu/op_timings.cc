@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "tests/gpu/expert_ops.h"
 #include "tests/gpu/head_ops.h"
+#include "tests/gpu/latent_ops.h"
 #include "tests/gpu/on_device.h"
 #include "tests/gpu/op_checks.h"
 #include "tests/gpu/sizes.h"
@@ -349,6 +350,7 @@ class Timings {
       report_.ends(TimeHeads(device_, name, kLite, Sized(n, kRehearsedRows), repeats_));
     }
     TimeProjectedHeads(device_, repeats_, report_);
+    TimeLatents(device_, repeats_, report_);
     TimeExperts(device_, report_);
     TimeStates(device_, repeats_, report_);
     Draws();

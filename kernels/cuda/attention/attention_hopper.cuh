@@ -29,7 +29,7 @@ namespace heddle::kernels::cuda {
 namespace hopper {
 
 // The state of a thread along the keys: its share of rows g and g + 8 of its warp's 16.
-template <int kDim>
+template <int kDim>  // of values
 struct Rows {
   float out[kDim / 8][4];
   uint32_t weights[kKeys / 16][4];  // of the next stage of values, as a left matrix
@@ -102,7 +102,7 @@ HEDDLE_DEVICE void MultiplyKeys(const Memory<Kv, kDim>& memory, int stage,
                                 float (&scores)[kKeyTiles][4]) {
   using M = Memory<Kv, kDim>;
   const uint32_t q = AddressOf(memory.q, Consumer() * M::kQueries);
-  const uint32_t k = AddressOf(memory.k, stage * M::kStage);
+  const uint32_t k = AddressOf(memory.k, stage * M::kKeyStage);
   HEDDLE_UNROLL
   for (int d = 0; d < kDim / 16; ++d) {
     const uint32_t within = d % 4 * 32;  // bytes into the lines
@@ -115,8 +115,8 @@ HEDDLE_DEVICE void MultiplyKeys(const Memory<Kv, kDim>& memory, int stage,
 // Starts out += weights v, or = if !adds.
 template <typename Kv, int kDim>
 HEDDLE_DEVICE void MultiplyValues(const Memory<Kv, kDim>& memory, int stage, bool adds,
-                                  Rows<kDim>& rows) {
-  const uint32_t v = AddressOf(memory.v, stage * Memory<Kv, kDim>::kStage);
+                                  Rows<ValueDim(kDim)>& rows) {
+  const uint32_t v = AddressOf(memory.v, stage * Memory<Kv, kDim>::kValueStage);
   HEDDLE_UNROLL
   for (int n = 0; n < kKeys / 16; ++n) {
     WarpgroupMmaTransposed(rows.out, rows.weights[n],
@@ -317,7 +317,7 @@ HEDDLE_DEVICE void Attend(const AttentionParams& p, const Walk& walk,
                           const Memory<Kv, kDim>& memory, Turn& turn) {
   const BlockBarriers& barriers = memory.barriers;
   const float factor = FactorOf<kCapped>(p.args);
-  Rows<kDim> rows;
+  Rows<ValueDim(kDim)> rows;
   StartRows(p, walk, rows);
   float scores[kKeyTiles][4];
   float shrink[2];

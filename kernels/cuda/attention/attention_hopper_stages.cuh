@@ -10,7 +10,9 @@ namespace heddle::kernels::cuda {
 
 struct HopperAttentionParams {
   AttentionParams attention;
-  TensorMap keys;  // of lines of head_dim elements, boxes of one page
+  // Of lines of head_dim elements, boxes of one page. Pages made of latents have the heads of a
+  // position side by side.
+  TensorMap keys;
   TensorMap values;
 };
 
@@ -29,29 +31,33 @@ static_assert(kConsumers * kGroupRows == kHopperTileRows);
 constexpr int kTurn = 1;
 constexpr int kRowsThere = 3;
 
+// Keys of 192 columns are those made of latents, whose values have 128 (attention_expand.cu).
+constexpr bool IsExpanded(int dim) { return dim == kExpandedKeyDim; }
+constexpr int ValueDim(int dim) { return IsExpanded(dim) ? kExpandedValueDim : dim; }
+
 template <typename Kv, int kDim>
 struct Memory {
-  static constexpr int kLines = kDim / kLineElements;  // of a row
-  static constexpr int kQueries = kGroupRows * kDim;   // elements of a consumer
-  static constexpr int kStage = kKeys * kDim;
-  // [consumer or stage, kLines, rows, kLineElements], swizzled; patterns begin at multiples of
-  // 1024 bytes, as all these are.
+  static constexpr int kQueries = kGroupRows * kDim;  // elements of a consumer
+  static constexpr int kKeyStage = kKeys * kDim;
+  static constexpr int kValueStage = kKeys * ValueDim(kDim);
+  // [consumer or stage, lines of a row, rows, kLineElements], swizzled; patterns begin at multiples
+  // of 1024 bytes, as all these are.
   Shared<Kv> q, k, v;
   Shared<int32_t> keys;    // [kStages, kKeys] the key of a column, or kNoKey
   Shared<int32_t> bounds;  // [kStages, 2] the first key; the last, or kNoKey if any column has none
   BlockBarriers barriers;
   HEDDLE_DEVICE explicit Memory(SharedArena arena)
       : q(arena.Take<Kv>(kConsumers * kQueries)),
-        k(arena.Take<Kv>(kStages * kStage)),
-        v(arena.Take<Kv>(kStages * kStage)),
+        k(arena.Take<Kv>(kStages * kKeyStage)),
+        v(arena.Take<Kv>(kStages * kValueStage)),
         keys(arena.Take<int32_t>(kStages * kKeys)),
         bounds(arena.Take<int32_t>(kStages * 2)),
         barriers(arena.Take<uint64_t>(kBarriers)) {}
   static constexpr int kBarriers = 4 * kStages + 1;
   static constexpr int kSharedBytes =
-      SharedBytesFor<Kv>(kConsumers * kQueries) + 2 * SharedBytesFor<Kv>(kStages * kStage) +
-      SharedBytesFor<int32_t>(kStages * kKeys) + SharedBytesFor<int32_t>(kStages * 2) +
-      SharedBytesFor<uint64_t>(kBarriers);
+      SharedBytesFor<Kv>(kConsumers * kQueries) + SharedBytesFor<Kv>(kStages * kKeyStage) +
+      SharedBytesFor<Kv>(kStages * kValueStage) + SharedBytesFor<int32_t>(kStages * kKeys) +
+      SharedBytesFor<int32_t>(kStages * 2) + SharedBytesFor<uint64_t>(kBarriers);
 };
 
 // Indices into Memory::barriers; stages follow each other.
@@ -149,7 +155,7 @@ HEDDLE_DEVICE void PublishColumns(const M& memory, int stage, const Columns& col
 }
 
 // Starts the copies of a stage's pages; barrier `full` ends its phase when they have arrived.
-template <typename Kv, int kDim>
+template <typename Kv, int kDim, bool kSideBySide>
 HEDDLE_DEVICE void CopyStage(const AttentionParams& p, const TensorMap& map, const Walk& walk,
                              int first_span, Shared<Kv> to, int at, BlockBarriers barriers,
                              int full) {
@@ -166,11 +172,16 @@ HEDDLE_DEVICE void CopyStage(const AttentionParams& p, const TensorMap& map, con
   for (int i = Lane(); i < pages * kLines; i += 32) {
     const int page = i / kLines;
     const int line = i % kLines;
-    const int64_t block = cache.PageOffset(p.batch.span_page[first_span + page]);
-    const int64_t row = block / (kDim * static_cast<int>(sizeof(Kv))) +
-                        static_cast<int64_t>(walk.s.kv_head) * cache.page_tokens;
-    CopyTile(to, at + (line * kKeys + page * cache.page_tokens) * kLineElements, map,
-             line * kLineElements, static_cast<int>(row), barriers, full);
+    const int where = at + (line * kKeys + page * cache.page_tokens) * kLineElements;
+    const int32_t stored = p.batch.span_page[first_span + page];
+    if constexpr (kSideBySide) {
+      CopyTile(to, where, map, walk.s.kv_head * kDim + line * kLineElements,
+               stored * cache.page_tokens, barriers, full);
+    } else {
+      const int64_t row = cache.PageOffset(stored) / (kDim * static_cast<int>(sizeof(Kv))) +
+                          static_cast<int64_t>(walk.s.kv_head) * cache.page_tokens;
+      CopyTile(to, where, map, line * kLineElements, static_cast<int>(row), barriers, full);
+    }
   }
 }
 
@@ -194,6 +205,8 @@ HEDDLE_DEVICE void ClearColumns(const Columns& columns, Shared<Kv> values, int a
 
 template <typename Kv, int kDim, bool kTrees>
 HEDDLE_DEVICE void Produce(const HopperAttentionParams& params, const Memory<Kv, kDim>& memory) {
+  using M = Memory<Kv, kDim>;
+  constexpr int kValues = ValueDim(kDim);
   const AttentionParams& p = params.attention;
   const int room = kKeys / p.args.cache.page_tokens;
   Turn turn;
@@ -203,20 +216,22 @@ HEDDLE_DEVICE void Produce(const HopperAttentionParams& params, const Memory<Kv,
     const Walk walk(p, item, kTrees);
     for (int j = 0; j < walk.stages; ++j, ++turn.count) {
       const int stage = turn.stage();
-      const int at = stage * Memory<Kv, kDim>::kStage;
+      const int values_at = stage * M::kValueStage;
       const int first_span = walk.first_span + j * room;
       const Columns columns = FindColumns(p, walk, first_span);
       BarrierWait(memory.barriers, kKeysEmpty + stage, turn.parity() ^ 1);
       PublishColumns(memory, stage, columns);
-      CopyStage<Kv, kDim>(p, params.keys, walk, first_span, memory.k, at, memory.barriers,
-                          kKeysFull + stage);
+      CopyStage<Kv, kDim, IsExpanded(kDim)>(p, params.keys, walk, first_span, memory.k,
+                                            stage * M::kKeyStage, memory.barriers,
+                                            kKeysFull + stage);
       BarrierWait(memory.barriers, kValuesEmpty + stage, turn.parity() ^ 1);
-      CopyStage<Kv, kDim>(p, params.values, walk, first_span, memory.v, at, memory.barriers,
-                          columns.dense ? kValuesFull + stage : kValuesRaw);
+      CopyStage<Kv, kValues, IsExpanded(kDim)>(p, params.values, walk, first_span, memory.v,
+                                               values_at, memory.barriers,
+                                               columns.dense ? kValuesFull + stage : kValuesRaw);
       if (columns.dense) continue;
       BarrierWait(memory.barriers, kValuesRaw, raw_parity);
       raw_parity ^= 1;
-      ClearColumns<Kv, kDim>(columns, memory.v, at);
+      ClearColumns<Kv, kValues>(columns, memory.v, values_at);
       if (Lane() == 0) BarrierArrive(memory.barriers, kValuesFull + stage);
     }
   }

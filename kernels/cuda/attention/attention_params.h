@@ -71,6 +71,10 @@ constexpr int32_t FlashStages(int64_t kv_element_bytes, bool decodes, int32_t he
   return kv_element_bytes == 1 && decodes && head_dim <= 128 ? 3 : 2;
 }
 inline constexpr int32_t kMaxAttentionHeadDim = 576;  // DeepSeek's latent and rotated dimensions
+// Columns of the keys and values of each head that are made of latents: DeepSeek's.
+inline constexpr int32_t kExpandedKeyDim = 192;  // the rotated ones first
+inline constexpr int32_t kExpandedRotatedDim = 64;
+inline constexpr int32_t kExpandedValueDim = 128;
 
 struct AttentionParams {
   AttentionArgs args;
@@ -105,6 +109,39 @@ Error LaunchAttentionLatent(const AttentionParams& params, Stream stream);
 // blocks as there are multiprocessors share the tiles.
 Error LaunchAttentionHopper(const AttentionParams& params, int32_t num_multiprocessors,
                             Stream stream);
+// Prefill tiles of kHopperTileRows on sm_90a over keys and values made of latents, in BF16: each
+// head its own, page after page the rows of their positions, [n_pages * page_tokens, n_kv_heads,
+// kExpandedKeyDim] and [..., kExpandedValueDim]. params.args.q has heads like the keys; rows of
+// `out` and of partial results are as wide as values (cache.head_dim). params.batch.span_page names
+// those pages.
+struct ExpandedKeys {
+  const void* keys = nullptr;
+  const void* values = nullptr;
+  int32_t n_pages = 0;
+};
+Error LaunchAttentionExpanded(const AttentionParams& params, const ExpandedKeys& expanded,
+                              int32_t num_multiprocessors, Stream stream);
+// The latents of pages[i] become rows i * page_tokens on of `to`, BF16 [n_pages * page_tokens,
+// head_dim], with the first kExpandedRotatedDim columns behind the others. `from` is a cache with
+// one KV head, of any type but kF32; rows of both are at multiples of 16 bytes (of 8 bits: of 8).
+struct GatherLatentsParams {
+  KvCacheView from;
+  const int32_t* pages = nullptr;  // [n_pages]
+  int32_t n_pages = 0;
+  Tensor to;
+};
+Error LaunchGatherLatents(const GatherLatentsParams& params, Stream stream);
+// For rows rows[i] and `n_heads` heads: the first `first_cols` columns of a head of `first` and the
+// first `then_cols` ones of `then`, side by side in `to`. BF16; all in multiples of 8 columns.
+struct JoinHeadsParams {
+  const int32_t* rows = nullptr;  // [n_rows] the same of all three
+  int32_t n_rows = 0;
+  int32_t n_heads = 0;
+  Tensor first, then, to;  // of the first head
+  int32_t first_step = 0, then_step = 0, to_step = 0;
+  int32_t first_cols = 0, then_cols = 0;
+};
+Error LaunchJoinHeads(const JoinHeadsParams& params, Stream stream);
 // Page i of `to` becomes a copy of page pages[i] of `from`, of kF16 if `from` is of kF8E4M3 and of
 // kBF16 if it is of kInt8. head_dim is a multiple of 16; rows of both are at multiples of 16 bytes.
 struct WidenParams {

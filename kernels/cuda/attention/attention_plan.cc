@@ -111,13 +111,17 @@ class Planner {
   }
 
  private:
+  bool IsPlanned(int32_t s) const {
+    const int32_t rows = RowsOf(s);
+    return rows > 0 && rows >= grouping_.least_rows && rows <= grouping_.most_rows;
+  }
   int32_t RowsOf(int32_t s) const { return batch_.q_begin[s + 1] - batch_.q_begin[s]; }
   int32_t PackedOf(int32_t s) const { return RowsOf(s) * grouping_.group; }
 
   // Whether all rows are in one tile and see the first key of the context.
   bool MayShare(int32_t s) const {
     const int32_t rows = RowsOf(s);
-    return rows > 0 && (rows == 1 || PackedOf(s) <= grouping_.prefill_rows) &&
+    return IsPlanned(s) && (rows == 1 || PackedOf(s) <= grouping_.prefill_rows) &&
            (grouping_.window == 0 || batch_.context_len[s] <= grouping_.window);
   }
 
@@ -184,7 +188,7 @@ class Planner {
   // The keys of a tile are those that some of its rows sees.
   void AddSequence(int32_t s) {
     const int32_t rows = RowsOf(s), packed = PackedOf(s);
-    if (rows == 0) return;
+    if (!IsPlanned(s)) return;
     Pieces& pieces = PiecesFor(rows, packed);
     const auto [prefix, position] =
         prefix_of_.empty() ? std::pair(-1, 0) : prefix_of_[static_cast<size_t>(s)];
@@ -309,14 +313,31 @@ class Planner {
   AttentionPlan plan_;
 };
 
+// The plan with the pages that its tiles read, and its rows; or an empty one.
+AttentionPlan Expanded(const HostBatch& batch, const SequenceRange& sequences,
+                       const AttentionGrouping& grouping, AttentionPlan plan) {
+  constexpr int64_t kAnyPages = int64_t{1} << 40;
+  if (plan.prefill.empty() || !FindWidePages(batch, kLeastTilesOfExpandedKey, kAnyPages, &plan)) {
+    return {};
+  }
+  for (int32_t s = sequences.begin; s < sequences.end; ++s) {
+    if (batch.q_begin[s + 1] - batch.q_begin[s] < grouping.least_rows) continue;
+    for (int32_t row = batch.q_begin[s]; row < batch.q_begin[s + 1]; ++row) {
+      plan.expanded_rows.push_back(row);
+    }
+  }
+  return plan;
+}
+
 }  // namespace
 
 AttentionPlan PlanAttention(const HostBatch& batch, const SequenceRange& sequences,
                             const AttentionGrouping& grouping, const AttentionBudget& budget) {
   AttentionPlan plan = Planner(batch, sequences, grouping, budget).Plan();
   plan.prefill_rows = grouping.prefill_rows;
+  if (grouping.expands) return Expanded(batch, sequences, grouping, std::move(plan));
   if (grouping.widened_page_tokens == 0 || plan.prefill.empty()) return plan;
-  if (FindWidePages(batch, budget.max_wide_pages, &plan)) return plan;
+  if (FindWidePages(batch, kLeastTilesOfWideKey, budget.max_wide_pages, &plan)) return plan;
   AttentionGrouping as_it_is = grouping;
   as_it_is.prefill_rows = kPrefillTileRows;
   as_it_is.widened_page_tokens = 0;

@@ -30,6 +30,8 @@ namespace heddle::kernels::cuda {
 // for two, because more parts are more to merge. Of blocks with kHopperTileRows, one fits.
 inline constexpr int32_t kBlocksPerMultiprocessor = 2;
 
+inline constexpr int32_t kAnyRows = 0x7FFFFFFF;
+
 // The inputs of the cut beside the batch.
 struct AttentionGrouping {
   int32_t group = 1;  // query heads per KV head
@@ -46,6 +48,12 @@ struct AttentionGrouping {
   int32_t widened_page_tokens = 0;
   bool decodes_in_wide_tiles = false;  // single rows of many heads get tiles of prefill_rows
   bool merges_in_tiles = false;        // blocks of decode tiles merge their own parts
+  // Sequences with other numbers of rows have no tiles.
+  int32_t least_rows = 0;
+  int32_t most_rows = kAnyRows;
+  // Tiles read pages of keys and values made of latents (attention_expand.cu): there are none where
+  // that does not pay.
+  bool expands = false;
   friend bool operator==(const AttentionGrouping&, const AttentionGrouping&) = default;
 };
 
@@ -58,12 +66,14 @@ struct AttentionPlan {
   int32_t n_partials = 0;
   int32_t prefill_rows = 0;  // per tile
   int32_t decode_rows = 0;   // kNarrowTileRows or kDecodeTileRows
-  // Pages that are copied before prefill tiles read them (attention_widen.cu): pages of the cache
+  // Pages that are copied before prefill tiles read them (attention_widen.cu, attention_expand.cu):
+  // pages of the cache
   // in the order of the copy, and for each span from first_wide_span on the page of the copy that
   // has its positions. Empty: no copy.
   std::vector<int32_t> wide_pages;
   std::vector<int32_t> wide_of_span;
   int32_t first_wide_span = 0;
+  std::vector<int32_t> expanded_rows;  // of the batch: those of the tiles, if the grouping expands
 };
 
 // The shortest part of a context (except the last): shorter parts spend their time on starting and

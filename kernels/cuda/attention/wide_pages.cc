@@ -31,7 +31,8 @@ std::pair<int32_t, int32_t> SpansOf(const HostBatch& batch, int32_t seq, const K
 
 }  // namespace
 
-bool FindWidePages(const HostBatch& batch, int64_t max_pages, AttentionPlan* plan) {
+bool FindWidePages(const HostBatch& batch, int64_t least_tiles, int64_t max_pages,
+                   AttentionPlan* plan) {
   std::map<int32_t, Keys> keys_of;  // by sequence
   int64_t tile_keys = 0;
   for (const AttentionTile& tile : plan->prefill) {
@@ -43,7 +44,7 @@ bool FindWidePages(const HostBatch& batch, int64_t max_pages, AttentionPlan* pla
   }
   int64_t keys = 0;
   for (const auto& [seq, range] : keys_of) keys += range.end - range.begin;
-  if (tile_keys < kLeastTilesOfWideKey * keys) return false;
+  if (tile_keys < least_tiles * keys) return false;
 
   std::vector<std::pair<int32_t, int32_t>> spans;
   spans.reserve(keys_of.size());

@@ -16,9 +16,15 @@ namespace heddle::kernels::cuda {
 // warpgroups (500); the copy of a key takes 1.4 ns (2 KiB in, 4 KiB out, at 4.3 TB/s).
 inline constexpr int64_t kLeastTilesOfWideKey = 3;
 
-// Fills in the wide pages of `plan`, those that its tiles read, and returns true if the copy pays
-// and has at most `max_pages`.
-bool FindWidePages(const HostBatch& batch, int64_t max_pages, AttentionPlan* plan);
+// The same for keys and values made of latents: for each head making them of a key takes 262,144
+// operations (2 x 512 x (128 + 128)), and a tile of 128 rows and a key 81,920 where it takes
+// 278,528 over latents. Twice as many pay in any case.
+inline constexpr int64_t kLeastTilesOfExpandedKey = 2;
+
+// Fills in the wide pages of `plan`, those that its tiles read, and returns true if the copy pays,
+// with `least_tiles` for a key, and has at most `max_pages`.
+bool FindWidePages(const HostBatch& batch, int64_t least_tiles, int64_t max_pages,
+                   AttentionPlan* plan);
 
 // The parts of the workspace of attention. Offsets are multiples of 256 bytes.
 struct AttentionRoom {

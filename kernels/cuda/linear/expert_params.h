@@ -77,6 +77,9 @@ Error LaunchHeadLinear(const HeadLinearArgs& args, const DeviceWeight& heads, DT
 // The same on matrix instructions: BF16 activations and kBF16; x at 16 bytes, its stride and step
 // and the heads' cols in multiples of 8.
 Error LaunchHeadsTiled(const HeadLinearArgs& args, const DeviceWeight& heads, Stream stream);
+// The same with the transposed matrices: rows of x have heads->rows columns, outputs of a head
+// heads->cols. All of out's columns are at multiples of 16 bytes, in units of 8.
+Error LaunchHeadsTurned(const HeadLinearArgs& args, const DeviceWeight& heads, Stream stream);
 Error LaunchGateRows(Tensor gate_f32, Tensor x, DType act, Stream stream);
 
 }  // namespace heddle::kernels::cuda

@@ -10,7 +10,8 @@
 // The matrices of heads (HeadLinear) are the same with a matrix for each BlockZ. They are small,
 // 128 columns or rows on one side and 512 on the other, so that rows in and out take longer than
 // products: 16 heads of 512 outputs for 4096 rows are 25 MB in and 75 out, 23 us at 4.3 TB/s, and
-// 17 GFLOP. So a thread stores 8 columns of a finished tile at once.
+// 17 GFLOP. So a thread stores 8 columns of a finished tile at once. Transposed, a stage has 32
+// rows of the matrix and 128 of its columns, which matrix loads turn.
 #include "kernels/cuda/linear/epilogue.cuh"
 #include "kernels/cuda/linear/expert_params.h"
 #include "kernels/cuda/primitives/launch.cuh"
@@ -23,6 +24,8 @@ constexpr int kDepth = 32;  // columns per stage
 constexpr int kStride = kDepth + 8;
 constexpr int kStages = 3;
 constexpr int kStage = kTile * kStride;
+constexpr int kTurnedStride = kTile + 8;  // 17 units of 16 bytes
+static_assert(kDepth * kTurnedStride <= kStage);
 constexpr int kThreads = 256;
 constexpr int kOutStride = kTile + 8;  // floats: pairs of four rows meet in no bank twice
 constexpr int kSharedBytes = SharedBytesFor<uint16_t>(kStages * kStage) * 2 >
@@ -49,6 +52,22 @@ HEDDLE_DEVICE int64_t WeightRow(const LinearParams& p, int i) {
   return r < OutputCols(p) ? r + i / cols * p.half : -1;
 }
 
+// The part of a stage whose weights are transposed: rows `step` * kDepth on of the matrix.
+HEDDLE_DEVICE void LoadTurned(const LinearParams& p, const Tiles& tiles, int stage, int step) {
+  constexpr int kUnits = kTile / 8;
+  const int c = ThreadX() % kUnits * 8;
+  const int r = BlockX() * kTile + c;
+  HEDDLE_UNROLL
+  for (int row = ThreadX() / kUnits; row < kDepth; row += kThreads / kUnits) {
+    const int k = step * kDepth + row;
+    const bool there = k < static_cast<int>(p.weight.rows) && r < static_cast<int>(p.weight.cols);
+    CopyAsync16(tiles.w, stage * kStage + row * kTurnedStride + c,
+                p.weight.data + (there ? k * static_cast<int>(p.weight.row_bytes) + 2 * r : 0),
+                there);
+  }
+}
+
+template <bool kTransposed>
 HEDDLE_DEVICE void LoadStage(const LinearParams& p, const Tiles& tiles, int stage, int step) {
   HEDDLE_UNROLL
   for (int i = ThreadX(); i < kTile * kDepth / 8; i += kThreads) {
@@ -59,28 +78,40 @@ HEDDLE_DEVICE void LoadStage(const LinearParams& p, const Tiles& tiles, int stag
     const int64_t t = static_cast<int64_t>(BlockY()) * kTile + row;
     const bool x_there = t < p.x.rows && k < p.x.cols;
     CopyAsync16(tiles.x, to, x_there ? p.x.row<BFloat16>(t) + k : p.x.row<BFloat16>(0), x_there);
-    const int64_t r = WeightRow(p, row);
-    const uint8_t* w = p.weight.data + (r < 0 ? 0 : r * p.weight.row_bytes + 2 * k);
-    CopyAsync16(tiles.w, to, w, r >= 0);
+    if constexpr (!kTransposed) {
+      const int64_t r = WeightRow(p, row);
+      const uint8_t* w = p.weight.data + (r < 0 ? 0 : r * p.weight.row_bytes + 2 * k);
+      CopyAsync16(tiles.w, to, w, r >= 0);
+    }
   }
+  if constexpr (kTransposed) LoadTurned(p, tiles, stage, step);
   CopyAsyncCommit();
 }
 
 // Multiplies one stage's part of this warp's 64 x 32 outputs.
+template <bool kTransposed>
 HEDDLE_DEVICE void Multiply(const Tiles& tiles, int stage, float (&sums)[4][4][4]) {
   const int lane = Lane();
   const int warp_t = WarpIndex() / 4 * 64;
   const int warp_r = WarpIndex() % 4 * 32;
   const int x_at = stage * kStage + (warp_t + lane % 16) * kStride + lane / 16 * 8;
+  const int w_row = lane / 16 * 8, w_depth = lane / 8 % 2 * 8;
   const int w_at =
-      stage * kStage + (warp_r + lane / 16 * 8 + lane % 8) * kStride + lane / 8 % 2 * 8;
+      stage * kStage + (kTransposed ? (w_depth + lane % 8) * kTurnedStride + warp_r + w_row
+                                    : (warp_r + w_row + lane % 8) * kStride + w_depth);
   HEDDLE_UNROLL
   for (int k = 0; k < kDepth; k += 16) {
     uint32_t a[4][4], b[2][4];
     HEDDLE_UNROLL
     for (int m = 0; m < 4; ++m) LoadMatrix4(a[m], tiles.x, x_at + m * 16 * kStride + k);
     HEDDLE_UNROLL
-    for (int n = 0; n < 2; ++n) LoadMatrix4(b[n], tiles.w, w_at + n * 16 * kStride + k);
+    for (int n = 0; n < 2; ++n) {
+      if constexpr (kTransposed) {
+        LoadMatrix4Transposed(b[n], tiles.w, w_at + k * kTurnedStride + n * 16);
+      } else {
+        LoadMatrix4(b[n], tiles.w, w_at + n * 16 * kStride + k);
+      }
+    }
     HEDDLE_UNROLL
     for (int m = 0; m < 4; ++m) {
       HEDDLE_UNROLL
@@ -125,12 +156,14 @@ HEDDLE_DEVICE void StoreTile(const LinearParams& p, Shared<float> out) {
 }
 
 // The block's products, after which no thread reads the tiles any more.
+template <bool kTransposed>
 HEDDLE_DEVICE void MultiplyTile(const LinearParams& p, float (&sums)[4][4][4]) {
   const Tiles tiles{SharedArena()};
-  const int steps = static_cast<int>((p.weight.cols + kDepth - 1) / kDepth);
+  const int64_t depth = kTransposed ? p.weight.rows : p.weight.cols;
+  const int steps = static_cast<int>((depth + kDepth - 1) / kDepth);
   for (int s = 0; s < kStages - 1; ++s) {
     if (s < steps) {
-      LoadStage(p, tiles, s, s);
+      LoadStage<kTransposed>(p, tiles, s, s);
     } else {
       CopyAsyncCommit();  // keeps the count of groups
     }
@@ -140,11 +173,11 @@ HEDDLE_DEVICE void MultiplyTile(const LinearParams& p, float (&sums)[4][4][4]) {
     SyncThreads();  // this stage has arrived, and the one read last is free
     const int next = step + kStages - 1;
     if (next < steps) {
-      LoadStage(p, tiles, next % kStages, next);
+      LoadStage<kTransposed>(p, tiles, next % kStages, next);
     } else {
       CopyAsyncCommit();
     }
-    Multiply(tiles, step % kStages, sums);
+    Multiply<kTransposed>(tiles, step % kStages, sums);
   }
   SyncThreads();
 }
@@ -152,7 +185,7 @@ HEDDLE_DEVICE void MultiplyTile(const LinearParams& p, float (&sums)[4][4][4]) {
 HEDDLE_KERNEL HEDDLE_BOUNDS(kThreads, 2) LinearTiledKernel(HEDDLE_PARAMS(LinearParams, p)) {
   StartInTurn();
   float sums[4][4][4] = {};
-  MultiplyTile(p, sums);
+  MultiplyTile<false>(p, sums);
   StoreTile(p, LeaveSums(sums));
 }
 
@@ -186,13 +219,14 @@ HEDDLE_DEVICE void CarryColumns(const LinearParams& own, int carried) {
   }
 }
 
-HEDDLE_DEVICE void StoreHeadTile(const LinearParams& own, Shared<float> sums) {
+// `outputs`: of a head.
+HEDDLE_DEVICE void StoreHeadTile(const LinearParams& own, int64_t outputs, Shared<float> sums) {
   constexpr int kUnits = kTile / kWide;
   HEDDLE_UNROLL_BY(2)
   for (int i = ThreadX(); i < kTile * kUnits; i += kThreads) {
     const int64_t t = static_cast<int64_t>(BlockY()) * kTile + i / kUnits;
     const int64_t r = static_cast<int64_t>(BlockX()) * kTile + i % kUnits * kWide;
-    if (t >= own.x.rows || r >= own.weight.rows) continue;
+    if (t >= own.x.rows || r >= outputs) continue;
     const int at = i / kUnits * kOutStride + i % kUnits * kWide;
     Group<BFloat16, kWide> unit;
     HEDDLE_UNROLL
@@ -209,14 +243,25 @@ HEDDLE_KERNEL HEDDLE_BOUNDS(kThreads, 2) HeadsTiledKernel(HEDDLE_PARAMS(HeadPara
   StartInTurn();
   const LinearParams own = OfHead(p, BlockZ());
   float sums[4][4][4] = {};
-  MultiplyTile(own, sums);
+  MultiplyTile<false>(own, sums);
   const Shared<float> out = LeaveSums(sums);
   if (!p.stores_wide) {
     if (BlockX() == 0) CarryColumns<1>(own, p.carried);
     return StoreTile(own, out);
   }
   if (BlockX() == 0) CarryColumns<kWide>(own, p.carried);
-  StoreHeadTile(own, out);
+  StoreHeadTile(own, own.weight.rows, out);
+}
+
+// REQUIRES: p.stores_wide.
+HEDDLE_KERNEL HEDDLE_BOUNDS(kThreads, 2) HeadsTurnedKernel(HEDDLE_PARAMS(HeadParams, p)) {
+  StartInTurn();
+  const LinearParams own = OfHead(p, BlockZ());
+  float sums[4][4][4] = {};
+  MultiplyTile<true>(own, sums);
+  const Shared<float> out = LeaveSums(sums);
+  if (BlockX() == 0) CarryColumns<kWide>(own, p.carried);
+  StoreHeadTile(own, own.weight.cols, out);
 }
 
 // Whether 16 bytes can be moved at once from where `carried` columns of the output begin, and from
@@ -224,6 +269,21 @@ HEDDLE_KERNEL HEDDLE_BOUNDS(kThreads, 2) HeadsTiledKernel(HEDDLE_PARAMS(HeadPara
 bool StoresWide(const HeadLinearArgs& args) {
   return reinterpret_cast<uintptr_t>(args.out.data) % 16 == 0 && args.out.stride % kWide == 0 &&
          args.out_step % kWide == 0 && args.carried % kWide == 0 && args.heads->rows % kWide == 0;
+}
+
+HeadParams ParamsOfHeads(const HeadLinearArgs& args, const DeviceWeight& heads) {
+  HeadParams params = {.x_step = args.x_step,
+                       .out_step = args.out_step,
+                       .carried = static_cast<int>(args.carried),
+                       .stores_wide = StoresWide(args)};
+  LinearParams& linear = params.linear;
+  linear.weight = heads;
+  linear.weight.rows = args.heads->rows;
+  linear.x = args.x;
+  linear.x.cols = heads.cols;
+  linear.out = args.out;
+  linear.out.data = args.out.row<uint16_t>(0) + args.carried;
+  return params;
 }
 
 }  // namespace
@@ -238,23 +298,24 @@ Error LaunchLinearTiled(const LinearParams& params, Stream stream) {
 }
 
 Error LaunchHeadsTiled(const HeadLinearArgs& args, const DeviceWeight& heads, Stream stream) {
-  HeadParams params = {.x_step = args.x_step,
-                       .out_step = args.out_step,
-                       .carried = static_cast<int>(args.carried),
-                       .stores_wide = StoresWide(args)};
-  LinearParams& linear = params.linear;
-  linear.weight = heads;
-  linear.weight.rows = args.heads->rows;
-  linear.x = args.x;
-  linear.x.cols = heads.cols;
-  linear.out = args.out;
-  linear.out.data = args.out.row<uint16_t>(0) + args.carried;
+  const HeadParams params = ParamsOfHeads(args, heads);
   const LaunchShape shape = {.grid_x = CeilDiv(args.heads->rows, kTile),
                              .grid_y = CeilDiv(args.x.rows, kTile),
                              .grid_z = args.heads->count,
                              .threads = kThreads,
                              .shared_bytes = kSharedBytes};
   return Launch(HeadsTiledKernel, shape, stream, params);
+}
+
+Error LaunchHeadsTurned(const HeadLinearArgs& args, const DeviceWeight& heads, Stream stream) {
+  HeadParams params = ParamsOfHeads(args, heads);
+  params.linear.x.cols = args.heads->rows;
+  const LaunchShape shape = {.grid_x = CeilDiv(args.heads->cols, kTile),
+                             .grid_y = CeilDiv(args.x.rows, kTile),
+                             .grid_z = args.heads->count,
+                             .threads = kThreads,
+                             .shared_bytes = kSharedBytes};
+  return Launch(HeadsTurnedKernel, shape, stream, params);
 }
 
 }  // namespace heddle::kernels::cuda
