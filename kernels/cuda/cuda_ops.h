@@ -13,6 +13,7 @@
 #include "kernels/cuda/linear_products.h"
 #include "kernels/cuda/ranks/host_relay.h"
 #include "kernels/cuda/state/state_params.h"
+#include "kernels/late_sums.h"
 #include "kernels/ops.h"
 
 namespace heddle::kernels::cuda {
@@ -26,7 +27,7 @@ struct PendingCopy {
 
 struct ExpandedMemory;  // cuda_ops_latent.cc
 
-class CudaOps final : public Ops {
+class CudaOps final : public Ops, public LateSums {
  public:
   explicit CudaOps(DeviceStep step) : step_(std::move(step)), products_(&step_) {}
   CudaOps(const CudaOps&) = delete;
@@ -65,7 +66,10 @@ class CudaOps final : public Ops {
   void Sample(const SampleArgs& args) override;
   // Ops across ranks: kernels/cuda/ranks/rank_ops.cc.
   void EmbedShare(const PackedWeight& table, int64_t first_row, float scale, Tensor out) override;
-  void AllReduce(const AllReduceArgs& args) override;
+  void AllReduce(const AllReduceArgs& args) override { SumRanks(args, /*is_begun=*/false); }
+  // Sums of ranks in other processes begin early; those of one process are made where they end.
+  void BeginAllReduce(const AllReduceArgs& args) override;
+  void EndAllReduce(const AllReduceArgs& args) override;
   void GatherColumns(const GatherColumnsArgs& args) override;
   void SendRows(Tensor rows, int32_t to) override;
   void RecvRows(Tensor rows, int32_t from) override;
@@ -95,7 +99,8 @@ class CudaOps final : public Ops {
                   int32_t multiprocessors);
   void Note(Error error, const char* op) { step_.Note(error, op); }
   void Note(const absl::Status& status) { step_.Note(status); }
-  void GiveToHost(const HostPeers::Meeting& meeting, const Tensor& part, DType type);
+  void SumRanks(const AllReduceArgs& args, bool is_begun);
+  void CopyToHost(const absl::StatusOr<void*>& place, const Tensor& part, DType type);
   ExpertGroups GroupExperts(const ExpertMixArgs& args, int32_t chunk_rows);
   bool MixesCodes(const ExpertMixArgs& args) const;
   // Makes the rows of x into codes at `at`, in the order of the groups, and multiplies those.

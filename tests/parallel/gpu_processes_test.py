@@ -1,10 +1,15 @@
 """Ranks on emulated GPUs of several processes: the answers of GPUs of one process, also behind a lost rank."""
 
+import json
+import pathlib
+import shutil
 import signal
+import tempfile
 import time
 import unittest
 
-from rank_groups import BINARY, CPUS, LIMITS, TIMEOUT_SCALE, Group, Rank, Server, reserve_port, wait_until
+from rank_groups import (BINARY, CPUS, DEMO_MODEL, DRAFTERS, EXPERTS, LIMITS, TIMEOUT_SCALE, Group, Rank, Server,
+                         reserve_port, wait_until)
 
 EMULATED = BINARY.parent / "tests" / "heddle_emulated"
 GPU = ("--device", "cuda")
@@ -24,20 +29,20 @@ class GpuGroup(Group):
     server, rank = GpuServer, GpuRank
 
 
-def answers(server):
+def answers(server, tokens=6, **fields):
     """What the server says to each prompt, with its log-probabilities."""
     said = []
     for prompt in PROMPTS:
-        choice = server.complete(prompt, max_tokens=6, temperature=0, logprobs=1)["choices"][0]
+        choice = server.complete(prompt, max_tokens=tokens, temperature=0, logprobs=1, **fields)["choices"][0]
         said.append((choice["text"], choice["logprobs"]["token_logprobs"]))
     return said
 
 
 class GpuProcessesTest(unittest.TestCase):
-    def check(self, layout, others, flags=GPU):
-        with GpuServer(*LIMITS, *GPU, *layout) as one:
+    def check(self, layout, others, flags=GPU, rank_flags=None, model=DEMO_MODEL):
+        with GpuServer(*LIMITS, *GPU, *layout, model=model) as one:
             expected = answers(one)
-        with GpuGroup(others, *layout, *flags, rank_flags=flags) as group:
+        with GpuGroup(others, *layout, *flags, rank_flags=rank_flags or flags, model=model) as group:
             self.assertEqual(answers(group.head), expected)
             for rank in group.ranks:
                 self.assertTrue(rank.says("cuda:"), rank.log)
@@ -53,6 +58,32 @@ class GpuProcessesTest(unittest.TestCase):
 
     def test_machines_of_two_gpus_are_stages(self):
         self.check(("--tp", "2", "--pp", "2"), 1, TWO_GPUS)
+
+    def test_a_stage_may_have_a_rank_elsewhere(self):
+        self.check(("--tp", "3"), 1, TWO_GPUS, GPU)
+
+    def test_experts_may_be_in_other_processes(self):
+        self.check(("--tp", "2", "--expert-parallel"), 1, model=EXPERTS)
+
+    def test_sums_of_ladder_models_begin_early(self):
+        with tempfile.TemporaryDirectory() as directory:
+            model = pathlib.Path(directory) / "ladder"
+            shutil.copytree(DEMO_MODEL, model)
+            config = json.loads((model / "config.json").read_text())
+            (model / "config.json").write_text(json.dumps({**config, "ladder_residual": True}))
+            self.check(("--tp", "2"), 1, model=model)
+            self.check(("--tp", "2", "--pp", "2"), 3, model=model)
+
+    def test_drafters_and_adapters_run_on_gpus_of_processes(self):
+        flags = ("--lora", f"pirate={DEMO_MODEL / 'adapters' / 'pirate'}", "--speculate", f"draft:{DRAFTERS / 'draft'}")
+        layout = ("--tp", "2", "--pp", "2")
+        asked = ({"tokens": 24}, {"tokens": 6, "model": "pirate"})
+        with GpuServer(*LIMITS, *GPU, *layout, *flags) as one:
+            expected = [answers(one, **fields) for fields in asked]
+        with GpuGroup(1, *layout, *TWO_GPUS, *flags, rank_flags=TWO_GPUS) as group:
+            self.assertEqual([answers(group.head, **fields) for fields in asked], expected)
+            self.assertGreater(group.head.metric("heddle_spec_decode_accepted_tokens_total"), 0)
+            self.assertEqual(group.head.stop(), 0)
 
     def lose(self, number, layout, *flags):
         with GpuGroup(1, *layout, *GPU, *flags, rank_flags=GPU) as group:

@@ -79,24 +79,44 @@ absl::StatusOr<void*> HostPeers::Reserve(Place* place, int64_t bytes) {
   return place->data;
 }
 
+HostPeers::Job HostPeers::JobOf(Kind kind, const Meeting& meeting) const {
+  Job job = {
+      .kind = kind, .root = meeting.root, .blocks = meeting.blocks, .meetings = meeting.meetings};
+  std::copy(meeting.part_bytes.begin(), meeting.part_bytes.end(), job.part_bytes);
+  job.bytes = meeting.has_part ? job.part_bytes[peers_.rank] : 0;
+  return job;
+}
+
+absl::Status HostPeers::ReserveParts(Place* places, Job* job) {
+  if (job->root >= 0 && job->root != peers_.rank) return absl::OkStatus();
+  for (int32_t r = 0; r < peers_.world; ++r) {
+    if (r == peers_.rank) continue;
+    HEDDLE_ASSIGN_OR_RETURN(job->parts[r], Reserve(&places[r], job->part_bytes[r]));
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<void*> HostPeers::Meet(const Meeting& meeting) {
   const size_t turn = n_met_++ % 2;
-  Job job = {.kind = Kind::kMeet,
-             .root = meeting.root,
-             .blocks = meeting.blocks,
-             .meetings = meeting.meetings};
-  for (int32_t r = 0; r < peers_.world; ++r) {
-    const int64_t bytes = meeting.part_bytes[static_cast<size_t>(r)];
-    job.part_bytes[r] = bytes;
-    if (r == peers_.rank) {
-      HEDDLE_ASSIGN_OR_RETURN(job.own, Reserve(&own_parts_[turn], bytes));
-    } else if (job.root < 0 || job.root == peers_.rank) {
-      HEDDLE_ASSIGN_OR_RETURN(job.parts[r], Reserve(&parts_[turn][r], bytes));
-    }
-  }
-  job.bytes = meeting.has_part ? job.part_bytes[peers_.rank] : 0;
+  Job job = JobOf(Kind::kMeet, meeting);
+  HEDDLE_ASSIGN_OR_RETURN(job.own, Reserve(&own_parts_[turn], job.bytes));
+  HEDDLE_RETURN_IF_ERROR(ReserveParts(parts_[turn], &job));
   relay_->Add(this, job);
   return job.own;
+}
+
+absl::StatusOr<void*> HostPeers::Begin(const Meeting& meeting) {
+  Job job = JobOf(Kind::kBegin, meeting);
+  HEDDLE_ASSIGN_OR_RETURN(job.own, Reserve(&late_own_parts_[n_begun_++ % kLatePlaces], job.bytes));
+  relay_->Add(this, job);
+  return job.own;
+}
+
+absl::Status HostPeers::End(const Meeting& meeting) {
+  Job job = JobOf(Kind::kEnd, meeting);
+  HEDDLE_RETURN_IF_ERROR(ReserveParts(late_parts_[n_ended_++ % 2], &job));
+  relay_->Add(this, job);
+  return absl::OkStatus();
 }
 
 absl::StatusOr<void*> HostPeers::Sent(int32_t to, uint32_t number, int64_t bytes) {
@@ -123,6 +143,10 @@ bool HostPeers::Perform(const Job& job) {
   switch (job.kind) {
     case Kind::kMeet:
       return PerformMeeting(job);
+    case Kind::kBegin:
+      return PerformBegin(job);
+    case Kind::kEnd:
+      return PerformEnd(job);
     case Kind::kSend:
       return PerformSend(job);
     case Kind::kRecv:
@@ -145,6 +169,13 @@ bool HostPeers::PerformMeeting(const Job& job) {
   const bool is_met = job.root < 0 ? communicator_->Exchange(own, job.bytes, most, parts)
                                    : communicator_->Gather(own, job.bytes, most, job.root, parts);
   if (!is_met) return false;
+  TakeParts(job, parts);
+  WriteLetters(job, letter.what, parts);
+  return true;
+}
+
+// Brings the parts of others, if they are wanted, to where kernels read them.
+void HostPeers::TakeParts(const Job& job, std::span<const void*> parts) {
   for (int32_t r = 0; r < peers_.world; ++r) {
     const void*& part = parts[static_cast<size_t>(r)];
     if (job.parts[r] == nullptr) part = nullptr;
@@ -152,7 +183,38 @@ bool HostPeers::PerformMeeting(const Job& job) {
     std::memcpy(job.parts[r], part, static_cast<size_t>(job.part_bytes[r]));
     part = job.parts[r];
   }
-  WriteLetters(job, letter.what, parts);
+}
+
+bool HostPeers::PerformBegin(const Job& job) {
+  const int32_t other = peers_.rank == 0 ? 1 : 0;
+  const uint32_t place = begun_ % kLatePlaces;
+  const Letter& letter = peers_.boxes[other]->late[0][place][peers_.rank];
+  const uint32_t number = ++begun_;
+  if (!AwaitDevice([&] { return Acquire(letter.number) == number; },
+                   [this] { return is_given_up(); })) {
+    return false;
+  }
+  late_what_[place] = letter.what;
+  const void* own = job.bytes > 0 ? job.own : nullptr;
+  return communicator_->BeginExchange(own, job.bytes, job.part_bytes[peers_.rank]);
+}
+
+// The last letter of a sum that has begun says that the sum before the one before that has ended.
+bool HostPeers::PerformEnd(const Job& job) {
+  std::array<const void*, kMaxPeers> parts{};
+  if (!communicator_->EndExchange(parts)) return false;
+  TakeParts(job, parts);
+  const uint32_t what = late_what_[ended_[0] % kLatePlaces];
+  for (int32_t block = 0; block < job.blocks; ++block) {
+    const uint32_t count = ended_[block]++;
+    for (int32_t r = 0; r < peers_.world; ++r) {
+      if (r == peers_.rank) continue;
+      Letter& letter = peers_.boxes[peers_.rank]->late[block][count % kLatePlaces][r];
+      letter.part = parts[static_cast<size_t>(r)];
+      letter.what = what;
+      Release(&letter.number, count + 1);
+    }
+  }
   return true;
 }
 

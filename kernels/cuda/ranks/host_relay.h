@@ -60,6 +60,10 @@ class HostPeers {
     int32_t meetings = 1;
   };
   absl::StatusOr<void*> Meet(const Meeting& meeting);
+  // A sum that begins here, and ends in a later op (late_sums.h): its part is copied before the
+  // kernel that begins it.
+  absl::StatusOr<void*> Begin(const Meeting& meeting);
+  absl::Status End(const Meeting& meeting);
   // The next message to or from a stage. Sent returns StageRowsParams::copy.
   absl::StatusOr<void*> Sent(int32_t to, uint32_t number, int64_t bytes);
   absl::Status Received(int32_t from, uint32_t number, int64_t bytes);
@@ -67,7 +71,7 @@ class HostPeers {
  private:
   friend class HostRelay;
 
-  enum class Kind : uint8_t { kMeet, kSend, kRecv };
+  enum class Kind : uint8_t { kMeet, kBegin, kEnd, kSend, kRecv };
   struct Job {
     Kind kind = Kind::kMeet;
     void* own = nullptr;  // the part, or the message
@@ -89,9 +93,14 @@ class HostPeers {
   };
 
   absl::StatusOr<void*> Reserve(Place* place, int64_t bytes);
+  Job JobOf(Kind kind, const Meeting& meeting) const;
+  absl::Status ReserveParts(Place* places, Job* job);
   // On the relay's thread; false: it is given up.
   bool Perform(const Job& job);
   bool PerformMeeting(const Job& job);
+  bool PerformBegin(const Job& job);
+  bool PerformEnd(const Job& job);
+  void TakeParts(const Job& job, std::span<const void*> parts);
   void WriteLetters(const Job& job, uint32_t what, std::span<const void* const> parts);
   bool is_given_up() const;
   bool PerformSend(const Job& job);
@@ -107,9 +116,17 @@ class HostPeers {
   Place own_parts_[2];
   Place parts_[2][kMaxPeers];
   uint32_t n_met_ = 0;  // ops enqueued
+  // Sums that begin before they end: an own part is free when two later ones have ended.
+  Place late_own_parts_[kLatePlaces];
+  Place late_parts_[2][kMaxPeers];
+  uint32_t n_begun_ = 0, n_ended_ = 0;  // enqueued
   Place sent_[kMaxPeers][2];
   Place received_[kMaxPeers][2];
-  uint32_t meetings_[kPeerBlocks] = {};  // that were answered; of the relay's thread
+  // Of the relay's thread: what was answered.
+  uint32_t meetings_[kPeerBlocks] = {};
+  uint32_t begun_ = 0;  // sums
+  uint32_t ended_[kPeerBlocks] = {};
+  uint32_t late_what_[kLatePlaces] = {};
 };
 
 class HostRelay {

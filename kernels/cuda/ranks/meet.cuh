@@ -70,6 +70,25 @@ HEDDLE_DEVICE bool WaitForLetter(const Peers& peers, const Letter* letter, uint3
   return false;
 }
 
+// Takes what letter `number` of each rank, at `letters`, says of its part and result; as Meet.
+HEDDLE_DEVICE bool TakeLetters(const Peers& peers, const Letter* letters, uint32_t number,
+                               uint32_t what, const Met& met) {
+  const int other = ThreadX();
+  if (other == 0) met.missing.Set(0, 0);
+  SyncThreads();
+  if (other < peers.world) {
+    const Letter* letter = letters + other;
+    if (WaitForLetter(peers, letter, number, other, what)) {
+      met.addresses.Set(other, reinterpret_cast<uint64_t>(letter->part));
+      met.addresses.Set(kMaxPeers + other, reinterpret_cast<uint64_t>(letter->result));
+    } else {
+      met.missing.AtomicAdd(0, 1);
+    }
+  }
+  SyncThreads();
+  return met.missing.Get(0) == 0;
+}
+
 // Gives `part` and `result` to block BlockX() of all ranks, and takes theirs into `met`. The same
 // for all threads of the block; false: the op is given up. `extra`: meetings that this kernel has
 // had before; the count goes up when the kernel calls EndMeetings.
@@ -81,7 +100,6 @@ HEDDLE_DEVICE bool Meet(const Peers& peers, uint32_t what, const void* part, con
   const uint32_t number = count + 1;
   FenceSystem();
   SyncThreads();
-  if (other == 0) met.missing.Set(0, 0);
   if (other < peers.world) {
     Letter* letter = &peers.boxes[other]->letters[block][count % 2][peers.rank];
     letter->part = part;
@@ -89,18 +107,7 @@ HEDDLE_DEVICE bool Meet(const Peers& peers, uint32_t what, const void* part, con
     letter->what = what;
     StoreRelease(&letter->number, number);
   }
-  SyncThreads();
-  if (other < peers.world) {
-    const Letter* letter = &peers.boxes[peers.rank]->letters[block][count % 2][other];
-    if (WaitForLetter(peers, letter, number, other, what)) {
-      met.addresses.Set(other, reinterpret_cast<uint64_t>(letter->part));
-      met.addresses.Set(kMaxPeers + other, reinterpret_cast<uint64_t>(letter->result));
-    } else {
-      met.missing.AtomicAdd(0, 1);
-    }
-  }
-  SyncThreads();
-  return met.missing.Get(0) == 0;
+  return TakeLetters(peers, peers.boxes[peers.rank]->letters[block][count % 2], number, what, met);
 }
 
 // Ends a kernel that had `count` meetings. REQUIRES: no Meet behind it.

@@ -41,9 +41,14 @@ struct alignas(32) Letter {
   uint32_t number = 0;           // of the meeting, from 1 on; written last
 };
 
+// Places for letters of sums that begin before they end (late_sums.h): a rank that begins sum
+// m + 4 has ended m + 2, which the others have begun behind the end of m.
+inline constexpr uint32_t kLatePlaces = 4;
+
 // In a rank's memory; the others write letters.
 struct Mailbox {
   Letter letters[kPeerBlocks][2][kMaxPeers];
+  Letter late[kPeerBlocks][kLatePlaces][kMaxPeers];
   // Between stages: messages from each other one, in a ring, and how many of its messages to each
   // other one that has fetched.
   Letter rows[kMaxPeers][kStagePlaces];
@@ -53,6 +58,8 @@ struct Mailbox {
 // The counts of a rank's kernels, in its device's memory.
 struct PeerCounts {
   uint32_t meetings[kPeerBlocks];  // of each block so far
+  uint32_t begun[kPeerBlocks];     // sums that begin before they end
+  uint32_t ended[kPeerBlocks];
   int32_t moved;  // blocks that have copied theirs of the present message between stages
 };
 
@@ -85,9 +92,12 @@ struct SumRanksParams {
   int32_t adds = 0;    // to the target
   int32_t in_two = 0;  // each rank sums a share of the rows, and copies the others'
   int32_t norms = 0;
+  int32_t is_begun = 0;  // the oldest sum that LaunchBeginSum has begun; in one round
   NormArgs norm;
   NormAdapters adapters;
 };
+// Tells the other ranks where this one's part is; `partial` and the target's shape count.
+Error LaunchBeginSum(const SumRanksParams& params, Stream stream);
 Error LaunchSumRanks(const SumRanksParams& params, DType act, Stream stream);
 int SumBlocks(int64_t rows);  // blocks of that kernel
 

@@ -22,6 +22,32 @@ bool SumsInTwo(int64_t bytes, int64_t rows, int64_t world) {
   return rows >= world && bytes * (world - 1) * (world - 2) / world >= kTwoMeetingsBytes;
 }
 
+Tensor TargetOf(const AllReduceArgs& args) {
+  return args.residual.data != nullptr ? args.residual : args.out;
+}
+
+SumRanksParams ParamsOf(const Peers& peers, const AllReduceArgs& args) {
+  SumRanksParams params = {};
+  params.peers = peers;
+  params.partial = args.partial.data;
+  params.bias = args.bias;
+  params.target = TargetOf(args);
+  params.adds = args.residual.data != nullptr ? 1 : 0;
+  return params;
+}
+
+// A sum whose parts the host brings, `bytes` each.
+struct SumThroughHost {
+  SumThroughHost(const AllReduceArgs& args, int64_t bytes, int32_t world)
+      : parts(static_cast<size_t>(world), bytes),
+        meeting{.part_bytes = parts,
+                .has_part = args.partial.data != nullptr,
+                .blocks = SumBlocks(TargetOf(args).rows)} {}
+
+  const std::vector<int64_t> parts;
+  const HostPeers::Meeting meeting;
+};
+
 }  // namespace
 
 void CudaOps::EmbedShare(const PackedWeight& table, int64_t first_row, float scale, Tensor out) {
@@ -31,39 +57,34 @@ void CudaOps::EmbedShare(const PackedWeight& table, int64_t first_row, float sca
        "embedding");
 }
 
-// Lets the host bring this rank's part to the others, and theirs to here.
-void CudaOps::GiveToHost(const HostPeers::Meeting& meeting, const Tensor& part, DType type) {
-  const absl::StatusOr<void*> place = step_.ranks->host()->Meet(meeting);
+// Copies this rank's part, if it has one, to where the host takes it from.
+void CudaOps::CopyToHost(const absl::StatusOr<void*>& place, const Tensor& part, DType type) {
   Note(place.status());
-  if (!step_.status.ok() || !meeting.has_part) return;
+  if (!step_.status.ok() || part.data == nullptr) return;
   Note(LaunchCopyRows(part, {*place, part.rows, part.cols, part.cols}, type, step_.stream),
        "copying a part to the host");
 }
 
-void CudaOps::AllReduce(const AllReduceArgs& args) {
+void CudaOps::SumRanks(const AllReduceArgs& args, bool is_begun) {
   HEDDLE_CHECK(step_.ranks != nullptr, "this device is in no group of ranks");
   if (!step_.status.ok()) return;
-  const bool adds = args.residual.data != nullptr;
-  const Tensor target = adds ? args.residual : args.out;
+  const Tensor target = TargetOf(args);
   HEDDLE_CHECK(args.partial.data == nullptr || args.partial.stride == target.cols,
                "all-reduce: the partial sums are not dense");
   PeerGroup& group = *step_.ranks;
   const Peers& peers = group.peers();
   const int64_t bytes = target.rows * RowBytes(step_.activations, target.cols);
   if (group.host() != nullptr) {
-    const std::vector<int64_t> parts(static_cast<size_t>(peers.world), bytes);
-    GiveToHost({.part_bytes = parts,
-                .has_part = args.partial.data != nullptr,
-                .blocks = SumBlocks(target.rows)},
-               args.partial, step_.activations);
+    const SumThroughHost sum(args, bytes, peers.world);
+    if (is_begun) {
+      Note(group.host()->End(sum.meeting));
+    } else {
+      CopyToHost(group.host()->Meet(sum.meeting), args.partial, step_.activations);
+    }
     if (!step_.status.ok()) return;
   }
-  SumRanksParams params = {};
-  params.peers = peers;
-  params.partial = args.partial.data;
-  params.bias = args.bias;
-  params.target = target;
-  params.adds = adds ? 1 : 0;
+  SumRanksParams params = ParamsOf(peers, args);
+  params.is_begun = is_begun ? 1 : 0;
   params.in_two = group.host() == nullptr && SumsInTwo(bytes, target.rows, peers.world) ? 1 : 0;
   if (args.norm.has_value()) {
     params.norms = 1;
@@ -72,6 +93,22 @@ void CudaOps::AllReduce(const AllReduceArgs& args) {
     params.norm.adapters = nullptr;  // the host's
   }
   Note(LaunchSumRanks(params, step_.activations, step_.stream), "the sum over ranks");
+}
+
+void CudaOps::BeginAllReduce(const AllReduceArgs& args) {
+  HEDDLE_CHECK(step_.ranks != nullptr, "this device is in no group of ranks");
+  PeerGroup& group = *step_.ranks;
+  if (!step_.status.ok() || group.host() == nullptr) return;
+  const Tensor target = TargetOf(args);
+  const int64_t bytes = target.rows * RowBytes(step_.activations, target.cols);
+  const SumThroughHost sum(args, bytes, group.peers().world);
+  CopyToHost(group.host()->Begin(sum.meeting), args.partial, step_.activations);
+  if (!step_.status.ok()) return;
+  Note(LaunchBeginSum(ParamsOf(group.peers(), args), step_.stream), "beginning a sum over ranks");
+}
+
+void CudaOps::EndAllReduce(const AllReduceArgs& args) {
+  SumRanks(args, step_.ranks != nullptr && step_.ranks->host() != nullptr);
 }
 
 void CudaOps::GatherColumns(const GatherColumnsArgs& args) {
@@ -89,12 +126,12 @@ void CudaOps::GatherColumns(const GatherColumnsArgs& args) {
       const int64_t columns = args.borders[r + 1] - args.borders[r];
       parts[r] = args.part.rows * columns * int64_t{sizeof(float)};
     }
-    GiveToHost({.part_bytes = parts,
-                .has_part = args.part.data != nullptr,
-                .root = args.root,
-                .blocks = GatherBlocks(args.part.rows, args.borders.back()),
-                .meetings = 2},
-               args.part, DType::kF32);
+    const HostPeers::Meeting gather = {.part_bytes = parts,
+                                       .has_part = args.part.data != nullptr,
+                                       .root = args.root,
+                                       .blocks = GatherBlocks(args.part.rows, args.borders.back()),
+                                       .meetings = 2};
+    CopyToHost(group.host()->Meet(gather), args.part, DType::kF32);
     if (!step_.status.ok()) return;
   }
   GatherColumnsParams params = {};

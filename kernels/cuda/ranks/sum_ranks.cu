@@ -101,6 +101,33 @@ HEDDLE_DEVICE int64_t ShareOf(const SumRanksParams& p, int rank) {
   return p.target.rows * rank / p.peers.world;
 }
 
+// One warp for each block of the kernel that ends the sum.
+HEDDLE_KERNEL BeginSumKernel(HEDDLE_PARAMS(SumRanksParams, p)) {
+  WaitForPrevious();
+  const Peers& peers = p.peers;
+  const int block = BlockX(), other = ThreadX();
+  const uint32_t count = peers.counts->begun[block];
+  if (other < peers.world) {
+    FenceSystem();
+    Letter* letter = &peers.boxes[other]->late[block][count % kLatePlaces][peers.rank];
+    letter->part = p.partial;
+    letter->result = nullptr;
+    letter->what = OpWord(kSumOp, p.target.rows, p.target.cols);
+    StoreRelease(&letter->number, count + 1);
+  }
+  SyncWarp();
+  if (other == 0) peers.counts->begun[block] = count + 1;
+}
+
+// The same for all threads: whether all parts are known.
+HEDDLE_DEVICE bool FindParts(const SumRanksParams& p, const Met& met) {
+  const uint32_t what = OpWord(kSumOp, p.target.rows, p.target.cols);
+  if (p.is_begun == 0) return Meet(p.peers, what, p.partial, p.target.data, 0, met);
+  const uint32_t count = p.peers.counts->ended[BlockX()];
+  const Letter* letters = p.peers.boxes[p.peers.rank]->late[BlockX()][count % kLatePlaces];
+  return TakeLetters(p.peers, letters, count + 1, what, met);
+}
+
 // The next kernel must not begin early before the ranks have met: its blocks, which wait for this
 // kernel, could take the room that kernels of another rank on this GPU need to come here.
 template <typename T, int kWidth>
@@ -111,7 +138,7 @@ HEDDLE_KERNEL SumRanksKernel(HEDDLE_PARAMS(SumRanksParams, p)) {
   const Shared<float> scratch = arena.Take<float>(kMaxNormWarps);
   const Shared<float> row = arena.Take<float>(p.norms != 0 ? static_cast<int>(p.target.cols) : 1);
   const uint32_t what = OpWord(kSumOp, p.target.rows, p.target.cols);
-  if (!Meet(p.peers, what, p.partial, p.target.data, 0, met)) return;
+  if (!FindParts(p, met)) return;
   const int64_t begin = p.in_two != 0 ? ShareOf(p, p.peers.rank) : 0;
   const int64_t end = p.in_two != 0 ? ShareOf(p, p.peers.rank + 1) : p.target.rows;
   for (int64_t t = begin + BlockX(); t < end; t += GridX()) {
@@ -130,12 +157,19 @@ HEDDLE_KERNEL SumRanksKernel(HEDDLE_PARAMS(SumRanksParams, p)) {
     if (!Meet(p.peers, what, nullptr, nullptr, 2, met)) return;
   }
   AllowNext();
-  EndMeetings(p.peers, p.in_two != 0 ? 3 : 1);
+  if (p.is_begun == 0) return EndMeetings(p.peers, p.in_two != 0 ? 3 : 1);
+  SyncThreads();
+  if (ThreadX() == 0) ++p.peers.counts->ended[BlockX()];
 }
 
 }  // namespace
 
 int SumBlocks(int64_t rows) { return static_cast<int>(rows < kPeerBlocks ? rows : kPeerBlocks); }
+
+Error LaunchBeginSum(const SumRanksParams& params, Stream stream) {
+  return Launch(BeginSumKernel, {.grid_x = SumBlocks(params.target.rows), .threads = 32}, stream,
+                params);
+}
 
 Error LaunchSumRanks(const SumRanksParams& params, DType act, Stream stream) {
   const int64_t rows = params.target.rows;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "catch2/catch.hpp"
+#include "kernels/late_sums.h"
 #include "tests/kernels/cuda/gpu_group.h"
 #include "tests/kernels/testing.h"
 
@@ -73,6 +74,46 @@ TEST_CASE("Ranks that share no memory have the bits of those that do", "[kernel]
       CHECK(test::SameBits(found[i], expected[i]));
     }
     gpus.Join();
+  }
+}
+
+// Sums that begin one behind the other and end a sum later, with a gather between.
+TEST_CASE("Sums that begin early have the bits of those made at once", "[kernel]") {
+  const bool through_host = GENERATE(true, false);
+  constexpr int32_t kWorld = 3, kSums = 6;
+  Gpus gpus(kWorld, {.through_host = through_host});
+  Random random(2);
+  for (const int64_t rows : {int64_t{1}, int64_t{40}, int64_t{3}}) {
+    std::vector<Matrix> parts, late, at_once;
+    for (int32_t i = 0; i < kWorld * kSums; ++i)
+      parts.push_back(Matrix::RandomOf(random, rows, 96));
+    const Matrix stream = Matrix::RandomOf(random, rows, 96);
+    late.assign(kWorld, stream);
+    at_once.assign(kWorld, stream);
+    std::vector<Matrix> wholes(kWorld, Matrix(rows, kWorld * 96));
+    gpus.RunWell([&](int32_t r, Ops& ops) {
+      const auto rank = static_cast<size_t>(r);
+      const auto sum = [&](int32_t i, Matrix& to) {
+        AllReduceArgs args{.residual = to.tensor()};
+        const bool has_part = r != i % kWorld;
+        if (has_part) args.partial = parts[static_cast<size_t>(i * kWorld + r)].tensor();
+        return args;
+      };
+      auto& sums = dynamic_cast<LateSums&>(ops);
+      for (int32_t i = 0; i < kSums; ++i) {
+        sums.BeginAllReduce(sum(i, late[rank]));
+        ops.GatherColumns({.part = parts[rank].tensor(),
+                           .borders = std::vector<int32_t>{0, 96, 192, 288},
+                           .whole = wholes[rank].tensor()});
+        if (i > 0) sums.EndAllReduce(sum(i - 1, late[rank]));
+      }
+      sums.EndAllReduce(sum(kSums - 1, late[rank]));
+      for (int32_t i = 0; i < kSums; ++i) ops.AllReduce(sum(i, at_once[rank]));
+    });
+    for (size_t r = 0; r < kWorld; ++r) {
+      CHECK(test::SameBits(late[r], at_once[r]));
+      CHECK(test::SameBits(late[r], late[0]));
+    }
   }
 }
 
