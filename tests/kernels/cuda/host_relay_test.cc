@@ -96,7 +96,7 @@ TEST_CASE("Sums that begin early have the bits of those made at once", "[kernel]
       const auto sum = [&](int32_t i, Matrix& to) {
         AllReduceArgs args{.residual = to.tensor()};
         const bool has_part = r != i % kWorld;
-        if (has_part) args.partial = parts[static_cast<size_t>(i * kWorld + r)].tensor();
+        if (has_part) args.partial = parts[static_cast<size_t>(i) * kWorld + rank].tensor();
         return args;
       };
       auto& sums = dynamic_cast<LateSums&>(ops);
@@ -129,7 +129,7 @@ TEST_CASE("Rows pass through the host from stage to stage, however many are unde
       // Stage 0 sends all before it receives any.
       const int32_t next = (r + 1) % kStages, before = (r + kStages - 1) % kStages;
       const auto at = [&](int message) {
-        return received[static_cast<size_t>(message * kStages + r)].tensor();
+        return received[static_cast<size_t>(message) * kStages + static_cast<size_t>(r)].tensor();
       };
       for (int m = 0; r == 0 && m < 5; ++m) ops.SendRows(first.tensor(), next);
       for (int m = 0; m < 5; ++m) {
