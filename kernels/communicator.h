@@ -45,6 +45,8 @@ class Communicator {
   // next but one begins.
   virtual bool BeginExchange(const void* part, int64_t bytes, int64_t most_bytes) = 0;
   virtual bool EndExchange(std::span<const void*> parts) = 0;
+  // Takes what has come for later calls, without waiting; for a rank that waits for something else.
+  virtual void Progress() {}
   // Waits until every rank has come here.
   virtual bool Barrier() = 0;
 

@@ -63,6 +63,7 @@ class MeshCommunicator final : public kernels::SendingCommunicator {
     StartParts(most_bytes, UcxMesh::kAtOnce);
     return FinishParts(part, part == nullptr ? 0 : bytes, parts, UcxMesh::kAtOnce);
   }
+  void Progress() override { mesh_->Push(); }
   bool Barrier() override { return Meet(nullptr, 0, 0, {}); }
 
   bool Send(const void* data, int64_t bytes, int32_t to) override { return Post(data, bytes, to); }

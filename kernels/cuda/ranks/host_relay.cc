@@ -8,8 +8,10 @@
 #include <chrono>
 #include <cstring>
 #include <new>
+#include <optional>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "base/status.h"
 #include "kernels/await.h"
 
@@ -25,6 +27,17 @@ constexpr int kYields = 200;
 constexpr std::chrono::microseconds kNap{20};
 constexpr int kTurnsPerLook = 64;  // at whether the group was given up
 
+// Travels before each part, in 16 bytes so that parts stay aligned.
+struct PartHeader {
+  int64_t bytes;  // of the part; 0: the rank has none
+  uint32_t what;  // the op, as letters say it
+  uint32_t unused;
+};
+static_assert(sizeof(PartHeader) == 16);
+constexpr auto kHeaderBytes = static_cast<int64_t>(sizeof(PartHeader));
+
+uint8_t* BehindHeader(void* place) { return static_cast<uint8_t*>(place) + kHeaderBytes; }
+
 uint32_t Acquire(const uint32_t& word) {
   return std::atomic_ref(const_cast<uint32_t&>(word)).load(std::memory_order_acquire);
 }
@@ -32,23 +45,36 @@ void Release(uint32_t* word, uint32_t value) {
   std::atomic_ref(*word).store(value, std::memory_order_release);
 }
 
-// Waits until is_there(); false: given_up() came first.
-template <typename IsThere, typename GivenUp>
-bool AwaitDevice(const IsThere& is_there, const GivenUp& given_up) {
+}  // namespace
+
+// Meanwhile the network goes on: others may send what later ops take.
+template <typename IsThere>
+bool HostPeers::AwaitDevice(const IsThere& is_there) {
+  using Clock = std::chrono::steady_clock;
+  std::optional<Clock::time_point> since;
   for (int turn = 0; !is_there(); ++turn) {
-    if (turn % kTurnsPerLook == kTurnsPerLook - 1 && given_up()) return false;
+    if (turn % kTurnsPerLook == kTurnsPerLook - 1 && is_given_up()) return false;
     if (turn < kSpins) {
       Pause();
-    } else if (turn < kSpins + kYields) {
-      std::this_thread::yield();
-    } else {
-      std::this_thread::sleep_for(kNap);
+      continue;
     }
+    communicator_->Progress();
+    if (turn < kSpins + kYields) {
+      std::this_thread::yield();
+      continue;
+    }
+    std::this_thread::sleep_for(kNap);
+    const Clock::time_point now = Clock::now();
+    if (!since.has_value()) since = now;
+    if (now - *since <= limit_) continue;
+    communicator_->Abort(absl::UnavailableError(
+        absl::StrCat("cuda:", runtime_.info().ordinal, " (", runtime_.info().name, "), ", noun_,
+                     " ", peers_.rank, ", has not come to op ", n_performed_, " within ",
+                     limit_.count(), " ms: it hangs")));
+    return false;
   }
   return true;
 }
-
-}  // namespace
 
 HostPeers::~HostPeers() {
   if (relay_ != nullptr) relay_->Stop();
@@ -99,17 +125,18 @@ absl::Status HostPeers::ReserveParts(Place* places, Job* job) {
 absl::StatusOr<void*> HostPeers::Meet(const Meeting& meeting) {
   const size_t turn = n_met_++ % 2;
   Job job = JobOf(Kind::kMeet, meeting);
-  HEDDLE_ASSIGN_OR_RETURN(job.own, Reserve(&own_parts_[turn], job.bytes));
+  HEDDLE_ASSIGN_OR_RETURN(job.own, Reserve(&own_parts_[turn], kHeaderBytes + job.bytes));
   HEDDLE_RETURN_IF_ERROR(ReserveParts(parts_[turn], &job));
   relay_->Add(this, job);
-  return job.own;
+  return BehindHeader(job.own);
 }
 
 absl::StatusOr<void*> HostPeers::Begin(const Meeting& meeting) {
   Job job = JobOf(Kind::kBegin, meeting);
-  HEDDLE_ASSIGN_OR_RETURN(job.own, Reserve(&late_own_parts_[n_begun_++ % kLatePlaces], job.bytes));
+  HEDDLE_ASSIGN_OR_RETURN(
+      job.own, Reserve(&late_own_parts_[n_begun_++ % kLatePlaces], kHeaderBytes + job.bytes));
   relay_->Add(this, job);
-  return job.own;
+  return BehindHeader(job.own);
 }
 
 absl::Status HostPeers::End(const Meeting& meeting) {
@@ -140,6 +167,7 @@ bool HostPeers::is_given_up() const {
 }
 
 bool HostPeers::Perform(const Job& job) {
+  ++n_performed_;
   switch (job.kind) {
     case Kind::kMeet:
       return PerformMeeting(job);
@@ -160,29 +188,50 @@ bool HostPeers::PerformMeeting(const Job& job) {
   const int32_t other = peers_.rank == 0 ? 1 : 0;
   const Letter& letter = peers_.boxes[other]->letters[0][meetings_[0] % 2][peers_.rank];
   const uint32_t number = meetings_[0] + 1;
-  if (!AwaitDevice([&] { return Acquire(letter.number) == number; },
-                   [this] { return is_given_up(); }))
-    return false;
-  const void* own = job.bytes > 0 ? job.own : nullptr;
-  const int64_t most = *std::max_element(job.part_bytes, job.part_bytes + peers_.world);
+  if (!AwaitDevice([&] { return Acquire(letter.number) == number; })) return false;
+  const int64_t bytes = PutHeader(job, letter.what);
+  const int64_t most =
+      kHeaderBytes + *std::max_element(job.part_bytes, job.part_bytes + peers_.world);
   std::array<const void*, kMaxPeers> parts{};
-  const bool is_met = job.root < 0 ? communicator_->Exchange(own, job.bytes, most, parts)
-                                   : communicator_->Gather(own, job.bytes, most, job.root, parts);
+  const bool is_met = job.root < 0 ? communicator_->Exchange(job.own, bytes, most, parts)
+                                   : communicator_->Gather(job.own, bytes, most, job.root, parts);
   if (!is_met) return false;
-  TakeParts(job, parts);
-  WriteLetters(job, letter.what, parts);
+  Answers answers;
+  if (!TakeParts(job, letter.what, parts, &answers)) return false;
+  WriteLetters(job, letter.what, answers);
   return true;
 }
 
-// Brings the parts of others, if they are wanted, to where kernels read them.
-void HostPeers::TakeParts(const Job& job, std::span<const void*> parts) {
+// Returns the bytes of the part with it.
+int64_t HostPeers::PutHeader(const Job& job, uint32_t what) {
+  const PartHeader header = {.bytes = job.bytes, .what = what, .unused = 0};
+  std::memcpy(job.own, &header, sizeof(header));
+  return kHeaderBytes + job.bytes;
+}
+
+// Brings the parts of others, if they are wanted, to where kernels read them. The kernel finds out
+// that another rank does another op, and says so.
+bool HostPeers::TakeParts(const Job& job, uint32_t what, std::span<const void* const> parts,
+                          Answers* answers) {
   for (int32_t r = 0; r < peers_.world; ++r) {
-    const void*& part = parts[static_cast<size_t>(r)];
-    if (job.parts[r] == nullptr) part = nullptr;
-    if (part == nullptr) continue;
-    std::memcpy(job.parts[r], part, static_cast<size_t>(job.part_bytes[r]));
-    part = job.parts[r];
+    Answer& answer = (*answers)[static_cast<size_t>(r)];
+    answer.what = what;
+    if (job.parts[r] == nullptr) continue;  // this rank, or nobody wants it
+    PartHeader header = {.bytes = -1, .what = what, .unused = 0};
+    const auto* part = static_cast<const uint8_t*>(parts[static_cast<size_t>(r)]);
+    if (part != nullptr) std::memcpy(&header, part, sizeof(header));
+    answer.what = header.what;
+    if (header.what != what || header.bytes == 0) continue;
+    if (header.bytes != job.part_bytes[r]) {
+      communicator_->Abort(absl::InvalidArgumentError(
+          absl::StrCat(noun_, " ", r, " gave ", header.bytes, " bytes to an op in which ",
+                       job.part_bytes[r], " are its part")));
+      return false;
+    }
+    std::memcpy(job.parts[r], part + kHeaderBytes, static_cast<size_t>(header.bytes));
+    answer.part = job.parts[r];
   }
+  return true;
 }
 
 bool HostPeers::PerformBegin(const Job& job) {
@@ -190,28 +239,25 @@ bool HostPeers::PerformBegin(const Job& job) {
   const uint32_t place = begun_ % kLatePlaces;
   const Letter& letter = peers_.boxes[other]->late[0][place][peers_.rank];
   const uint32_t number = ++begun_;
-  if (!AwaitDevice([&] { return Acquire(letter.number) == number; },
-                   [this] { return is_given_up(); })) {
-    return false;
-  }
+  if (!AwaitDevice([&] { return Acquire(letter.number) == number; })) return false;
   late_what_[place] = letter.what;
-  const void* own = job.bytes > 0 ? job.own : nullptr;
-  return communicator_->BeginExchange(own, job.bytes, job.part_bytes[peers_.rank]);
+  return communicator_->BeginExchange(job.own, PutHeader(job, letter.what),
+                                      kHeaderBytes + job.part_bytes[peers_.rank]);
 }
 
 // The last letter of a sum that has begun says that the sum before the one before that has ended.
 bool HostPeers::PerformEnd(const Job& job) {
   std::array<const void*, kMaxPeers> parts{};
   if (!communicator_->EndExchange(parts)) return false;
-  TakeParts(job, parts);
-  const uint32_t what = late_what_[ended_[0] % kLatePlaces];
+  Answers answers;
+  if (!TakeParts(job, late_what_[ended_[0] % kLatePlaces], parts, &answers)) return false;
   for (int32_t block = 0; block < job.blocks; ++block) {
     const uint32_t count = ended_[block]++;
     for (int32_t r = 0; r < peers_.world; ++r) {
       if (r == peers_.rank) continue;
       Letter& letter = peers_.boxes[peers_.rank]->late[block][count % kLatePlaces][r];
-      letter.part = parts[static_cast<size_t>(r)];
-      letter.what = what;
+      letter.part = answers[static_cast<size_t>(r)].part;
+      letter.what = answers[static_cast<size_t>(r)].what;
       Release(&letter.number, count + 1);
     }
   }
@@ -220,15 +266,17 @@ bool HostPeers::PerformEnd(const Job& job) {
 
 // Earlier kernels have read what was in these places: the present one has written its letter. Only
 // the first meeting of a kernel has parts.
-void HostPeers::WriteLetters(const Job& job, uint32_t what, std::span<const void* const> parts) {
+void HostPeers::WriteLetters(const Job& job, uint32_t what, const Answers& answers) {
   for (int32_t block = 0; block < job.blocks; ++block) {
     for (int32_t i = 0; i < job.meetings; ++i) {
       const uint32_t count = meetings_[block]++;
       for (int32_t r = 0; r < peers_.world; ++r) {
         if (r == peers_.rank) continue;
         Letter& letter = peers_.boxes[peers_.rank]->letters[block][count % 2][r];
-        letter.part = i == 0 ? parts[static_cast<size_t>(r)] : nullptr;
-        letter.what = what;
+        const Answer later = {.part = nullptr, .what = what};
+        const Answer& answer = i == 0 ? answers[static_cast<size_t>(r)] : later;
+        letter.part = answer.part;
+        letter.what = answer.what;
         Release(&letter.number, count + 1);
       }
     }
@@ -237,10 +285,7 @@ void HostPeers::WriteLetters(const Job& job, uint32_t what, std::span<const void
 
 bool HostPeers::PerformSend(const Job& job) {
   const Letter& letter = peers_.boxes[job.other]->rows[peers_.rank][job.number % kStagePlaces];
-  if (!AwaitDevice([&] { return Acquire(letter.number) == job.number + 1; },
-                   [this] { return is_given_up(); })) {
-    return false;
-  }
+  if (!AwaitDevice([&] { return Acquire(letter.number) == job.number + 1; })) return false;
   if (!communicator_->Post(job.own, job.bytes, job.other)) return false;
   Release(&peers_.boxes[peers_.rank]->taken[job.other], job.number + 1);
   return true;
@@ -250,7 +295,7 @@ bool HostPeers::PerformRecv(const Job& job) {
   // The place is free when the last message but one was fetched.
   const uint32_t& taken = peers_.boxes[job.other]->taken[peers_.rank];
   const auto is_free = [&] { return static_cast<int32_t>(Acquire(taken) + 1 - job.number) >= 0; };
-  if (!AwaitDevice(is_free, [this] { return is_given_up(); })) return false;
+  if (!AwaitDevice(is_free)) return false;
   if (!communicator_->Recv(job.own, job.bytes, job.other)) return false;
   Letter& letter = peers_.boxes[peers_.rank]->rows[job.other][job.number % kStagePlaces];
   letter.part = job.own;

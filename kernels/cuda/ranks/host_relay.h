@@ -11,10 +11,16 @@
 //
 // Life: groups are added (Enter) and then meet; Stop, or the destructor, ends the thread, before
 // the memory of any group is freed. When a communicator fails, the kernels of all groups give up.
+// A device that does not come to an op for the limit of its group hangs: the thread aborts the
+// communicator, with the rank's and the op's number. Each part travels with the word of its op and
+// its length: ranks that do different ops are told so by their kernels, as in one process, and a
+// part of another length aborts the communicator.
 // Thread-safety: one thread enqueues and calls Stop; Communicator::Abort from any thread.
 #pragma once
 
+#include <array>
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -38,8 +44,11 @@ class HostRelay;
 // The ranks of one group, with the mailboxes of all. Thread-safety: as HostRelay.
 class HostPeers {
  public:
-  HostPeers(Runtime& runtime, std::shared_ptr<Communicator> communicator)
-      : runtime_(runtime), communicator_(std::move(communicator)) {}
+  // `limit`: how long the device may take to come to an op that was enqueued. `noun`: what messages
+  // call a member.
+  HostPeers(Runtime& runtime, std::shared_ptr<Communicator> communicator,
+            std::chrono::milliseconds limit, const char* noun)
+      : runtime_(runtime), communicator_(std::move(communicator)), limit_(limit), noun_(noun) {}
   ~HostPeers();
   HostPeers(const HostPeers&) = delete;
   HostPeers& operator=(const HostPeers&) = delete;
@@ -74,8 +83,8 @@ class HostPeers {
   enum class Kind : uint8_t { kMeet, kBegin, kEnd, kSend, kRecv };
   struct Job {
     Kind kind = Kind::kMeet;
-    void* own = nullptr;  // the part, or the message
-    int64_t bytes = 0;    // of that; 0: none
+    void* own = nullptr;  // the part behind its header, or the message
+    int64_t bytes = 0;    // of that without the header; 0: none
     // kMeet: of all ranks, at most; where those of others are put, nullptr: they are not wanted.
     int64_t part_bytes[kMaxPeers] = {};
     void* parts[kMaxPeers] = {};
@@ -86,6 +95,12 @@ class HostPeers {
     int32_t other = 0;
     uint32_t number = 0;
   };
+  // What a letter says in another rank's place.
+  struct Answer {
+    const void* part = nullptr;
+    uint32_t what = 0;
+  };
+  using Answers = std::array<Answer, kMaxPeers>;
   // Page-locked memory that grows.
   struct Place {
     void* data = nullptr;
@@ -100,8 +115,13 @@ class HostPeers {
   bool PerformMeeting(const Job& job);
   bool PerformBegin(const Job& job);
   bool PerformEnd(const Job& job);
-  void TakeParts(const Job& job, std::span<const void*> parts);
-  void WriteLetters(const Job& job, uint32_t what, std::span<const void* const> parts);
+  // Waits until is_there(); false: the group was given up, or the device hangs.
+  template <typename IsThere>
+  bool AwaitDevice(const IsThere& is_there);
+  int64_t PutHeader(const Job& job, uint32_t what);
+  bool TakeParts(const Job& job, uint32_t what, std::span<const void* const> parts,
+                 Answers* answers);
+  void WriteLetters(const Job& job, uint32_t what, const Answers& answers);
   bool is_given_up() const;
   bool PerformSend(const Job& job);
   bool PerformRecv(const Job& job);
@@ -109,6 +129,8 @@ class HostPeers {
 
   Runtime& runtime_;
   const std::shared_ptr<Communicator> communicator_;
+  const std::chrono::milliseconds limit_;
+  const char* const noun_;
   std::shared_ptr<HostRelay> relay_;
   Peers peers_;
   std::vector<void*> pinned_;  // all of it
@@ -123,6 +145,7 @@ class HostPeers {
   Place sent_[kMaxPeers][2];
   Place received_[kMaxPeers][2];
   // Of the relay's thread: what was answered.
+  uint64_t n_performed_ = 0;  // ops, with the present one
   uint32_t meetings_[kPeerBlocks] = {};
   uint32_t begun_ = 0;  // sums
   uint32_t ended_[kPeerBlocks] = {};

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cstring>
 #include <limits>
 #include <new>
@@ -19,6 +20,7 @@ namespace {
 struct Introduction {
   DeviceInfo info;
   Mailbox* box = nullptr;
+  const void* boxes = nullptr;  // of rank 0: its shared pointer to all
 };
 
 // Ranks of other processes: so much.
@@ -85,7 +87,8 @@ absl::Status PeerGroup::Allocate() {
   } else {
     HEDDLE_CHECK(options_.relay != nullptr, "ranks that share no memory meet through the host");
     peers_.limit_ns = std::numeric_limits<uint64_t>::max();
-    host_ = std::make_unique<HostPeers>(runtime_, communicator_);
+    host_ = std::make_unique<HostPeers>(runtime_, communicator_,
+                                        std::chrono::milliseconds(options_.wait_ms), noun());
     HEDDLE_RETURN_IF_ERROR(host_->Create(&peers_, options_.relay));
   }
   return runtime_.Synchronize();  // counts and mailbox are empty
@@ -99,9 +102,18 @@ absl::Status PeerGroup::AllocateMailbox() {
 }
 
 absl::Status PeerGroup::Meet() {
-  const Introduction own = {runtime_.info(), peers_.boxes[peers_.rank]};
+  if (peers_.rank == 0) boxes_ = std::make_shared<Boxes>();
+  const Introduction own = {runtime_.info(), peers_.boxes[peers_.rank], &boxes_};
   std::array<const void*, kMaxRanks> all{};
   if (!communicator_->Exchange(&own, sizeof(own), sizeof(own), all)) return Given(*communicator_);
+  if (peers_.rank != 0) {
+    boxes_ = *static_cast<const std::shared_ptr<Boxes>*>(
+        static_cast<const Introduction*>(all[0])->boxes);
+  }
+  {
+    const std::lock_guard lock(boxes_->mutex);
+    ++boxes_->members;
+  }
   absl::Status status;
   for (int32_t r = 0; r < peers_.world && status.ok(); ++r) {
     const auto& other = *static_cast<const Introduction*>(all[static_cast<size_t>(r)]);
@@ -139,15 +151,28 @@ absl::Status PeerGroup::MeetOverHost() {
                            own.num_multiprocessors == other.num_multiprocessors &&
                            own.has_hopper_code == other.has_hopper_code;
     if (own.activations == other.activations && (are_equal || !options_.shares_layers)) continue;
-    return absl::InvalidArgumentError(absl::StrCat(
-        NameOf(info), " and the ", std::string(other.name), " of ", noun(), " ", r,
-        are_equal ? " have activations of different types"
-                  : " are of different kinds; GPUs that share layers have to be equal"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(NameOf(info), " and the ", std::string(other.name), " of ", noun(), " ", r,
+                     own.activations != other.activations
+                         ? " have activations of different types"
+                         : " are of different kinds; GPUs that share layers have to be equal"));
   }
   return absl::OkStatus();
 }
 
 void PeerGroup::GiveUp() { std::atomic_ref(peers_.note->abort).store(1); }
+
+void PeerGroup::LeaveMailbox() {
+  Mailbox* box = peers_.boxes[peers_.rank];
+  if (box == nullptr) return;
+  if (boxes_ == nullptr) return runtime_.FreeDevice(box, sizeof(Mailbox));
+  const std::lock_guard lock(boxes_->mutex);
+  boxes_->left.push_back(box);
+  if (--boxes_->members > 0) return;
+  // A pointer says which device it belongs to; those few bytes stay in their books.
+  for (Mailbox* each : boxes_->left) runtime_.FreeDevice(each, each == box ? sizeof(Mailbox) : 0);
+  boxes_->left.clear();
+}
 
 PeerGroup::~PeerGroup() {
   host_ = nullptr;
@@ -155,8 +180,7 @@ PeerGroup::~PeerGroup() {
     const std::lock_guard lock(watch_->mutex);
     watch_->note = nullptr;
   }
-  Mailbox* box = peers_.boxes[peers_.rank];
-  if (communicator_->shares_memory() && box != nullptr) runtime_.FreeDevice(box, sizeof(Mailbox));
+  if (communicator_->shares_memory()) LeaveMailbox();
   if (peers_.counts != nullptr) runtime_.FreeDevice(peers_.counts, sizeof(PeerCounts));
   runtime_.FreePinned(peers_.note);
 }

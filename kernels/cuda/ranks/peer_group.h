@@ -14,6 +14,7 @@
 #include <mutex>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -35,7 +36,8 @@ class PeerGroup {
  public:
   struct Options {
     // How long kernels wait for those of other devices of this process
-    // (CudaDeviceOptions::rank_wait_ms); for others they wait until the communicator is aborted.
+    // (CudaDeviceOptions::rank_wait_ms); for others they wait until the communicator is aborted, as
+    // it is when this device does not come to an op for so long.
     int64_t wait_ms = 0;
     DType activations = DType::kBF16;
     // Members make some products alike (a router's), so that their GPUs have to be equal. False:
@@ -68,6 +70,13 @@ class PeerGroup {
   absl::Status Check();
 
  private:
+  // The mailboxes of a group in one process. Kernels of others may write letters into a rank's
+  // until those have left, too: who leaves first leaves its mailbox to the last one.
+  struct Boxes {
+    std::mutex mutex;
+    int32_t members = 0;         // GUARDED_BY(mutex), as the next one
+    std::vector<Mailbox*> left;  // by ranks that are gone
+  };
   // The word that kernels look at, while there is one.
   struct Watch {
     std::mutex mutex;
@@ -81,6 +90,7 @@ class PeerGroup {
   absl::Status Meet();
   absl::Status MeetOverHost();
   absl::Status AllocateMailbox();
+  void LeaveMailbox();
   const char* noun() const { return options_.shares_layers ? "rank" : "stage"; }
 
   Runtime& runtime_;
@@ -88,6 +98,7 @@ class PeerGroup {
   const std::shared_ptr<Watch> watch_ = std::make_shared<Watch>();
   const Options options_;
   Peers peers_;
+  std::shared_ptr<Boxes> boxes_;  // null: not in a group of this process
   std::unique_ptr<HostPeers> host_;
   uint32_t sent_[kMaxPeers] = {};  // messages to each stage, and from each
   uint32_t received_[kMaxPeers] = {};

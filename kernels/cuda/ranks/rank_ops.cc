@@ -69,6 +69,7 @@ void CudaOps::SumRanks(const AllReduceArgs& args, bool is_begun) {
   HEDDLE_CHECK(step_.ranks != nullptr, "this device is in no group of ranks");
   if (!step_.status.ok()) return;
   const Tensor target = TargetOf(args);
+  if (target.rows == 0) return;
   HEDDLE_CHECK(args.partial.data == nullptr || args.partial.stride == target.cols,
                "all-reduce: the partial sums are not dense");
   PeerGroup& group = *step_.ranks;
@@ -100,6 +101,7 @@ void CudaOps::BeginAllReduce(const AllReduceArgs& args) {
   PeerGroup& group = *step_.ranks;
   if (!step_.status.ok() || group.host() == nullptr) return;
   const Tensor target = TargetOf(args);
+  if (target.rows == 0) return;
   const int64_t bytes = target.rows * RowBytes(step_.activations, target.cols);
   const SumThroughHost sum(args, bytes, group.peers().world);
   CopyToHost(group.host()->Begin(sum.meeting), args.partial, step_.activations);
@@ -113,7 +115,7 @@ void CudaOps::EndAllReduce(const AllReduceArgs& args) {
 
 void CudaOps::GatherColumns(const GatherColumnsArgs& args) {
   HEDDLE_CHECK(step_.ranks != nullptr, "this device is in no group of ranks");
-  if (!step_.status.ok()) return;
+  if (!step_.status.ok() || args.part.rows == 0) return;
   PeerGroup& group = *step_.ranks;
   const Peers& peers = group.peers();
   HEDDLE_CHECK(static_cast<int32_t>(args.borders.size()) == peers.world + 1,
@@ -126,12 +128,13 @@ void CudaOps::GatherColumns(const GatherColumnsArgs& args) {
       const int64_t columns = args.borders[r + 1] - args.borders[r];
       parts[r] = args.part.rows * columns * int64_t{sizeof(float)};
     }
+    const bool has_part = args.part.data != nullptr && args.part.cols > 0;
     const HostPeers::Meeting gather = {.part_bytes = parts,
-                                       .has_part = args.part.data != nullptr,
+                                       .has_part = has_part,
                                        .root = args.root,
                                        .blocks = GatherBlocks(args.part.rows, args.borders.back()),
                                        .meetings = 2};
-    CopyToHost(group.host()->Meet(gather), args.part, DType::kF32);
+    CopyToHost(group.host()->Meet(gather), has_part ? args.part : Tensor{}, DType::kF32);
     if (!step_.status.ok()) return;
   }
   GatherColumnsParams params = {};
@@ -145,7 +148,7 @@ void CudaOps::GatherColumns(const GatherColumnsArgs& args) {
 
 void CudaOps::SendRows(Tensor rows, int32_t to) {
   HEDDLE_CHECK(step_.stages != nullptr && rows.stride == rows.cols, "no stage, or rows with gaps");
-  if (!step_.status.ok()) return;
+  if (!step_.status.ok() || rows.rows == 0) return;
   const int64_t bytes = rows.rows * RowBytes(step_.activations, rows.cols);
   const absl::StatusOr<StageRowsParams> message = step_.stages->Sent(to, rows.data, bytes);
   if (!message.ok()) return Note(message.status());
@@ -154,7 +157,7 @@ void CudaOps::SendRows(Tensor rows, int32_t to) {
 
 void CudaOps::RecvRows(Tensor rows, int32_t from) {
   HEDDLE_CHECK(step_.stages != nullptr && rows.stride == rows.cols, "no stage, or rows with gaps");
-  if (!step_.status.ok()) return;
+  if (!step_.status.ok() || rows.rows == 0) return;
   const int64_t bytes = rows.rows * RowBytes(step_.activations, rows.cols);
   const absl::StatusOr<StageRowsParams> message = step_.stages->Received(from, rows.data, bytes);
   if (!message.ok()) return Note(message.status());

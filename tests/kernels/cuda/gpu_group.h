@@ -60,13 +60,14 @@ struct GpusOptions {
   int64_t rank_wait_ms = 60'000;
   bool through_host = false;
   bool are_stages = false;
+  bool are_late = false;  // emulate::Machine::is_late
 };
 
 class Gpus {
  public:
   explicit Gpus(int32_t world, const GpusOptions& options = {})
       : options_(options), devices_(static_cast<size_t>(world)) {
-    cuda::emulate::SetMachine({.device_count = world});
+    cuda::emulate::SetMachine({.device_count = world, .is_late = options_.are_late});
     Each([&](int32_t r) {
       auto device = CreateCudaDevice({.ordinal = r,
                                       .activations = DType::kF32,
@@ -116,6 +117,7 @@ class Gpus {
     INFO((findings.empty() ? "" : findings.front()));
     CHECK(findings.empty());
   }
+  Device& device(int32_t rank) { return *devices_[static_cast<size_t>(rank)]; }
   Communicator& communicator(int32_t rank) { return *communicators_[static_cast<size_t>(rank)]; }
 
  private:

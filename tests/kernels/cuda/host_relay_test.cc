@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <chrono>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -115,6 +116,121 @@ TEST_CASE("Sums that begin early have the bits of those made at once", "[kernel]
       CHECK(test::SameBits(late[r], late[0]));
     }
   }
+}
+
+TEST_CASE("Columns of unequal parts come through the host, and a rank may have none", "[kernel]") {
+  constexpr int32_t kWorld = 3;
+  Gpus gpus(kWorld, {.through_host = true});
+  Random random(7);
+  const std::vector<int32_t> borders = {0, 3, 3, 1030};  // rank 1 has none
+  const bool is_empty = GENERATE(false, true);           // its part, or there is none
+  for (const int64_t rows : {int64_t{1}, int64_t{5}, int64_t{0}, int64_t{40}}) {
+    for (const int32_t root : {-1, 2}) {
+      std::vector<Matrix> parts, wholes;
+      for (size_t r = 0; r < kWorld; ++r) {
+        parts.push_back(Matrix::RandomOf(random, rows, borders[r + 1] - borders[r]));
+        wholes.emplace_back(rows, borders.back(), /*pad=*/2);
+      }
+      gpus.RunWell([&](int32_t r, Ops& ops) {
+        const auto rank = static_cast<size_t>(r);
+        Tensor part = parts[rank].tensor();
+        if (part.cols == 0) part.data = is_empty ? parts[0].tensor().data : nullptr;
+        for (int i = 0; i < 3; ++i) {
+          ops.GatherColumns({.part = part,
+                             .borders = borders,
+                             .whole = root >= 0 && r != root ? Tensor{} : wholes[rank].tensor(),
+                             .root = root});
+        }
+      });
+      for (size_t r = 0; r < kWorld; ++r) {
+        if (root >= 0 && r != static_cast<size_t>(root)) continue;
+        int64_t wrong = 0;
+        for (int64_t t = 0; t < rows; ++t) {
+          for (size_t from = 0; from < kWorld; ++from) {
+            for (int32_t c = borders[from]; c < borders[from + 1]; ++c) {
+              wrong += wholes[r](t, c) != parts[from](t, c - borders[from]) ? 1 : 0;
+            }
+          }
+        }
+        INFO(rows << " rows, root " << root << ", rank " << r);
+        CHECK(wrong == 0);
+        CHECK(wholes[r].GapsIntact());
+      }
+    }
+  }
+}
+
+TEST_CASE("Ops without rows meet nobody", "[kernel]") {
+  const bool are_stages = GENERATE(false, true);
+  Gpus gpus(2, {.through_host = true, .are_stages = are_stages});
+  std::vector<Matrix> rows(2, Matrix(2, 64));
+  gpus.RunWell([&](int32_t r, Ops& ops) {
+    const Tensor some = rows[static_cast<size_t>(r)].tensor();
+    Tensor none = some;
+    none.rows = 0;
+    for (const Tensor& x : {none, some}) {
+      if (!are_stages) {
+        ops.AllReduce({.partial = x, .residual = x});
+      } else if (r == 0) {
+        ops.SendRows(x, 1);
+      } else {
+        ops.RecvRows(x, 0);
+      }
+    }
+  });
+}
+
+TEST_CASE("Ranks of several processes that do different ops are told so", "[kernel]") {
+  for (const bool other_op : {false, true}) {
+    Gpus gpus(2, {.through_host = true});
+    Matrix two(2, 64), three(3, 64), whole(2, 128);
+    const std::vector<absl::Status> statuses = gpus.Run([&](int32_t r, Ops& ops) {
+      const Tensor x = r == 1 && !other_op ? three.tensor() : two.tensor();
+      if (r == 1 && other_op) {
+        ops.GatherColumns(
+            {.part = x, .borders = std::vector<int32_t>{0, 64, 128}, .whole = whole.tensor()});
+      } else {
+        ops.AllReduce({.partial = x, .residual = x});
+      }
+    });
+    INFO(statuses[0].ToString() << "; " << statuses[1].ToString());
+    CHECK(statuses[0].message().find("do different ops at the same time") != std::string::npos);
+    CHECK(!statuses[1].ok());
+  }
+}
+
+TEST_CASE("A part of another length than the op has is refused by name", "[kernel]") {
+  Gpus gpus(2, {.through_host = true});
+  std::vector<Matrix> parts, wholes(2, Matrix(2, 128));
+  parts.emplace_back(2, 64);
+  parts.emplace_back(2, 60);
+  const std::vector<absl::Status> statuses = gpus.Run([&](int32_t r, Ops& ops) {
+    const auto rank = static_cast<size_t>(r);
+    const std::vector<int32_t> borders = {0, r == 0 ? 64 : 68, 128};
+    ops.GatherColumns(
+        {.part = parts[rank].tensor(), .borders = borders, .whole = wholes[rank].tensor()});
+  });
+  const auto says = [&](size_t r) {
+    return statuses[r].message().find("bytes to an op in which") != std::string::npos;
+  };
+  INFO(statuses[0].ToString() << "; " << statuses[1].ToString());
+  CHECK((says(0) || says(1)));
+  CHECK(!statuses[0].ok());
+  CHECK(!statuses[1].ok());
+}
+
+TEST_CASE("A GPU that hangs is named by its own process", "[kernel]") {
+  Gpus gpus(2, {.rank_wait_ms = 20, .through_host = true, .are_late = true});
+  Matrix x(2, 64);
+  // Nothing runs on the device before somebody waits for it.
+  const absl::Status launched = gpus.device(1).Launch(
+      [&](Ops& ops) { ops.AllReduce({.partial = x.tensor(), .residual = x.tensor()}); });
+  REQUIRE(launched.ok());
+  while (gpus.communicator(1).status().ok()) std::this_thread::yield();
+  const std::string message(gpus.communicator(1).status().message());
+  INFO(message);
+  CHECK(message.find("cuda:1") == 0);
+  CHECK(message.find("rank 1, has not come to op 1 within 20 ms: it hangs") != std::string::npos);
 }
 
 TEST_CASE("Rows pass through the host from stage to stage, however many are under way",
