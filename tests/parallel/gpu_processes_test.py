@@ -2,14 +2,15 @@
 
 import json
 import pathlib
+import re
 import shutil
 import signal
 import tempfile
 import time
 import unittest
 
-from rank_groups import (BINARY, CPUS, DEMO_MODEL, DRAFTERS, EXPERTS, LIMITS, TIMEOUT_SCALE, Group, Rank, Server,
-                         reserve_port, wait_until)
+from rank_groups import (BINARY, CPUS, DEMO_MODEL, DRAFTERS, EXPERTS, LIMITS, RANKS_LOST, TIMEOUT_SCALE, Group,
+                         HungThread, Rank, Server, ask_in_background, reserve_port, wait_until)
 
 EMULATED = BINARY.parent / "tests" / "heddle_emulated"
 GPU = ("--device", "cuda")
@@ -55,6 +56,9 @@ class GpuProcessesTest(unittest.TestCase):
 
     def test_layers_that_processes_share_give_the_answers_of_one(self):
         self.check(("--tp", "2"), 1)
+
+    def test_shares_of_processes_may_be_unequal(self):
+        self.check(("--tp", "2", "--tp-shares", "3,1"), 1)
 
     def test_machines_of_two_gpus_are_stages(self):
         self.check(("--tp", "2", "--pp", "2"), 1, TWO_GPUS)
@@ -113,15 +117,30 @@ class GpuProcessesTest(unittest.TestCase):
     def test_a_stopped_rank_goes_on_with_its_weights(self):
         self.lose(signal.SIGSTOP, ("--tp", "2"), "--rank-timeout", "1")
 
+    def test_a_gpu_that_hangs_is_named_after_the_timeout(self):
+        flags = ("--tp", "2", *GPU, "--rank-rejoin-timeout", "0", "--rank-timeout", "1")
+        with GpuGroup(1, *flags, rank_flags=GPU) as group:
+            events, _ = ask_in_background(group.head)
+            self.assertTrue(wait_until(lambda: len(events) > 3))
+            # The thread that is the emulated device; the one that watches it goes on, and so do beats.
+            with HungThread(group.ranks[0].process.pid):
+                named = lambda: any(re.search(r"rank 1 \(127\.0\.0\.1\) is lost in step \d+.*computed nothing", line)
+                                    for line in list(group.head.log))
+                self.assertTrue(wait_until(named, 20), group.head.log)
+                self.assertEqual(group.head.process.wait(20), RANKS_LOST)
+
     def test_what_does_not_fit_is_refused_by_name(self):
         port = reserve_port()
         listen = ("--ranks-listen", f"127.0.0.1:{port}")
         for flags, why in (
                 (("--rank-devices", "1,1"), "names GPU 1 twice"),
                 (("--rank-devices", "0,1,2"), "--rank-devices has 3 numbers"),
+                (("--rank-wire", "bf16"), "--rank-wire is for ranks on CPUs"),
                 (("--rank-devices", "0,1", "--rank-cpus", str(CPUS[0])), "1 lists for 2 GPUs")):
             with self.assertRaisesRegex(RuntimeError, why):
                 GpuServer(*LIMITS, "--tp", "2", *GPU, *listen, *flags)
+        with self.assertRaisesRegex(RuntimeError, "--device is cuda:3; with --rank-devices"):
+            GpuServer(*LIMITS, "--tp", "2", "--device", "cuda:3", *listen, "--rank-devices", "0,1")
         ranks = [GpuRank(port), GpuRank(port, "--device", "cuda:2")]  # the first one on the CPU
         try:
             with GpuServer(*LIMITS, "--pp", "2", *GPU, *listen) as head:
