@@ -86,10 +86,14 @@ void ClearLatentNames(const MlaSpec& mla, LayerNames* names) {
   }
 }
 
-// Keeps the names that attention has beside its products.
+// Keeps the names that attention has beside its products, and gives values those of keys.
 void ClearBesideHeads(const AttentionSpec& attention, LayerNames* names) {
   if (!attention.sinks) Clear({&names->sinks});
   if (attention.segments == 0) Clear({&names->segments});
+  if (attention.keys_are_values) {
+    names->v = names->k;
+    names->v_bias = names->k_bias;
+  }
   if (attention.differential.is_here) return;
   Clear({&names->lambda_q1, &names->lambda_k1, &names->lambda_q2, &names->lambda_k2,
          &names->pair_norm});
@@ -166,10 +170,6 @@ LayerNames NameMap::Layer(int32_t index, const LayerSpec& spec) const {
   if (!spec.scales_stream) clear({&names.stream_scale});
   if (spec.attention.kv_layer >= 0) {
     clear({&names.k, &names.v, &names.k_bias, &names.v_bias, &names.k_norm});
-  }
-  if (spec.attention.keys_are_values) {
-    names.v = names.k;
-    names.v_bias = names.k_bias;
   }
   if (!spec.moe.gated) clear({&names.expert_gate, &names.expert_gate_up});
   if (!spec.mlp.gated) clear({&names.gate, &names.gate_bias, &names.gate_up});
