@@ -59,19 +59,20 @@ struct TokenShiftArgs {
 //   v = v + sigmoid(m) * (first_value - v), where m is there; otherwise first_value = v
 //   w = exp(-exp(-1/2) * sigmoid(w))
 //   out = (LayerNorm(o) of each head * norm + norm_bias + (sum of r * k * bonus) * v) * gate
-// Bits of a row depend on its sequence's inputs up to it and on their places in pages alone.
-// REQUIRES: as RecurrenceArgs.
+// with o itself in place of its norm, or without the gate, where the layer has none; only on
+// devices with Device::has_layer_inputs(). Bits of a row depend on its sequence's inputs up to it
+// and on their places in pages alone. REQUIRES: as RecurrenceArgs.
 struct WkvArgs {
   int32_t n_heads = 0;
   int32_t head_dim = 0;
   Tensor r, k, v, w, a;
-  Tensor m;            // data == nullptr: the first layer
-  Tensor first_value;  // written in the first layer
-  Tensor gate;
+  Tensor m;                          // data == nullptr: the first layer
+  Tensor first_value;                // written in the first layer
+  Tensor gate;                       // data == nullptr: none
   const float* key_scale = nullptr;  // [n_heads * head_dim], as all of these
   const float* key_mix = nullptr;
   const float* bonus = nullptr;
-  const float* norm = nullptr;
+  const float* norm = nullptr;  // nullptr: none
   const float* norm_bias = nullptr;
   float norm_eps = 64e-5f;
   KvCacheView cache;  // kF32, page_tokens and n_kv_heads 1, head_dim WkvState::floats

@@ -391,6 +391,7 @@ std::span<const Family> FamilyTable() {
     add(SelectiveRows(Llama()));
     rows.push_back(SambaYRow(Llama()));
     rows.push_back(RwkvRow(Llama()));
+    rows.push_back(QwenRwkvRow(Llama()));
     add(Gemma3nRows(Gemma3()));
     add(Gemma4Rows(Gemma3()));
     add(Llama4Rows(Llama()));

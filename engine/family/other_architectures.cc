@@ -133,8 +133,9 @@ constexpr OtherArchitecture kOthers[] = {
     {"lfm3 Lfm3ForCausalLM", "lfm2", "gates on heads, norms behind blocks and windows"},
     {"recurrent_gemma RecurrentGemmaForCausalLM xlstm xLSTMForCausalLM", "",
      "recurrent layers and their state"},
-    {"rwkv6 arwkv7 rwkv6qwen2 RwkvForCausalLM RwkvHybridForCausalLM", "",
-     "recurrent layers (RWKV) and their state"},
+    {"rwkv6 rwkv6qwen2 RwkvForCausalLM", "rwkv7", "RWKV's older recurrent layers and their state"},
+    {"RwkvHybridForCausalLM rwkv_hybrid", "",
+     "a reader of its folders; its GGUF files run (arwkv7)"},
     {"minimax minimax-01 MiniMaxForCausalLM MiniMaxText01ForCausalLM", "minimax_m2",
      "layers of linear attention and their state"},
     // No decoders of text from left to right.

@@ -17,6 +17,7 @@ namespace {
 
 constexpr std::string_view kArchitectures[] = {"RWKV7ForCausalLM", "Rwkv7ForCausalLM"};
 constexpr std::string_view kGguf[] = {"rwkv7"};
+constexpr std::string_view kQwenGguf[] = {"arwkv7"};
 
 constexpr int32_t kUsualHead = 64;
 
@@ -196,26 +197,65 @@ absl::Status RefineRwkv7(const JsonSource& config, ModelSpec* spec, NameMap*) {
   return absl::OkStatus();
 }
 
-absl::Status RefineGgufRwkv7(const GgufSource& source, const TensorFinder& find, ModelSpec* spec,
-                             NameMap* names) {
+// `shifts`: the blocks of a layer whose inputs are mixed with those of the position before.
+absl::StatusOr<WkvSpec> ReadGgufMix(const GgufSource& source, int32_t shifts,
+                                    const ModelSpec& spec) {
   constexpr std::string_view kShifts = "token_shift_count";
-  HEDDLE_ASSIGN_OR_RETURN(const int32_t shifts, source.DimOr(kShifts, kMaxLayers, 2));
-  if (shifts != 2) return source.Unsupported(kShifts, base::StrCat(shifts), "expected 2");
+  HEDDLE_ASSIGN_OR_RETURN(const int32_t found, source.DimOr(kShifts, kMaxLayers, shifts));
+  if (found != shifts) {
+    return source.Unsupported(kShifts, base::StrCat(found), base::StrCat("expected ", shifts));
+  }
   WkvSpec wkv;
   HEDDLE_ASSIGN_OR_RETURN(wkv.head_dim, source.Dim("wkv.head_size", kMaxHeadDim));
-  HEDDLE_RETURN_IF_ERROR(CheckHead(source, "wkv.head_size", wkv.head_dim, *spec));
-  wkv.n_heads = spec->hidden / wkv.head_dim;
+  HEDDLE_RETURN_IF_ERROR(CheckHead(source, "wkv.head_size", wkv.head_dim, spec));
+  wkv.n_heads = spec.hidden / wkv.head_dim;
   wkv.norm_eps = 64e-5f;  // whatever the head's size, as llama.cpp has it
   HEDDLE_ASSIGN_OR_RETURN(wkv.decay_rank, source.Dim("attention.decay_lora_rank", kMaxHidden));
   HEDDLE_ASSIGN_OR_RETURN(wkv.rate_rank, source.Dim("attention.iclr_lora_rank", kMaxHidden));
   HEDDLE_ASSIGN_OR_RETURN(wkv.value_rank,
                           source.Dim("attention.value_residual_mix_lora_rank", kMaxHidden));
+  static_cast<void>(source.Has("attention.head_count"));  // zero
+  return wkv;
+}
+
+absl::Status RefineGgufRwkv7(const GgufSource& source, const TensorFinder& find, ModelSpec* spec,
+                             NameMap* names) {
+  HEDDLE_ASSIGN_OR_RETURN(WkvSpec wkv, ReadGgufMix(source, 2, *spec));
   HEDDLE_ASSIGN_OR_RETURN(wkv.gate_rank, source.Dim("attention.gate_lora_rank", kMaxHidden));
   HEDDLE_ASSIGN_OR_RETURN(const int32_t inter, source.Dim("feed_forward_length", kMaxInter));
-  static_cast<void>(source.Has("attention.head_count"));  // zero
   spec->embedding_norm = find("token_embd_norm.weight") != nullptr;
   SetGgufNames(names);
   Apply(wkv, inter, spec);
+  return absl::OkStatus();
+}
+
+absl::Status RefuseFolder(const JsonSource& config, ModelSpec*, NameMap*) {
+  return config.Unsupported("model_type", "\"arwkv7\"", "only its GGUF files are read");
+}
+
+// Time mixes between Qwen2.5's MLPs, whose inputs are not mixed. Heads may have no norms, and the
+// mixes no gates: then there are no tensors of them, or a rank of 0.
+absl::Status RefineGgufQwenRwkv7(const GgufSource& source, const TensorFinder& find,
+                                 ModelSpec* spec, NameMap* names) {
+  constexpr std::string_view kGate = "attention.gate_lora_rank";
+  HEDDLE_ASSIGN_OR_RETURN(WkvSpec wkv, ReadGgufMix(source, 1, *spec));
+  if (source.Has(kGate)) {
+    HEDDLE_ASSIGN_OR_RETURN(const int64_t rank, source.Int(kGate));
+    if (rank < 0 || rank > kMaxHidden) {
+      return source.Error(kGate, base::StrCat(rank), base::StrCat("from 0 to ", kMaxHidden));
+    }
+    wkv.gate_rank = static_cast<int32_t>(rank);
+  }
+  wkv.has_norm = find("blk.0.time_mix_ln.weight") != nullptr;
+  HEDDLE_ASSIGN_OR_RETURN(const int32_t inter, source.Dim("feed_forward_length", kMaxInter));
+  WkvNames& mix = names->layer.wkv;
+  SetParts(&PartName::gguf, "blk.{}.time_mix_", &mix);
+  if (wkv.gate_rank == 0) mix.g1 = mix.g2 = "";
+  if (!wkv.has_norm) mix.norm = mix.norm_bias = "";
+  Apply(wkv, inter, spec);
+  for (LayerSpec& layer : spec->layers) {
+    layer.mlp = {.inter = inter, .activation = Activation::kSilu, .gated = true};
+  }
   return absl::OkStatus();
 }
 
@@ -240,6 +280,20 @@ Family RwkvRow(const Family& llama) {
   rwkv.refine = RefineRwkv7;
   rwkv.refine_gguf = RefineGgufRwkv7;
   return rwkv;
+}
+
+Family QwenRwkvRow(const Family& llama) {
+  Family qwen = RwkvRow(llama);
+  qwen.name = qwen.model_type = "arwkv7";
+  qwen.architectures = {};
+  qwen.gguf_architectures = kQwenGguf;
+  qwen.norm = NormKind::kRms;
+  qwen.norm_eps = 1e-6;
+  qwen.activation = "silu";
+  qwen.gated = true;
+  qwen.refine = RefuseFolder;
+  qwen.refine_gguf = RefineGgufQwenRwkv7;
+  return qwen;
 }
 
 }  // namespace heddle::engine

@@ -174,7 +174,7 @@ class Demands {
   void AddTimeMix(const WkvNames& names, const WkvSpec& wkv) {
     const int64_t hidden = model_.spec.hidden;
     const int64_t width = int64_t{wkv.n_heads} * wkv.head_dim;
-    Add(names.shift, {6, 1, 1, hidden}, "6, 1, 1, hidden");
+    Add(names.shift, {wkv.gate_rank > 0 ? 6 : 5, 1, 1, hidden}, "6, 1, 1, hidden");
     for (const std::string* name : {&names.shift_r, &names.shift_w, &names.shift_k, &names.shift_v,
                                     &names.shift_a, &names.shift_g, &names.mlp_shift}) {
       AddVector(*name, hidden, "hidden");

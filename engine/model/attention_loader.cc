@@ -118,6 +118,7 @@ absl::Status TimeMix(TensorLoader& loader, const LayerNames& layer_names, LayerW
       {&wkv.r, &names.r},   {&wkv.k, &names.k},   {&wkv.v, &names.v},  {&wkv.w1, &names.w1},
       {&wkv.a1, &names.a1}, {&wkv.g1, &names.g1}, {&wkv.g2, &names.g2}};
   for (const auto& [linear, name] : whole) {
+    if (name->empty()) continue;
     HEDDLE_ASSIGN_OR_RETURN(*linear, loader.Linear({name}, {}));
   }
   HEDDLE_ASSIGN_OR_RETURN(wkv.w2, loader.Linear({&names.w2}, {&names.w0}));

@@ -34,8 +34,9 @@ void Decoder::MixTime(kernels::Ops& ops, int32_t layer, Tensor in, const KvStora
   const WkvWeights& weights = weights_.layers[layer].wkv;
   const auto n_tokens = static_cast<int32_t>(in.rows);
   const int32_t width = wkv.n_heads * wkv.head_dim;
-  const Tensor shifted =
-      Shift(ops, layer, in, weights.shift.data(), static_cast<int32_t>(kMixes), cache);
+  // The gate's input is the last one.
+  const auto n_mixes = static_cast<int32_t>(wkv.gate_rank > 0 ? kMixes : kG);
+  const Tensor shifted = Shift(ops, layer, in, weights.shift.data(), n_mixes, cache);
   const Tensor rows = View(*time_mix_, n_tokens, 7 * width);
   const auto part = [&](int64_t i) { return Columns(rows, i * width, width); };
   const auto mixed = [&](Mix m) { return Columns(shifted, m * spec_.hidden, spec_.hidden); };
@@ -55,7 +56,8 @@ void Decoder::MixTime(kernels::Ops& ops, int32_t layer, Tensor in, const KvStora
   whole(kV, weights.v, part(2));
   narrow(kW, weights.w1, weights.w2, kernels::Squash::kTanh, part(3));
   narrow(kA, weights.a1, weights.a2, std::nullopt, part(4));
-  narrow(kG, weights.g1, weights.g2, kernels::Squash::kSigmoid, part(5));
+  const bool has_gate = wkv.gate_rank > 0;
+  if (has_gate) narrow(kG, weights.g1, weights.g2, kernels::Squash::kSigmoid, part(5));
   const bool is_first = wkv.value_rank == 0;
   if (!is_first) narrow(kV, weights.v1, weights.v2, std::nullopt, part(6));
   const Tensor out = View(*attended_, n_tokens, width);
@@ -68,7 +70,7 @@ void Decoder::MixTime(kernels::Ops& ops, int32_t layer, Tensor in, const KvStora
                .a = part(4),
                .m = is_first ? Tensor{} : part(6),
                .first_value = View(*first_value_, n_tokens, width),
-               .gate = part(5),
+               .gate = has_gate ? part(5) : Tensor{},
                .key_scale = weights.key_scale.data(),
                .key_mix = weights.key_mix.data(),
                .bonus = weights.bonus.data(),

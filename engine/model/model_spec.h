@@ -148,7 +148,8 @@ struct WkvSpec {
   int32_t decay_rank = 0;
   int32_t rate_rank = 0;
   int32_t value_rank = 0;  // 0: the first layer, whose value the others have a share of
-  int32_t gate_rank = 0;
+  int32_t gate_rank = 0;   // 0: no gate
+  bool has_norm = true;    // of each head's output
   float norm_eps = 64e-5f;
 
   bool is_here() const { return n_heads > 0; }

@@ -228,7 +228,7 @@ class ShareCounter {
                                     &names.key_mix, &names.bonus, &names.norm, &names.norm_bias}) {
       Values(*name, width);
     }
-    Values(names.shift, 6 * hidden);
+    Values(names.shift, (wkv.gate_rank > 0 ? 6 : 5) * hidden);
     for (const std::string* name : {&names.shift_r, &names.shift_w, &names.shift_k, &names.shift_v,
                                     &names.shift_a, &names.shift_g, &names.mlp_shift}) {
       Values(*name, hidden);

@@ -133,9 +133,9 @@ class TimeMixRun {
                      .key = parts[1],
                      .value = parts[2],
                      .bonus = args_.bonus + at,
-                     .norm = args_.norm + at,
-                     .norm_bias = args_.norm_bias + at,
-                     .gate = args_.gate.row<float>(t) + at,
+                     .norm = args_.norm == nullptr ? nullptr : args_.norm + at,
+                     .norm_bias = args_.norm_bias == nullptr ? nullptr : args_.norm_bias + at,
+                     .gate = args_.gate.data == nullptr ? nullptr : args_.gate.row<float>(t) + at,
                      .eps = args_.norm_eps,
                      .dim = static_cast<int32_t>(dim_),
                      .row = args_.out.row<float>(t) + at});

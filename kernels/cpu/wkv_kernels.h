@@ -129,7 +129,7 @@ void WkvFinish(const WkvFinishArgs& args) {
               LoadUpTo(args.bonus + i, lanes), dot);
   }
   const auto n = static_cast<float>(args.dim);
-  const Vec mean = Set(ReduceAdd(sum) / n);
+  const Vec mean = args.norm == nullptr ? Zero() : Set(ReduceAdd(sum) / n);
   Vec squares = Zero();
   for (int32_t i = 0; i < args.dim; i += kLanes) {
     const int lanes = LanesAt(i, args.dim);
@@ -142,10 +142,13 @@ void WkvFinish(const WkvFinishArgs& args) {
   const Vec bonus = Set(ReduceAdd(dot));
   for (int32_t i = 0; i < args.dim; i += kLanes) {
     const int lanes = LanesAt(i, args.dim);
-    const Vec normed = Fma(LoadUpTo(args.row + i, lanes) * factor, LoadUpTo(args.norm + i, lanes),
-                           LoadUpTo(args.norm_bias + i, lanes));
-    const Vec added = Fma(bonus, LoadUpTo(args.value + i, lanes), normed);
-    StoreUpTo(args.row + i, added * LoadUpTo(args.gate + i, lanes), lanes);
+    Vec out = LoadUpTo(args.row + i, lanes);
+    if (args.norm != nullptr) {
+      out = Fma(out * factor, LoadUpTo(args.norm + i, lanes), LoadUpTo(args.norm_bias + i, lanes));
+    }
+    out = Fma(bonus, LoadUpTo(args.value + i, lanes), out);
+    if (args.gate != nullptr) out = out * LoadUpTo(args.gate + i, lanes);
+    StoreUpTo(args.row + i, out, lanes);
   }
 }
 

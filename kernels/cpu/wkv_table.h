@@ -47,9 +47,9 @@ struct WkvFinishArgs {
   const float* key;
   const float* value;
   const float* bonus;
-  const float* norm;
+  const float* norm;  // nullptr: none, and then norm_bias is not read
   const float* norm_bias;
-  const float* gate;
+  const float* gate;  // nullptr: none
   float eps;
   int32_t dim;
   float* row;  // o, in place

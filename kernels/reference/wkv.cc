@@ -73,10 +73,14 @@ void FinishHead(const WkvArgs& args, const HeadRow& row, int64_t t, int64_t at) 
     bonus += double{r[i]} * row.parts[1][static_cast<size_t>(i)] * args.bonus[at + i];
   }
   for (int64_t i = 0; i < dim; ++i) {
-    const double normed = (o[i] - mean) / std::sqrt(squares + args.norm_eps) * args.norm[at + i] +
-                          args.norm_bias[at + i];
+    const double normed =
+        args.norm == nullptr
+            ? double{o[i]}
+            : (o[i] - mean) / std::sqrt(squares + args.norm_eps) * args.norm[at + i] +
+                  args.norm_bias[at + i];
     const double added = normed + bonus * row.parts[2][static_cast<size_t>(i)];
-    o[i] = static_cast<float>(added * args.gate.row<float>(t)[at + i]);
+    const double gate = args.gate.data == nullptr ? 1.0 : args.gate.row<float>(t)[at + i];
+    o[i] = static_cast<float>(added * gate);
   }
 }
 

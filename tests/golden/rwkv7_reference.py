@@ -39,15 +39,17 @@ class TimeMix(nn.Module):
             setattr(self, f"{part}_proj", nn.Linear(width, width, bias=False))
         self.w_lora = LowRank(width, config["decay_low_rank_dim"], nn.Tanh(), True)
         self.a_lora = LowRank(width, config["a_low_rank_dim"], nn.Identity(), True)
-        self.g_lora = LowRank(width, config["gate_low_rank_dim"], nn.Sigmoid(), False)
+        if config["gate_low_rank_dim"] > 0:
+            self.g_lora = LowRank(width, config["gate_low_rank_dim"], nn.Sigmoid(), False)
         if layer > 0:
             self.v_lora = LowRank(width, config["v_low_rank_dim"], nn.Identity(), True)
-        self.g_norm = nn.GroupNorm(self.heads, width, eps=self.dim * config["norm_eps"])
+        if config.get("heads_norm", True):
+            self.g_norm = nn.GroupNorm(self.heads, width, eps=config.get("heads_norm_eps", self.dim * config["norm_eps"]))
 
     def forward(self, x, first_value):
         delta = shifted(x) - x
         r, w, k, v, a, g = (x + delta * getattr(self, f"x_{part}")[0, 0] for part in "rwkvag")
-        gate = self.g_lora(g)
+        gate = self.g_lora(g) if hasattr(self, "g_lora") else 1.0
         r, k = self.r_proj(r), self.k_proj(k)
         decay = torch.exp(-math.exp(-0.5) * torch.sigmoid(self.w_lora(w)))
         value = self.v_proj(v)
@@ -68,7 +70,9 @@ class TimeMix(nn.Module):
                      - torch.einsum("hk,hv->hkv", unit[t] * rate[t], seen)
                      + torch.einsum("hk,hv->hkv", k[t], v[t]))
             out.append(torch.einsum("hk,hkv->hv", r[t], state))
-        out = self.g_norm(torch.stack(out).reshape(len(x), -1))
+        out = torch.stack(out).reshape(len(x), -1)
+        if hasattr(self, "g_norm"):
+            out = self.g_norm(out)
         bonus = (r * k * self.r_k).sum(-1, keepdim=True) * v
         return self.o_proj((out + bonus.reshape(len(x), -1)) * gate), first_value
 
@@ -85,14 +89,34 @@ class ChannelMix(nn.Module):
         return self.value(torch.relu(self.key(x + (shifted(x) - x) * self.x_k)) ** 2)
 
 
+class GatedMlp(nn.Module):
+    """Qwen2.5's, whose inputs are not mixed."""
+
+    def __init__(self, config):
+        super().__init__()
+        width, inter = config["hidden_size"], config["intermediate_size"]
+        self.gate = nn.Linear(width, inter, bias=False)
+        self.up = nn.Linear(width, inter, bias=False)
+        self.down = nn.Linear(inter, width, bias=False)
+
+    def forward(self, x):
+        return self.down(nn.functional.silu(self.gate(x)) * self.up(x))
+
+
+def norm_of(config):
+    kind = nn.RMSNorm if config["model_type"] == "arwkv7" else nn.LayerNorm
+    return kind(config["hidden_size"], eps=config["norm_eps"])
+
+
 class Block(nn.Module):
     def __init__(self, config, layer):
         super().__init__()
-        norm = lambda: nn.LayerNorm(config["hidden_size"], eps=config["norm_eps"])
-        if layer == 0 and config.get("norm_first", True):
+        norm = lambda: norm_of(config)
+        is_qwen = config["model_type"] == "arwkv7"
+        if layer == 0 and config.get("norm_first", not is_qwen):
             self.pre_norm = norm()
         self.attn_norm, self.attn = norm(), TimeMix(config, layer)
-        self.ffn_norm, self.ffn = norm(), ChannelMix(config)
+        self.ffn_norm, self.ffn = norm(), GatedMlp(config) if is_qwen else ChannelMix(config)
 
     def forward(self, x, first_value):
         if hasattr(self, "pre_norm"):
@@ -107,7 +131,7 @@ class Decoder(nn.Module):
         super().__init__()
         self.embeddings = nn.Embedding(config["vocab_size"], config["hidden_size"])
         self.layers = nn.ModuleList(Block(config, i) for i in range(config["num_hidden_layers"]))
-        self.norm = nn.LayerNorm(config["hidden_size"], eps=config["norm_eps"])
+        self.norm = norm_of(config)
 
     def forward(self, ids):
         x, first_value = self.embeddings(ids), None

@@ -17,7 +17,8 @@ constexpr int32_t kPageTokens = 32;
 struct Case {
   int32_t n_heads;
   int32_t head_dim;
-  bool is_first;  // layer
+  bool is_first;          // layer
+  bool is_plain = false;  // without gate and norm
 
   int64_t width() const { return int64_t{n_heads} * head_dim; }
   int64_t floats() const { return WkvState(n_heads, head_dim, width()).floats; }
@@ -106,12 +107,12 @@ Results Run(Device& device, const Case& c, Layer& layer, Text& text, int64_t fir
                              .a = rows(4),
                              .m = c.is_first ? Tensor{} : rows(5),
                              .first_value = layer.first.rows(first, end),
-                             .gate = rows(6),
+                             .gate = c.is_plain ? Tensor{} : rows(6),
                              .key_scale = layer.vectors[0].data(),
                              .key_mix = layer.vectors[1].data(),
                              .bonus = layer.vectors[2].data(),
-                             .norm = layer.vectors[3].data(),
-                             .norm_bias = layer.vectors[4].data(),
+                             .norm = c.is_plain ? nullptr : layer.vectors[3].data(),
+                             .norm_bias = c.is_plain ? nullptr : layer.vectors[4].data(),
                              .cache = text.cache.view,
                              .page_tokens = kPageTokens,
                              .out = results.out.tensor()});
@@ -145,8 +146,12 @@ double Worst(const Matrix& a, const Matrix& b) {
 TEST_CASE("Time mixes agree with the reference at every level", "[kernels][kernel]") {
   std::unique_ptr<Device> reference = CreateReferenceDevice();
   constexpr int64_t kPositions = 100;
-  for (const Case c :
-       {Case{1, 1, true}, {3, 24, false}, {2, 64, false}, {2, 64, true}, {1, 17, false}}) {
+  for (const Case c : {Case{1, 1, true},
+                       {3, 24, false},
+                       {2, 64, false},
+                       {2, 64, true},
+                       {1, 17, false},
+                       {2, 20, false, true}}) {
     for (const int32_t threads : {1, 3}) {
       for (auto& [name, device] : CpuDevices(threads)) {
         INFO(name << ", " << c.n_heads << " heads of " << c.head_dim);

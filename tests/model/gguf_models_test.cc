@@ -1,5 +1,6 @@
 // GGUF files of every family that the format has, as llama.cpp's converter writes them, against the
 // same model as a Hugging Face folder.
+#include <algorithm>
 #include <cmath>
 #include <string>
 #include <vector>
@@ -46,6 +47,39 @@ TEST_CASE("A GGUF file gives the logits of the folder it was made of", "[golden]
   }
   // Permuted rows are summed in another order.
   CHECK(error < 1e-4f);
+}
+
+// Largest difference to the best tokens of each position, and to all logits of the last two.
+float LargestError(const test::Golden& golden, const std::vector<float>& logits) {
+  const size_t n_tokens = golden.prompt.size();
+  const size_t vocab = logits.size() / n_tokens;
+  float error = 0.0f;
+  for (size_t t = 0; t < n_tokens; ++t) {
+    for (const auto& [token, logit] : golden.top[t]) {
+      error = std::max(error, std::abs(logits[t * vocab + static_cast<size_t>(token)] - logit));
+    }
+  }
+  for (size_t i = 0; i < 2; ++i) {
+    for (size_t v = 0; v < vocab; ++v) {
+      error = std::max(error, std::abs(logits[(n_tokens - 2 + i) * vocab + v] - golden.last[i][v]));
+    }
+  }
+  return error;
+}
+
+TEST_CASE("Time mixes between Qwen's MLPs, with and without gates and norms of heads", "[golden]") {
+  const std::string name = GENERATE("arwkv7", "arwkv7_plain");
+  INFO(name);
+  const test::GgufModel golden = test::LoadGgufGolden(name);
+  test::TempDir dir;
+  auto model = Load(test::WriteGguf(golden, dir.path() / "model.gguf"));
+  CHECK(model.model.spec.layers[1].attention.wkv.has_norm == (name == "arwkv7"));
+  CHECK_FALSE(model.model.spec.layers[1].mlp.token_shift);
+  for (const int32_t chunk : {64, 7, 1}) {
+    INFO("in chunks of " << chunk);
+    CHECK(LargestError(golden.folder,
+                       test::AllLogits(*model.executor, golden.folder.prompt, chunk)) < 3e-4f);
+  }
 }
 
 TEST_CASE("A state that would grow without end is refused by its tensor's name", "[golden]") {

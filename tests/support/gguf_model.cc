@@ -325,6 +325,12 @@ GgufModel LoadGgufModel(const std::string& name) {
   HEDDLE_CHECK(false, "no GGUF model " + name);
 }
 
+GgufModel LoadGgufGolden(const std::string& name) {
+  return {.folder = LoadGolden(name),
+          .modules = {},
+          .file = std::make_shared<const json>(LoadGoldenJson(name + ".json"))};
+}
+
 std::filesystem::path WriteGguf(const GgufModel& model, const std::filesystem::path& path) {
   const json& file = *model.file;
   GgufWriter writer;

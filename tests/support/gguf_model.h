@@ -23,6 +23,8 @@ struct GgufModel {
 std::vector<std::string> GgufModelNames();
 // Aborts if there is no such model.
 GgufModel LoadGgufModel(const std::string& name);
+// A golden with the names and keys of its file (tests/golden/make_arwkv_goldens.py).
+GgufModel LoadGgufGolden(const std::string& name);
 
 // Everything in F32. Returns `path`.
 std::filesystem::path WriteGguf(const GgufModel& model, const std::filesystem::path& path);
