@@ -116,12 +116,6 @@ absl::Status CheckOpsFor(const ModelSpec& spec, const kernels::Device* device) {
       std::any_of(spec.layers.begin(), spec.layers.end(),
                   [](const LayerSpec& layer) { return layer.attention.wkv.is_here(); });
   if (mixes_time && !device->has_time_mix()) lacks = "recurrent layers (RWKV-7)";
-  const bool plain_mixes =
-      std::any_of(spec.layers.begin(), spec.layers.end(), [](const LayerSpec& layer) {
-        const WkvSpec& wkv = layer.attention.wkv;
-        return wkv.is_here() && (wkv.gate_rank == 0 || !wkv.has_norm);
-      });
-  if (plain_mixes && !device->has_layer_inputs()) lacks = "time mixes without gates or norms";
   if (layer_inputs && !device->has_layer_inputs()) {
     lacks = "layers with inputs, factors or norms of their own";
   }
