@@ -59,8 +59,9 @@ struct TokenShiftArgs {
 //   v = v + sigmoid(m) * (first_value - v), where m is there; otherwise first_value = v
 //   w = exp(-exp(-1/2) * sigmoid(w))
 //   out = (LayerNorm(o) of each head * norm + norm_bias + (sum of r * k * bonus) * v) * gate
-// with o itself in place of its norm, or without the gate, where the layer has none. Bits of a row depend on its sequence's inputs up to it
-// and on their places in pages alone. REQUIRES: as RecurrenceArgs.
+// with o itself in place of its norm, or without the gate, where the layer has none. Bits of a row
+// depend on its sequence's inputs up to it and on their places in pages alone. REQUIRES: as
+// RecurrenceArgs.
 struct WkvArgs {
   int32_t n_heads = 0;
   int32_t head_dim = 0;

@@ -119,6 +119,10 @@ absl::Status CheckOpsFor(const ModelSpec& spec, const kernels::Device* device) {
   if (layer_inputs && !device->has_layer_inputs()) {
     lacks = "layers with inputs, factors or norms of their own";
   }
+  const bool half_keys =
+      std::any_of(spec.layers.begin(), spec.layers.end(),
+                  [](const LayerSpec& layer) { return layer.attention.differential.is_here; });
+  if (half_keys && !device->has_layer_inputs()) lacks = "differential attention";
   if (streams && !device->has_streams()) lacks = "alternating updates or sparse gates";
   const bool in_chunks = std::any_of(
       spec.layers.begin(), spec.layers.end(),
