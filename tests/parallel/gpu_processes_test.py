@@ -123,7 +123,7 @@ class GpuProcessesTest(unittest.TestCase):
             events, _ = ask_in_background(group.head)
             self.assertTrue(wait_until(lambda: len(events) > 3))
             # The thread that is the emulated device; the one that watches it goes on, and so do beats.
-            with HungThread(group.ranks[0].process.pid):
+            with HungThread(group.ranks[0].process.pid, ("rank-relay",)):
                 named = lambda: any(re.search(r"rank 1 \(127\.0\.0\.1\) is lost in step \d+.*computed nothing", line)
                                     for line in list(group.head.log))
                 self.assertTrue(wait_until(named, 20), group.head.log)
