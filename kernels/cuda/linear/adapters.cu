@@ -69,14 +69,15 @@ HEDDLE_DEVICE const T* InputOf(const AdapterParams& p, int64_t output) {
   return p.x.row<T>(row) + (output - row * p.outputs_per_x) * p.x_step;
 }
 
-// BlockX: four rank rows; BlockY: the segment or output; BlockZ: the part.
+// BlockX: the segment or output; BlockY: four rank rows; BlockZ: the part. A step may have more
+// outputs than a grid has blocks along y.
 template <typename T, typename F, int kWidth>
 HEDDLE_KERNEL ShrinkKernel(HEDDLE_PARAMS(AdapterParams, p)) {
   StartInTurn();
-  const Outputs outputs(p, BlockY());
+  const Outputs outputs(p, BlockX());
   if (!outputs.any) return;
   const AdapterFactors factors = outputs.factors[BlockZ()];
-  const int j = BlockX() * kWarps + WarpIndex();
+  const int j = BlockY() * kWarps + WarpIndex();
   if (j >= factors.rank) return;
   if (factors.a == nullptr) {
     if (Lane() >= kAdapterRows) return;
@@ -116,12 +117,12 @@ struct AdapterGatherParams {
   int64_t first_token;
 };
 
-// BlockY: the segment.
+// BlockX: the segment.
 template <typename F>
 HEDDLE_KERNEL AdapterGatherKernel(HEDDLE_PARAMS(AdapterGatherParams, all)) {
   StartInTurn();
   const AdapterParams& p = all.adapters;
-  const Outputs outputs(p, BlockY());
+  const Outputs outputs(p, BlockX());
   if (!outputs.any) return;
   const AdapterFactors factors = outputs.factors[0];
   if (factors.rank == 0) return;
@@ -195,17 +196,17 @@ HEDDLE_DEVICE void StoreAdded(const AdapterParams& p, const AdapterFactors& fact
   }
 }
 
-// BlockX: columns of the part; BlockY: the segment or output; BlockZ: the part.
+// BlockX: the segment or output; BlockY: columns of the part; BlockZ: the part.
 template <typename F, int kWidth>
 HEDDLE_KERNEL ExpandKernel(HEDDLE_PARAMS(AdapterParams, p)) {
   StartInTurn();
   SharedArena arena;
   const Shared<float> shrunk = arena.Take<float>(kAdapterRows * kRankChunk);
-  const Outputs outputs(p, BlockY());
+  const Outputs outputs(p, BlockX());
   if (!outputs.any) return;
   const AdapterFactors factors = outputs.factors[BlockZ()];
   const AdapterPart part = p.parts[BlockZ()];
-  const int64_t c = (static_cast<int64_t>(BlockX()) * kThreads + ThreadX()) * kWidth;
+  const int64_t c = (static_cast<int64_t>(BlockY()) * kThreads + ThreadX()) * kWidth;
   float sums[kAdapterRows][kWidth] = {};
   if (factors.b == nullptr && factors.rank > 0 && c < part.rows) {
     HEDDLE_UNROLL
@@ -241,14 +242,14 @@ struct AdapterAddParams {
   int64_t cols;
 };
 
-// BlockX: columns; BlockY: the output.
+// BlockX: the output; BlockY: columns.
 template <typename T>
 HEDDLE_KERNEL AdapterAddKernel(HEDDLE_PARAMS(AdapterAddParams, all)) {
   StartInTurn();
   const AdapterParams& p = all.adapters;
-  const int64_t output = BlockY();
+  const int64_t output = BlockX();
   const int64_t row = output / p.outputs_per_row;
-  const int64_t c = static_cast<int64_t>(BlockX()) * kThreads + ThreadX();
+  const int64_t c = static_cast<int64_t>(BlockY()) * kThreads + ThreadX();
   if (c >= all.cols || p.batch.slots[p.first_row + row] < 0) return;
   T* out = all.target.out.row<T>(row) + all.target.first_col +
            (output - row * p.outputs_per_row) * all.target.step + c;
@@ -281,8 +282,8 @@ int64_t WidestPart(const AdapterParams& params) {
 }  // namespace
 
 Error LaunchAdapterShrink(const AdapterParams& params, DType act, Stream stream) {
-  const LaunchShape shape = {.grid_x = CeilDiv(params.max_rank, kWarps),
-                             .grid_y = BlocksOf(params),
+  const LaunchShape shape = {.grid_x = BlocksOf(params),
+                             .grid_y = CeilDiv(params.max_rank, kWarps),
                              .grid_z = params.n_parts,
                              .threads = kThreads};
   const Tensor& x = params.x;
@@ -298,7 +299,7 @@ Error LaunchAdapterShrink(const AdapterParams& params, DType act, Stream stream)
 
 Error LaunchAdapterGather(const AdapterParams& params, const DeviceBatch& tokens,
                           int64_t first_token, Stream stream) {
-  const LaunchShape shape = {.grid_x = 1, .grid_y = BlocksOf(params), .threads = kThreads};
+  const LaunchShape shape = {.grid_x = BlocksOf(params), .threads = kThreads};
   return ForFactors(params.dtype, [&]<typename F>(F) {
     return Launch(AdapterGatherKernel<F>, shape, stream,
                   AdapterGatherParams{params, tokens, first_token});
@@ -312,8 +313,8 @@ Error LaunchAdapterExpand(const AdapterParams& params, Stream stream) {
     wide = wide && part.rows % kExpandWidth == 0 && part.first_row % kExpandWidth == 0;
   }
   const LaunchShape shape = {
-      .grid_x = CeilDiv(WidestPart(params), int64_t{kThreads} * (wide ? kExpandWidth : 1)),
-      .grid_y = BlocksOf(params),
+      .grid_x = BlocksOf(params),
+      .grid_y = CeilDiv(WidestPart(params), int64_t{kThreads} * (wide ? kExpandWidth : 1)),
       .grid_z = params.n_parts,
       .threads = kThreads,
       .shared_bytes = SharedBytesFor<float>(kAdapterRows * kRankChunk)};
@@ -325,8 +326,8 @@ Error LaunchAdapterExpand(const AdapterParams& params, Stream stream) {
 
 Error LaunchAdapterAdd(const AdapterParams& params, const AdapterTarget& target, DType act,
                        Stream stream) {
-  const LaunchShape shape = {.grid_x = CeilDiv(WidestPart(params), kThreads),
-                             .grid_y = static_cast<int>(params.n_outputs),
+  const LaunchShape shape = {.grid_x = static_cast<int>(params.n_outputs),
+                             .grid_y = CeilDiv(WidestPart(params), kThreads),
                              .threads = kThreads};
   return ForActivation(act, [&]<typename T>(T) {
     return Launch(AdapterAddKernel<T>, shape, stream,
