@@ -1,4 +1,6 @@
 // Rows of a prompt that need no logits leave a step where no layer keeps anything of them.
+#include <algorithm>
+
 #include "engine/model/decoder.h"
 
 namespace heddle::engine {
@@ -27,7 +29,8 @@ int32_t Decoder::NarrowsAt(const kernels::Ops& ops, int32_t n_tokens, int32_t n_
   if (keeps_features || spec_.is_part() || spec_.n_stages > 1 || spec_.altup.count > 0) return none;
   const LayerSpec& begins = spec_.layers[static_cast<size_t>(first)];
   if (begins.attention_input != AttentionInput::kStream) return none;
-  for (int32_t layer = first; layer < none; ++layer) {
+  // The block before the first one would add its output to rows that are left.
+  for (int32_t layer = std::max(first - 1, 0); layer < none; ++layer) {
     if (spec_.layers[static_cast<size_t>(layer)].wiring == Wiring::kLadder) return none;
   }
   return first;
