@@ -14,6 +14,7 @@
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/nano_batch.h"
 #include "tests/model/speculated_load.h"
+#include "tests/support/gguf_model.h"
 #include "tests/support/goldens.h"
 #include "tests/support/greedy_runner.h"
 #include "tests/support/long_runs.h"
@@ -94,6 +95,21 @@ TEST_CASE("Families with state have the reference's logits", "[cuda]") {
       CHECK(WorstOf(test::AllLogits(*executor, golden.prompt, chunk), wanted) < 1e-3);
     }
   }
+}
+
+TEST_CASE("Time mixes with and without gates and norms have the reference's logits", "[cuda]") {
+  const std::string name = GENERATE("arwkv7", "arwkv7_plain");
+  INFO(name);
+  const test::GgufModel golden = test::LoadGgufGolden(name);
+  test::TempDir dir;
+  const auto path = test::WriteGguf(golden, dir.path() / "model.gguf");
+  engine::LoadOptions plain = OptionsOn(DType::kF32);
+  plain.make_device = nullptr;
+  plain.reference_ops = true;
+  const std::vector<TokenId>& prompt = golden.folder.prompt;
+  const std::vector<float> wanted = test::AllLogits(*Load(path, plain), prompt, 64);
+  const auto executor = Load(path, OptionsOn(DType::kF32));
+  CHECK(WorstOf(test::AllLogits(*executor, prompt, 7), wanted) < 1e-3);
 }
 
 // Some sixteen roundings to BF16 in every layer, of up to 2^-8 each, uniform; norms of small
