@@ -1,8 +1,8 @@
 // Ops that change each element of a row by itself.
 #include "kernels/cuda/primitives/launch.cuh"
 #include "kernels/cuda/primitives/primitives.cuh"
-#include "kernels/cuda/primitives/rows_shape.h"
 #include "kernels/cuda/rows/row_params.h"
+#include "kernels/cuda/runtime/rows_shape.h"
 
 namespace heddle::kernels::cuda {
 namespace {

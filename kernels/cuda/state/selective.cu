@@ -5,7 +5,7 @@
 // it goes through a sequence's rows one by one. Each number of a state takes an exponential, a
 // product and two fused ones, in the same order whatever rows a step has.
 #include "kernels/cuda/primitives/launch.cuh"
-#include "kernels/cuda/primitives/rows_shape.h"
+#include "kernels/cuda/runtime/rows_shape.h"
 #include "kernels/cuda/state/state_slices.cuh"
 
 namespace heddle::kernels::cuda {

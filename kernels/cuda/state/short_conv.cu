@@ -3,7 +3,7 @@
 // one launch does it all; what is read from there is the same product, rounded the same way.
 #include "kernels/cuda/primitives/fused.cuh"
 #include "kernels/cuda/primitives/launch.cuh"
-#include "kernels/cuda/primitives/rows_shape.h"
+#include "kernels/cuda/runtime/rows_shape.h"
 #include "kernels/cuda/state/state_slices.cuh"
 
 namespace heddle::kernels::cuda {

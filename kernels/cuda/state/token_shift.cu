@@ -2,7 +2,7 @@
 // threads read what an earlier step kept, and then keep the rows of the same page, which may take
 // its place.
 #include "kernels/cuda/primitives/launch.cuh"
-#include "kernels/cuda/primitives/rows_shape.h"
+#include "kernels/cuda/runtime/rows_shape.h"
 #include "kernels/cuda/state/state_slices.cuh"
 
 namespace heddle::kernels::cuda {
