@@ -45,7 +45,7 @@ const std::map<std::string, std::map<std::string, std::set<std::string>>> kRooms
       {"linear/", {"attention/key_place.cuh", "primitives/", "runtime/", "device_batch.h"}},
       {"rows/", {"linear/", "primitives/", "runtime/", "device_batch.h", "norm_adapters.h"}},
       {"sample/", {"primitives/", "runtime/stream.h"}},
-      {"state/", {"primitives/", "runtime/stream.h", "device_batch.h"}},
+      {"state/", {"primitives/", "runtime/", "device_batch.h"}},
       {"primitives/", {"runtime/stream.h", "runtime/tensor_map.h"}},
       {"runtime/", {}}}},
     {"server/",
