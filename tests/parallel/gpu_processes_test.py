@@ -10,7 +10,7 @@ import time
 import unittest
 
 from rank_groups import (BINARY, CPUS, DEMO_MODEL, DRAFTERS, EXPERTS, LIMITS, RANKS_LOST, TIMEOUT_SCALE, Group,
-                         HungThread, Rank, Server, ask_in_background, reserve_port, wait_until)
+                         WHY_HUNG, HungThread, Rank, Server, ask_in_background, reserve_port, wait_until)
 
 EMULATED = BINARY.parent / "tests" / "heddle_emulated"
 GPU = ("--device", "cuda")
@@ -124,7 +124,7 @@ class GpuProcessesTest(unittest.TestCase):
             self.assertTrue(wait_until(lambda: len(events) > 3))
             # The thread that is the emulated device; the one that watches it goes on, and so do beats.
             with HungThread(group.ranks[0].process.pid, ("rank-relay",)):
-                named = lambda: any(re.search(r"rank 1 \(127\.0\.0\.1\) is lost in step \d+.*computed nothing", line)
+                named = lambda: any(re.search(rf"rank 1 \(127\.0\.0\.1\) is lost in step \d+.*{WHY_HUNG}", line)
                                     for line in list(group.head.log))
                 self.assertTrue(wait_until(named, 20), group.head.log)
                 self.assertEqual(group.head.process.wait(20), RANKS_LOST)

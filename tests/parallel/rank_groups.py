@@ -71,6 +71,10 @@ class HeadOfAnyPort(Server):
         return super()._wait_for_port(seconds)
 
 
+# A thread that was stopped while it held a lock (of the allocator, say) holds up the thread that sends beats too.
+WHY_HUNG = "(computed nothing|nothing was heard of it)"
+
+
 class HungThread:
     """Stops the one thread of a child that computes, until the child is killed at the end.
 

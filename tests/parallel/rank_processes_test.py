@@ -18,7 +18,7 @@ except ImportError:
 from heddle_server import DEMO_MODEL, TIMEOUT_SCALE, Server, wait_until  # noqa: E402
 from ports import reserve_port  # noqa: E402
 from rank_groups import (  # noqa: E402
-    CPUS, DRAFTERS, EXPERTS, LIMITS, PROMPTS, RANKS_LOST, TWO_RANKS, Group, HeadOfAnyPort, HungThread, Rank, Relay,
+    CPUS, DRAFTERS, EXPERTS, LIMITS, PROMPTS, RANKS_LOST, TWO_RANKS, WHY_HUNG, Group, HeadOfAnyPort, HungThread, Rank, Relay,
     Streams, answers, ask_in_background, chats, greedy_answers)
 
 
@@ -173,7 +173,7 @@ class RankProcessesTest(unittest.TestCase):
             victim = next(rank for rank in group.ranks if rank.says("rank=1"))
             begin = time.monotonic()
             with HungThread(victim.process.pid):  # its beats go on
-                named = lambda: any(re.search(r"rank 1 \(127\.0\.0\.1\) is lost in step \d+.*computed nothing", line)
+                named = lambda: any(re.search(rf"rank 1 \(127\.0\.0\.1\) is lost in step \d+.*{WHY_HUNG}", line)
                                     for line in list(group.head.log))
                 self.assertTrue(wait_until(named, 20), group.head.log)
                 self.assertLess(time.monotonic() - begin, 2.5 * TIMEOUT_SCALE)
