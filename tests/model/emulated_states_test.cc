@@ -217,6 +217,7 @@ TEST_CASE("Answers of models with state are the same in chunks and with drafts i
     options.capacity.page_tokens = 64;
     const auto executor = Load(path, options);
     std::vector<GenerationRequest> requests = Requests(executor->limits().vocab);
+    requests.resize(2);
     for (GenerationRequest& request : requests) {
       const std::vector<TokenId> prompt = request.prompt;
       while (request.prompt.size() < 40) {
