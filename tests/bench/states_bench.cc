@@ -123,9 +123,11 @@ void BenchTimeMix(State& state, int32_t n_heads, int32_t dim) {
   Snapshots snapshots(WkvState(n_heads, dim, width).floats, step.n_pages());
   Random random(1);
   std::vector<Matrix> in;
+  in.reserve(8);
   for (int i = 0; i < 8; ++i) in.push_back(Matrix::RandomOf(random, step.n_tokens(), width));
   Matrix out(step.n_tokens(), width);
   std::vector<std::vector<float>> vectors;
+  vectors.reserve(5);
   for (int i = 0; i < 5; ++i) vectors.push_back(random.Normals(width));
   KvCacheView cache;
   const double n = step.n_tokens();
