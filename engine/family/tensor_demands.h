@@ -15,13 +15,13 @@ namespace heddle::engine {
 
 struct TensorDemand {
   std::string name;
-  std::vector<int64_t> shape;
-  std::string_view meaning;  // where the shape comes from: a name for each dimension
-  bool bytes = false;        // read as bytes of a quantised format
+  std::vector<int64_t> shape;  // in elements, in the checkpoint's order
+  std::string_view meaning;    // where the shape comes from: a name for each dimension; a literal
+  bool bytes = false;          // read as bytes of a quantised format
 };
 
 // Those of all layers and of both ends. Modules in folders of their own (PooledOutput) are not
-// among them; they are checked when they are read.
+// among them; they are checked when they are read. Pure; every description has some.
 std::vector<TensorDemand> DemandsOf(const ModelDescription& model);
 
 }  // namespace heddle::engine

@@ -369,6 +369,7 @@ void Decoder::RunStage(kernels::Ops& ops, int32_t n_tokens, int32_t n_logit_rows
   Tensor x = View(*x_, n_tokens, spec_.hidden);
   BeginStream(ops, x);
   if (const int32_t split = NarrowsAt(ops, n_tokens, n_logit_rows); split < spec_.n_layers()) {
+    rows_left_out_ += n_tokens - n_logit_rows;
     ComputeAngles(ops);
     RunRange(ops, 0, split, n_tokens, cache);
     if (n_logit_rows == 0) return;

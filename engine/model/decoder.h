@@ -73,6 +73,8 @@ class Decoder {
 
   // Its layers are those of the cache from this one on; 0 unless set.
   void SetFirstKvLayer(int32_t layer) { first_kv_layer_ = layer; }
+  // Rows of all steps so far that ended before the last layer (decision 0145).
+  int64_t rows_left_out() const { return rows_left_out_; }
 
   // The adapters of rows that have one; nullptr: rows have none. They must outlive the decoder.
   void SetAdapters(const AdapterTables* adapters) { adapters_ = adapters; }
@@ -295,6 +297,7 @@ class Decoder {
   const ModelWeights& weights_;
   const AdapterTables* adapters_ = nullptr;
   int32_t first_kv_layer_ = 0;
+  int64_t rows_left_out_ = 0;
   kernels::Tensor pair_;           // of RunLayers
   std::vector<int32_t> features_;  // kept of all rows
   bool keeps_features_ = true;

@@ -448,4 +448,6 @@ std::vector<float> LocalExecutor::last_logits() const {
   return logits;
 }
 
+int64_t LocalExecutor::rows_left_out() const { return decoder_->rows_left_out(); }
+
 }  // namespace heddle::engine

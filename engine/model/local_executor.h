@@ -102,6 +102,9 @@ class LocalExecutor final : public Executor {
 
   // Logits of the last step's last block of rows, [rows, vocab]; for tests and inspection.
   std::vector<float> last_logits() const;
+  // Rows of all steps so far that ended before the last layer, since nothing needed them there; for
+  // tests and inspection.
+  int64_t rows_left_out() const;
 
  private:
   // A sample or a score of the plan, and the logit row it reads.

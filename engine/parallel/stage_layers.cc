@@ -88,7 +88,7 @@ std::vector<int32_t> DivideLayers(std::span<const double> costs, double first,
   const std::vector<double> times = SumsOf(costs);
   const std::vector<double> bytes =
       sizes.layers.size() == n ? SumsOf(sizes.layers) : std::vector<double>(n + 1);
-  // Of a stage's room, in proportion.
+  // The bytes that stage s lacks with layers [begin, end), as a share of its room.
   const auto lack_of = [&](size_t s, size_t begin, size_t end) {
     const double size = bytes[end] - bytes[begin] + (s == 0 ? sizes.first : 0);
     return std::max(0.0, size / std::max(stages[s].room, 1.0) - 1);

@@ -14,10 +14,12 @@ namespace heddle::kernels::cpu {
 class LogitBatch {
  public:
   // Whether the logit rows are the last rows of their sequences, each of them once and in order,
-  // and the batch has neither trees nor pieces.
+  // and the batch has neither trees nor pieces. Otherwise all rows take all layers; so does a step
+  // in which a pooled sequence lies before a drawn one, since rows of pools follow those of draws.
   static bool IsMadeOf(const HostBatch& batch);
 
-  // REQUIRES: IsMadeOf(batch). Its kv_slot is not that of its rows: they may write nothing.
+  // Valid until the next Make, and as long as `batch`. Its kv_slot is not that of its rows: they
+  // may write nothing. REQUIRES: IsMadeOf(batch).
   const HostBatch& Make(const HostBatch& batch);
 
  private:

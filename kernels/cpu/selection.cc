@@ -50,7 +50,7 @@ class SelectCall {
   void Run(ThreadPool& pool) {
     if (scratch_.rows.empty()) return;
     const auto n_rows = static_cast<int64_t>(scratch_.rows.size());
-    const int64_t at_a_time = std::clamp<int64_t>(kMostScores / stride_, 1, n_rows);
+    const int64_t at_a_time = std::max<int64_t>(1, KeptScores(n_rows, stride_) / stride_);
     scores_ =
         static_cast<float*>(scratch_.scores.Get(at_a_time * stride_ * int64_t{sizeof(float)}));
     thread_floats_ = RoundUp(args_.cache.head_dim, kMaxLanes) * kScoredKeys;
@@ -191,6 +191,7 @@ class SelectCall {
     const int32_t count = std::min(sees, args_.top_k);
     int32_t* out = args_.out + TokenOf(row) * ChosenPlaces{nullptr, args_.top_k}.stride();
     *out++ = count;
+    if (count == sees) return ForSeen(row, [&](int32_t place) { *out++ = place; });
     uint64_t least = 0;  // the digits that are known
     int32_t left = count;
     for (int32_t shift = kKeyBits - kDigitBits; shift >= 0; shift -= kDigitBits) {

@@ -75,8 +75,8 @@ foreach(list heddle_cuda_host_sources heddle_cuda_kernel_sources)
   list(TRANSFORM ${list} PREPEND ${PROJECT_SOURCE_DIR}/kernels/cuda/)
 endforeach()
 
-# What fuses products and sums there says so (primitives/fused.cuh), so that the bits of a row are the
-# same wherever a compiler puts the code. The emulated build fuses nothing by itself.
+# State kernels fuse products and sums where they say so alone (primitives/fused.cuh): the bits of a row are
+# the same wherever a compiler puts the code. The emulated build fuses nothing by itself.
 foreach(kernel ${heddle_cuda_kernel_sources})
   if(kernel MATCHES "/kernels/cuda/state/")
     set_source_files_properties(${kernel} PROPERTIES COMPILE_OPTIONS

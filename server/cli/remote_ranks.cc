@@ -176,7 +176,7 @@ std::span<const double> SharesOfFamily(const engine::Layout& layout, int32_t fir
   return std::span(layout.weights).subspan(static_cast<size_t>(first), static_cast<size_t>(ranks));
 }
 
-// What a GPU has free. Those of a group count as equally fast.
+// A GPU's free memory. GPUs of a group count as equally fast.
 engine::RankMeans MeansOfGpu(const engine::LoadOptions& options) {
   const auto device = options.make_device();
   if (!device.ok()) return {};  // loading says why

@@ -51,7 +51,7 @@ void EmbeddingExchange::Take(size_t prompt, GenerationEvent event) {
   if (!event.finished) return;
   if (absl::Status failure = FailureOf(event); !failure.ok()) return Fail(failure);
   if (event.embedding.empty()) {
-    return Fail(absl::UnavailableError("the server ended this request before it was finished"));
+    return Fail(absl::InternalError("the engine gave no embedding"));
   }
   FinishPooled(request_, &event.embedding);
   embeddings_[prompt] = std::move(event.embedding);

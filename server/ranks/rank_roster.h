@@ -126,7 +126,7 @@ class RankRoster {
   absl::StatusOr<int32_t> PlaceFor(const Member& member, const ranks::v1::Hello& hello,
                                    Time now) const;
   absl::Status CheckFamily(const ranks::v1::Hello& hello) const;
-  // What gives a process its ranks.
+  // The option that gives processes of this group their ranks, for messages.
   const char* FamilyOption() const;
   const Member* FindFamily(uint64_t family) const;
   bool IsClaimed(int32_t rank) const;

@@ -33,7 +33,7 @@ using kernels::test::TestWeight;
 constexpr int32_t kRotated = 64, kNope = 128, kValue = 128, kRank = 512, kDim = kRotated + kRank;
 constexpr int32_t kQueryDim = kNope + kRotated;
 
-// What the ops of one layer read and write. All heads have the same matrices.
+// Inputs and outputs of one layer's ops. All heads have the same matrices.
 struct Latents {
   Latents(Device& on, const BatchSpec& spec, DType cache_type, int32_t heads)
       : n_heads(heads),

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "catch2/catch.hpp"
 #include "kernels/recurrence.h"
 #include "tests/kernels/testing.h"
 
@@ -39,7 +40,7 @@ struct RecurrentLayer {
         selects ? ChannelBlocks(shape.values()) * kChannelBlock * shape.key_dim : shape.n_heads;
     for (int64_t i = 0; i < decays; ++i) decay.push_back(-random.Uniform(0.02f, 2.0f));
   }
-  // What is made of the rows between the two calls of a selective scan: dt, and then k and q.
+  // dt, k and q, which products make of the rows between the two calls of a selective scan.
   static Matrix MakeSteps(const RecurrenceCase& c, int64_t rows, uint32_t seed) {
     Random random(seed + 2);
     return Matrix::RandomOf(random, rows, c.shape.values() + 2 * int64_t{c.shape.key_dim});
@@ -151,6 +152,39 @@ inline RecurrenceArgs ArgsOf(const RecurrenceCase& c, const RecurrentLayer& laye
           .max_step = 1.5f,
           .cache = pages.view(),
           .page_tokens = page_tokens};
+}
+
+inline const std::vector<int32_t> kTextPages = {3, 0, 7, 5};
+
+// Runs a text in slices of these lengths, over and over, beside a text of another sequence; checks
+// each row against those of the whole text. `run`: a step of pieces in snapshot pages, which gives
+// its rows. `takes_back`: slices that can be are partly taken back, as drafts are.
+template <typename Run, typename Rows>
+void CheckSlices(const Run& run, const RecurrenceCase& c, RecurrentLayer& layer, int32_t tokens,
+                 const Rows& expected, const std::vector<int32_t>& lengths, bool takes_back,
+                 int32_t page_tokens = kStatePage) {
+  SnapshotPages pages(c.shape);
+  const std::vector<int32_t> other_pages = {9, 10, 11};
+  int32_t other = 0;
+  size_t step = 0;
+  for (int32_t begin = 0; begin < tokens; ++step) {
+    const int32_t n = std::min(lengths[step % lengths.size()], tokens - begin);
+    Piece piece{&layer, kTextPages, begin, n};
+    piece.dropped = std::max(0, begin - std::max(2, c.shape.taps) + 1) / page_tokens;
+    const int32_t others = std::min(3, 2 * page_tokens - other);
+    const std::vector<Piece> pieces = {{&layer, other_pages, other, others}, piece};
+    const Rows found = run(pieces, pages);
+    int64_t wrong = 0;
+    for (int64_t i = 0; i < n; ++i) {
+      for (int64_t col = 0; col < c.shape.values(); ++col) {
+        wrong += !(found(others + i, col) == expected(begin + i, col));
+      }
+    }
+    REQUIRE(wrong == 0);
+    other = other + others == 2 * page_tokens ? 0 : other + others;
+    // At least the first row stays where rows can be taken back.
+    begin += takes_back && n <= kScanRows ? 1 + static_cast<int32_t>(step % 5) % n : n;
+  }
 }
 
 }  // namespace heddle::kernels::test

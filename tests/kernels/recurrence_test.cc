@@ -65,8 +65,6 @@ double Worst(const Matrix& found, const Matrix& expected, double* largest) {
   return worst;
 }
 
-const std::vector<int32_t> kTextPages = {3, 0, 7, 5};
-
 TEST_CASE("Recurrences agree with the reference at every level", "[kernels][kernel]") {
   constexpr int32_t kTokens = 100;
   std::unique_ptr<Device> reference = CreateReferenceDevice();
@@ -106,31 +104,6 @@ TEST_CASE("The reference's recurrence is that of single rows", "[kernels][kernel
   }
 }
 
-// Runs the text from `begin` on in slices of these lengths, over and over, beside a text of another
-// sequence; checks each row.
-void CheckSlices(Device& device, const RecurrenceCase& c, RecurrentLayer& layer, int32_t tokens,
-                 const Matrix& expected, const std::vector<int32_t>& lengths, bool takes_back) {
-  SnapshotPages pages(c.shape);
-  const std::vector<int32_t> other_pages = {9, 10, 11};
-  int32_t other = 0;
-  size_t step = 0;
-  for (int32_t begin = 0; begin < tokens; ++step) {
-    const int32_t n = std::min(lengths[step % lengths.size()], tokens - begin);
-    Piece piece{&layer, kTextPages, begin, n};
-    piece.dropped = std::max(0, begin - std::max(2, c.shape.taps) + 1) / kStatePage;
-    const int32_t others = std::min(3, 2 * kStatePage - other);
-    const Matrix found = RunStep(device, c, {{&layer, other_pages, other, others}, piece}, pages);
-    for (int64_t i = 0; i < n; ++i) {
-      for (int64_t col = 0; col < found.num_cols(); ++col) {
-        REQUIRE(found(others + i, col) == expected(begin + i, col));
-      }
-    }
-    other = other + others == 2 * kStatePage ? 0 : other + others;
-    // At least the first row stays where rows can be taken back.
-    begin += takes_back && n <= kScanRows ? 1 + static_cast<int32_t>(step % 5) % n : n;
-  }
-}
-
 TEST_CASE("A recurrence gives the same bits whole, in chunks, beside others and after drafts",
           "[kernels][kernel]") {
   constexpr int32_t kTokens = 90;
@@ -140,14 +113,17 @@ TEST_CASE("A recurrence gives the same bits whole, in chunks, beside others and 
       INFO(name << " heads " << c.shape.n_heads << " of " << c.shape.key_dim << " x "
                 << c.shape.value_dim);
       SnapshotPages pages(c.shape);
-      const Matrix expected = RunStep(*device, c, {{&layer, kTextPages, 0, kTokens}}, pages);
+      const auto run = [&, on = device.get()](const std::vector<Piece>& pieces, SnapshotPages& in) {
+        return RunStep(*on, c, pieces, in);
+      };
+      const Matrix expected = run({{&layer, kTextPages, 0, kTokens}}, pages);
       for (const std::vector<int32_t>& lengths :
            std::vector<std::vector<int32_t>>{{1}, {7}, {16}, {17}, {31, 2, 50}, {32, 1}}) {
-        CheckSlices(*device, c, layer, kTokens, expected, lengths, false);
+        CheckSlices(run, c, layer, kTokens, expected, lengths, false);
       }
       for (const std::vector<int32_t>& lengths :
            std::vector<std::vector<int32_t>>{{16}, {3, 16, 9}, {20, 16}}) {
-        CheckSlices(*device, c, layer, kTokens, expected, lengths, true);
+        CheckSlices(run, c, layer, kTokens, expected, lengths, true);
       }
     }
   }

@@ -42,9 +42,12 @@ TEST_CASE("Rows without logits end where nothing is kept of them, and no bit cha
   const std::vector<float> last(all.end() - static_cast<std::ptrdiff_t>(vocab), all.end());
   for (const int32_t chunk : {64, 7}) {
     INFO("in chunks of " << chunk);
+    const int64_t before = model->executor->rows_left_out();
     const auto run =
         test::RunGreedy(*model->executor, golden.prompt, {.max_tokens = 1, .prefill_chunk = chunk});
     CHECK(run.first_logits == last);
+    const auto left_out = static_cast<int64_t>(golden.prompt.size()) - 1;
+    CHECK(model->executor->rows_left_out() - before == (has_readers ? left_out : 0));
   }
 }
 

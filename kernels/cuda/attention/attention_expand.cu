@@ -1,8 +1,9 @@
-// What surrounds attention over keys and values made of latents: the latents of pages in the order
-// of rows, as the left matrix of the products that make keys and values; queries whose rotated
-// columns come from one tensor and whose others from another; results in the rows of the output.
+// Copies before and behind attention over keys and values made of latents. One puts the latents of
+// pages in the order of rows, as the left matrix of the products that make keys and values; one
+// joins queries, whose rotated columns come from one tensor and whose others from another; one puts
+// results into the rows of the output.
 //
-// These move what they move once, 16 bytes at a time: for 4,096 rows of 16 heads 5 MB of latents in
+// All bytes are moved once, 16 bytes at a time: for 4,096 rows of 16 heads 5 MB of latents in
 // and out, and 25 MB of queries, some 15 us at 4.3 TB/s.
 #include "kernels/cuda/attention/attention.cuh"
 #include "kernels/cuda/primitives/group.cuh"

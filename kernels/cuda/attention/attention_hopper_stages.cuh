@@ -10,8 +10,8 @@ namespace heddle::kernels::cuda {
 
 struct HopperAttentionParams {
   AttentionParams attention;
-  // Of lines of head_dim elements, boxes of one page. Pages made of latents have the heads of a
-  // position side by side.
+  // Maps of lines of head_dim elements, with boxes of one page. Pages made of latents have the
+  // heads of a position side by side.
   TensorMap keys;
   TensorMap values;
 };

@@ -68,6 +68,10 @@ class HostPeers {
     int32_t blocks = 1;
     int32_t meetings = 1;
   };
+  //
+  // Here and below: RESOURCE_EXHAUSTED if there is no page-locked memory. In a group that was given
+  // up nothing fails here: kernels end, and the step's status says why. The memory is the device's
+  // to write until the next op but one.
   absl::StatusOr<void*> Meet(const Meeting& meeting);
   // A sum that begins here, and ends in a later op (late_sums.h): its part is copied before the
   // kernel that begins it.
@@ -95,7 +99,7 @@ class HostPeers {
     int32_t other = 0;
     uint32_t number = 0;
   };
-  // What a letter says in another rank's place.
+  // The contents of a letter that is written in another rank's place.
   struct Answer {
     const void* part = nullptr;
     uint32_t what = 0;
@@ -144,7 +148,7 @@ class HostPeers {
   uint32_t n_begun_ = 0, n_ended_ = 0;  // enqueued
   Place sent_[kMaxPeers][2];
   Place received_[kMaxPeers][2];
-  // Of the relay's thread: what was answered.
+  // Counts of what was answered; the relay's thread alone has these.
   uint64_t n_performed_ = 0;  // ops, with the present one
   uint32_t meetings_[kPeerBlocks] = {};
   uint32_t begun_ = 0;  // sums
@@ -159,6 +163,8 @@ class HostRelay {
   HostRelay(const HostRelay&) = delete;
   HostRelay& operator=(const HostRelay&) = delete;
 
+  // The device's thread calls both. The group must outlive the relay, or Stop; its jobs are done in
+  // the order in which they are added, those of all groups one at a time.
   void Enter(HostPeers* group);
   void Add(HostPeers* group, const HostPeers::Job& job);
   // Ends the thread: kernels that wait give up, and a call that has begun is aborted. Later jobs

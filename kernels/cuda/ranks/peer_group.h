@@ -57,8 +57,8 @@ class PeerGroup {
   PeerGroup& operator=(const PeerGroup&) = delete;
 
   const Peers& peers() const { return peers_; }
-  // Of ranks in other processes: an op across ranks needs HostPeers::Meet before its kernel; null:
-  // kernels read each other's parts.
+  // The relay where ranks are in other processes: an op across ranks needs HostPeers::Meet before
+  // its kernel. null: kernels read each other's parts.
   HostPeers* host() { return host_.get(); }
   // The next message between stages.
   absl::StatusOr<StageRowsParams> Sent(int32_t to, void* rows, int64_t bytes);

@@ -93,7 +93,7 @@ HEDDLE_KERNEL RecvRowsKernel(HEDDLE_PARAMS(StageRowsParams, p)) {
   StoreRelease(&p.peers.boxes[p.other]->taken[p.peers.rank], p.number + 1);
 }
 
-// Of the kernels that move rows.
+// The shape of kernels that move rows.
 LaunchShape ShapeOf(int64_t bytes) {
   const int64_t pieces = (bytes + kPieceBytes - 1) / kPieceBytes;
   return {.grid_x = static_cast<int>(pieces < kPeerBlocks ? pieces : kPeerBlocks),

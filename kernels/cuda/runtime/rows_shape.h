@@ -7,8 +7,8 @@
 
 namespace heddle::kernels::cuda {
 
-// BlockX: a row. BlockY: `threads` of its columns. A step may have a million rows, and no grid has
-// more than 65,535 blocks along y or z.
+// BlockX: a row. BlockY: `threads` of its columns. REQUIRES: rows and cols > 0. A step may have a
+// million rows, and no grid has more than 65,535 blocks along y or z.
 inline LaunchShape RowsShape(int64_t rows, int64_t cols, int threads) {
   return {.grid_x = static_cast<int>(rows),
           .grid_y = static_cast<int>((cols + threads - 1) / threads),

@@ -24,7 +24,7 @@ struct RecurrenceParams {
   int64_t updates_at = 0;
   int64_t decays_at = 0;
   int64_t keys_at = 0;
-  // Columns of args.in.
+  // Columns of args.in, in elements.
   int64_t gate_column = 0;
   int64_t beta_column = 0;
   int64_t step_column = 0;
@@ -90,7 +90,7 @@ HEDDLE_DEVICE float* DecaysAt(const RecurrenceParams& p, int64_t page, int head,
   return PageOf(p.pages, page) + p.decays_at + PartOf(head, offset);
 }
 
-// What a row's step and, of the delta rule, its beta say: g and the gain of u.
+// A row's g, from its step, and the gain of u, from its beta (delta rule).
 struct RowStep {
   float decay;
   float gain;

@@ -1,5 +1,7 @@
 // Launch parameters of the kernels of layers with state in place of keys and values: short
-// convolutions, recurrences, time mixes. Rules for all launchers are in runtime/stream.h.
+// convolutions, recurrences, time mixes. Rules for all launchers are in runtime/stream.h. Shapes
+// are those of kernels/recurrence.h and kernels/wkv.h; CudaOps and CheckOpsFor have checked them,
+// so that an Error is the launch's alone.
 //
 // Bits of a row: as on the CPU they depend on its sequence's inputs up to it and on their places in
 // pages alone. For that, no sum depends on how many rows a launch has, and the sources are compiled
@@ -37,7 +39,8 @@ struct StatePages {
 // REQUIRES: args.cache as ShortConvArgs says.
 Error LaunchShortConv(const StateBatch& batch, const ShortConvArgs& args, DType act, Stream stream);
 
-// The largest RecurrenceShape::key_dim: of kGatedDelta and kMamba2, and of kSelective.
+// The largest RecurrenceShape::key_dim, by the rows of S that fit a thread's registers: of
+// kGatedDelta and kMamba2, and of kSelective.
 inline constexpr int32_t kMaxStateRows = 256;
 inline constexpr int32_t kMaxSelectedRows = 64;
 

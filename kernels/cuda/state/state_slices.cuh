@@ -22,7 +22,8 @@ struct StateSlice {
   HEDDLE_DEVICE bool ends_behind() const { return is_final() || n == 1; }
 };
 
-// All spans but the last of a sequence are whole pages.
+// REQUIRES: `batch` has kv_slot and spans of the layer's group; all spans but the last of a
+// sequence are whole pages.
 HEDDLE_DEVICE StateSlice SliceOf(const StateBatch& batch, int32_t page_tokens, int seq) {
   StateSlice slice;
   const int32_t begin = batch.all.q_begin[seq];

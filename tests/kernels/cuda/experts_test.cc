@@ -98,7 +98,7 @@ TEST_CASE("A mixture of experts is that of the reference in every format", "[cud
         const std::vector<float> down_bias = random.Normals(kExperts * kHidden);
         std::vector<int32_t> experts;
         std::vector<float> weights;
-        // Of five experts the middle ones are here, or all of three.
+        // The middle ones of five experts are here, or all of three.
         const int32_t first = n_rows == 5 ? 1 : 0;
         for (int64_t i = 0; i < n_rows * kTopK; ++i) {
           experts.push_back(random.Below(kExperts + 2 * first));

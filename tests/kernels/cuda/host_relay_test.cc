@@ -18,7 +18,7 @@ using test::Gpus;
 using test::Matrix;
 using test::Random;
 
-// What each rank has behind a few steps of sums and gathers of several sizes.
+// Each rank's results of a few steps of sums and gathers of several sizes.
 std::vector<Matrix> ResultsOf(Gpus& gpus, int32_t world) {
   std::vector<Matrix> results;
   Random random(11);

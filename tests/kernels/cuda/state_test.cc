@@ -130,8 +130,6 @@ void RoundInputs(DType act, RecurrentLayer* layer) {
   Activations in(act, layer->in), steps(act, layer->steps);
 }
 
-const std::vector<int32_t> kTextPages = {3, 0, 7, 5};
-
 void CheckAgainstReference(const RecurrenceCase& c, DType act, int32_t tokens) {
   INFO(Info(act).name << ", heads " << c.shape.n_heads << " of " << c.shape.key_dim << " x "
                       << c.shape.value_dim);
@@ -165,35 +163,6 @@ TEST_CASE("Recurrences of real sizes are those of the reference", "[cuda]") {
   for (const RecurrenceCase& c : kLargeCases) CheckAgainstReference(c, DType::kBF16, 37);
 }
 
-// Runs the text in slices of these lengths, over and over, beside a text of another sequence;
-// checks each row.
-void CheckSlices(Device& device, const RecurrenceCase& c, RecurrentLayer& layer, int32_t tokens,
-                 const Activations& expected, const std::vector<int32_t>& lengths, bool takes_back,
-                 int32_t page_tokens = kStatePage) {
-  SnapshotPages pages(c.shape);
-  const std::vector<int32_t> other_pages = {9, 10, 11};
-  int32_t other = 0;
-  size_t step = 0;
-  for (int32_t begin = 0; begin < tokens; ++step) {
-    const int32_t n = std::min(lengths[step % lengths.size()], tokens - begin);
-    Piece piece{&layer, kTextPages, begin, n};
-    piece.dropped = std::max(0, begin - std::max(2, c.shape.taps) + 1) / page_tokens;
-    const int32_t others = std::min(3, 2 * page_tokens - other);
-    const Activations found =
-        RunStep(device, c, {{&layer, other_pages, other, others}, piece}, pages, page_tokens);
-    int64_t wrong = 0;
-    for (int64_t i = 0; i < n; ++i) {
-      for (int64_t col = 0; col < c.shape.values(); ++col) {
-        wrong += !(found(others + i, col) == expected(begin + i, col));
-      }
-    }
-    REQUIRE(wrong == 0);
-    other = other + others == 2 * page_tokens ? 0 : other + others;
-    // At least the first row stays where rows can be taken back.
-    begin += takes_back && n <= kScanRows ? 1 + static_cast<int32_t>(step % 5) % n : n;
-  }
-}
-
 TEST_CASE("Recurrences give the same bits whole, in chunks, beside others and after drafts",
           "[cuda]") {
   constexpr int32_t kTokens = 80;
@@ -204,14 +173,17 @@ TEST_CASE("Recurrences give the same bits whole, in chunks, beside others and af
     RecurrentLayer layer(c, kTokens, 3);
     const auto device = EmulatedDevice(act);
     SnapshotPages pages(c.shape);
-    const Activations expected = RunStep(*device, c, {{&layer, kTextPages, 0, kTokens}}, pages);
+    const auto run = [&](const std::vector<Piece>& pieces, SnapshotPages& in) {
+      return RunStep(*device, c, pieces, in);
+    };
+    const Activations expected = run({{&layer, kTextPages, 0, kTokens}}, pages);
     for (const std::vector<int32_t>& lengths :
          std::vector<std::vector<int32_t>>{{1}, {7, 17}, {31, 2, 50}}) {
-      CheckSlices(*device, c, layer, kTokens, expected, lengths, false);
+      CheckSlices(run, c, layer, kTokens, expected, lengths, false);
     }
     for (const std::vector<int32_t>& lengths :
          std::vector<std::vector<int32_t>>{{3, 16, 9}, {20, 16}}) {
-      CheckSlices(*device, c, layer, kTokens, expected, lengths, true);
+      CheckSlices(run, c, layer, kTokens, expected, lengths, true);
     }
   }
 }
@@ -230,13 +202,15 @@ TEST_CASE("Recurrences go on from pages of many parts", "[cuda]") {
       INFO("heads of " << c.shape.key_dim << " x " << c.shape.value_dim << ", pages of "
                        << page_tokens);
       SnapshotPages pages(c.shape);
-      const Activations expected =
-          RunStep(*device, c, {{&layer, kTextPages, 0, kTokens}}, pages, page_tokens);
+      const auto run = [&](const std::vector<Piece>& pieces, SnapshotPages& in) {
+        return RunStep(*device, c, pieces, in, page_tokens);
+      };
+      const Activations expected = run({{&layer, kTextPages, 0, kTokens}}, pages);
       for (const std::vector<int32_t>& lengths :
            std::vector<std::vector<int32_t>>{{40, 60}, {16, 17, 70}, {15, 15, 16}}) {
-        CheckSlices(*device, c, layer, kTokens, expected, lengths, false, page_tokens);
+        CheckSlices(run, c, layer, kTokens, expected, lengths, false, page_tokens);
       }
-      CheckSlices(*device, c, layer, kTokens, expected, {20, 16, 15}, true, page_tokens);
+      CheckSlices(run, c, layer, kTokens, expected, {20, 16, 15}, true, page_tokens);
     }
   }
 }
