@@ -203,8 +203,11 @@ void Decoder::Attention(kernels::Ops& ops, int32_t layer, int32_t n_tokens,
   if (attention.wkv.is_here()) return MixTime(ops, layer, Normed(ops, in), cache);
   if (attention.memory.is_here()) return ReadMemory(ops, layer, in, n_tokens);
   if (attention.n_heads == 0) return AttendWithoutHeads(ops, layer, n_tokens);
-  const Tensor product = View(*qkv_, n_tokens, static_cast<int32_t>(attention.product_dim()));
-  Tensor attended = View(*attended_, n_tokens, static_cast<int32_t>(attention.attended_dim()));
+  const Tensor product = Spread(*qkv_, strides_.qkv, n_tokens, attention.product_dim());
+  // Differences take pairs of heads as rows.
+  const int64_t attended_dim = attention.attended_dim();
+  const int64_t stride = attention.differential.is_here ? attended_dim : strides_.attended;
+  Tensor attended = Spread(*attended_, stride, n_tokens, attended_dim);
   const Tensor q = MakeHeads(ops, layer,
                              {.x = in.x,
                               .weight = weights.qkv.matrix.get(),

@@ -157,7 +157,7 @@ class Decoder {
   // reads.
   kernels::Tensor AddLaurel(kernels::Ops& ops, int32_t layer, const BlockInput& in);
   // The input [n_tokens, inner size] of an MLP's second product.
-  kernels::Tensor Inner(const MlpSpec& mlp, int32_t n_tokens) const;
+  kernels::Tensor Inner(int32_t layer, int32_t n_tokens) const;
   // The block of an MLP and experts with norms of their own (MoeSpec::apart).
   void ExpertsApart(kernels::Ops& ops, int32_t layer, int32_t n_tokens);
   void AddToStream(kernels::Ops& ops, kernels::Tensor added);
@@ -281,6 +281,13 @@ class Decoder {
   kernels::NormArgs NormOf(const NormWeights& norm, kernels::Tensor x, kernels::Tensor out) const;
   // The first `rows` rows of a buffer as [rows, cols], densely packed.
   kernels::Tensor View(kernels::Buffer& buffer, int32_t rows, int32_t cols) const;
+  // Those of a buffer that one half of a step may read while the other one is a layer ahead: they
+  // begin `stride` elements apart, whatever the layer's width is, so that the halves never share
+  // memory (decision 0150).
+  static kernels::Tensor Spread(kernels::Buffer& buffer, int64_t stride, int32_t rows,
+                                int64_t cols) {
+    return {buffer.data(), rows, cols, stride};
+  }
 
   // Columns [first, first + cols) of a tensor of activations.
   kernels::Tensor Columns(kernels::Tensor tensor, int64_t first, int64_t cols) const {
@@ -315,7 +322,12 @@ class Decoder {
   // In a pipeline those of this stage, in turn [steps in flight], each [features here *
   // max_batch_tokens, hidden].
   std::vector<std::unique_ptr<kernels::Buffer>> kept_here_;
-  int64_t kept_rows_ = 0;                          // max_batch_tokens
+  int64_t kept_rows_ = 0;  // max_batch_tokens
+  // From row to row of qkv_, attended_ and heads_ in layers that attend, and of inner_ in layers
+  // with Wiring::kParallel.
+  struct {
+    int64_t qkv = 0, attended = 0, heads = 0, inner = 0;
+  } strides_;
   std::unique_ptr<kernels::Buffer> inner_;         // [max_batch_tokens, widest inter]
   std::unique_ptr<kernels::Buffer> layer_inputs_;  // [max_batch_tokens, spec.layer_inputs()]
   std::unique_ptr<kernels::Buffer> streams_;       // [max_batch_tokens, altup.count * hidden]

@@ -54,7 +54,8 @@ void Decoder::ChoosePositions(kernels::Ops& ops, int32_t layer, Tensor in, Tenso
 
 kernels::HeadLinearArgs Decoder::LatentQuery(kernels::Ops& ops, int32_t layer, Tensor in, Tensor q,
                                              Tensor row, const KvStorage& cache) {
-  const MlaSpec& mla = spec_.layers[layer].attention.mla;
+  const AttentionSpec& attention = spec_.layers[layer].attention;
+  const MlaSpec& mla = attention.mla;
   const MlaWeights& weights = weights_.layers[layer].mla;
   const auto n_tokens = static_cast<int32_t>(in.rows);
   ops.Linear({.x = in,
@@ -79,12 +80,16 @@ kernels::HeadLinearArgs Decoder::LatentQuery(kernels::Ops& ops, int32_t layer, T
     ChoosePositions(ops, layer, in, latent, cache);
     in = latent;
   }
-  const int32_t n_heads = spec_.layers[layer].attention.n_heads;
-  const Tensor heads = View(*heads_, n_tokens, n_heads * mla.q_dim());
+  const int32_t n_heads = attention.n_heads;
+  const Tensor heads = Spread(*heads_, strides_.heads, n_tokens, int64_t{n_heads} * mla.q_dim());
   ops.Linear({.x = in,
               .weight = weights.q.matrix.get(),
               .out = heads,
               .adapters = Adapters(layer, AdapterSite::kQueryB)});
+  // All that follows is linear in the queries, so that both ways to attend see them sharpened.
+  if (const SharpenSpec& sharpen = attention.sharpen; sharpen.factor != 0.0f) {
+    ops.Sharpen({heads, sharpen.factor, sharpen.length, sharpen.offset});
+  }
   const kernels::HeadLinearArgs absorbing = {.x = heads,
                                              .x_step = mla.q_dim(),
                                              .heads = weights.k_up.get(),
@@ -102,10 +107,10 @@ void Decoder::LatentAttention(kernels::Ops& ops, int32_t layer, int32_t n_tokens
   const MlaSpec& mla = attention.mla;
   const LayerWeights& weights = weights_.layers[layer];
   const int64_t q_cols = int64_t{attention.n_heads} * attention.head_dim;
-  const Tensor qkv = View(*qkv_, n_tokens, static_cast<int32_t>(attention.qkv_dim()));
+  const Tensor qkv = Spread(*qkv_, strides_.qkv, n_tokens, attention.qkv_dim());
   const Tensor q = Columns(qkv, 0, q_cols);
   const Tensor row = Columns(qkv, q_cols, attention.head_dim);
-  const Tensor attended = View(*attended_, n_tokens, static_cast<int32_t>(q_cols));
+  const Tensor attended = Spread(*attended_, strides_.attended, n_tokens, q_cols);
   const kernels::HeadLinearArgs queries =
       LatentQuery(ops, layer, Normed(ops, InputOfAttention(layer, n_tokens)), q, row, cache);
   ops.RopeKvWrite(
@@ -116,29 +121,23 @@ void Decoder::LatentAttention(kernels::Ops& ops, int32_t layer, int32_t n_tokens
        .rotary_dim = mla.rope_dim,
        .layout = attention.rope.layout,
        .cache = cache.layer(first_kv_layer_ + layer)});
-  const Tensor values = View(*heads_, n_tokens, attention.n_heads * mla.v_dim);
-  const kernels::LatentAttentionArgs args = {
-      .attention = {.q = q,
-                    .n_heads = attention.n_heads,
-                    .cache = cache.layer(first_kv_layer_ + layer),
-                    .scale = attention.scale,
-                    .out = attended,
-                    .rotation = RotationOf(layer),
-                    .chosen = mla.indexer.top_k > 0 ? choice_ : kernels::ChosenPlaces{}},
-      .queries = queries,
-      .values = {.x = Columns(attended, mla.rope_dim, q_cols - mla.rope_dim),
-                 .x_step = attention.head_dim,
-                 .heads = weights.mla.v_up.get(),
-                 .out = values,
-                 .out_step = mla.v_dim,
-                 .adapters = Adapters(layer, AdapterSite::kValueHeads)}};
-  if (const SharpenSpec& sharpen = attention.sharpen; sharpen.factor != 0.0f) {
-    ops.Sharpen({q, sharpen.factor, sharpen.length, sharpen.offset});
-    ops.Attention(args.attention);
-    ops.HeadLinear(args.values);
-  } else {
-    ops.AttendLatents(args);
-  }
+  const Tensor values =
+      Spread(*heads_, strides_.heads, n_tokens, int64_t{attention.n_heads} * mla.v_dim);
+  ops.AttendLatents(
+      {.attention = {.q = q,
+                     .n_heads = attention.n_heads,
+                     .cache = cache.layer(first_kv_layer_ + layer),
+                     .scale = attention.scale,
+                     .out = attended,
+                     .rotation = RotationOf(layer),
+                     .chosen = mla.indexer.top_k > 0 ? choice_ : kernels::ChosenPlaces{}},
+       .queries = queries,
+       .values = {.x = Columns(attended, mla.rope_dim, q_cols - mla.rope_dim),
+                  .x_step = attention.head_dim,
+                  .heads = weights.mla.v_up.get(),
+                  .out = values,
+                  .out_step = mla.v_dim,
+                  .adapters = Adapters(layer, AdapterSite::kValueHeads)}});
   AddToStream(ops, layer, AdapterSite::kOut, values);
 }
 

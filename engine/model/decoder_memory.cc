@@ -12,6 +12,9 @@ struct Widths {
   int64_t qkv = 0;
   int64_t attended = 0;
   int64_t inner = 0;
+  // Of layers that attend; of those with Wiring::kParallel.
+  int64_t attention_qkv = 0, attention_out = 0, attention_heads = 0;
+  int64_t parallel_inner = 0;
   int64_t q_latent = 0;
   int64_t heads = 0;
   int64_t experts = 0;
@@ -73,12 +76,17 @@ Widths WidestLayer(const ModelSpec& spec) {
     widths.attended =
         std::max({widths.attended, attention.attended_dim(), channels,
                   int64_t{attention.memory.channels}, recurs ? state.values() : int64_t{0}});
+    widths.attention_qkv = std::max(widths.attention_qkv, attention.product_dim());
+    widths.attention_out = std::max(widths.attention_out, attention.attended_dim());
     if (attention.differential.is_here) {
       widths.heads = std::max(widths.heads, int64_t{attention.n_heads} * attention.head_dim);
     }
     if (attention.recurrence.is_memory) widths.memory = std::max(widths.memory, state.values());
     const int64_t parts = layer.mlp.gate_deviations.has_value() ? 2 : 1;
     widths.inner = std::max<int64_t>({widths.inner, parts * layer.mlp.inter, layer.laurel_rank});
+    if (layer.wiring == Wiring::kParallel) {
+      widths.parallel_inner = std::max(widths.parallel_inner, parts * layer.mlp.inter);
+    }
     if (layer.laurel_rank > 0) widths.aside = spec.hidden;
     if (!attention.head_borders.empty()) {
       widths.all_heads =
@@ -91,6 +99,8 @@ Widths WidestLayer(const ModelSpec& spec) {
     }
     widths.heads =
         std::max(widths.heads, int64_t{attention.n_heads} * std::max(mla.q_dim(), mla.v_dim));
+    widths.attention_heads = std::max(
+        widths.attention_heads, int64_t{attention.n_heads} * std::max(mla.q_dim(), mla.v_dim));
     if (const IndexerSpec& indexer = mla.indexer; indexer.is_here()) {
       widths.heads = std::max(widths.heads, int64_t{indexer.n_heads} * indexer.head_dim);
       widths.index_keys = std::max<int64_t>(widths.index_keys, indexer.head_dim);
@@ -168,6 +178,10 @@ absl::Status Decoder::AllocateBuffers(kernels::Device& device, int32_t max_batch
         *wanted.buffer,
         device.Allocate(max_batch_tokens * kernels::RowBytes(wanted.dtype, wanted.cols)));
   }
+  strides_ = {.qkv = widths.attention_qkv,
+              .attended = widths.attention_out,
+              .heads = widths.attention_heads,
+              .inner = widths.parallel_inner};
   parts_.resize(static_cast<size_t>(widths.n_parts));
   posted_.resize(static_cast<size_t>(widths.n_posted));
   late_rows_.resize(static_cast<size_t>(widths.n_late));

@@ -25,9 +25,9 @@ void Decoder::MlpIn(kernels::Ops& ops, int32_t layer, int32_t n_tokens, const Kv
   Scale(ops, mlp.in_scale, in.x);
   if (spec.moe.n_experts > 0) Experts(ops, layer, in.x);
   if (mlp.inter == 0) return;
-  const Tensor inner = Inner(mlp, n_tokens);
+  const Tensor inner = Inner(layer, n_tokens);
   if (mlp.gate_deviations.has_value()) {
-    const Tensor gate_up = View(*inner_, n_tokens, 2 * mlp.inter);
+    const Tensor gate_up = Spread(*inner_, inner.stride, n_tokens, 2 * int64_t{mlp.inter});
     ops.Linear({.x = in.x,
                 .weight = weights.up.matrix.get(),
                 .bias = weights.up.bias.data(),
@@ -63,9 +63,13 @@ void Decoder::MlpIn(kernels::Ops& ops, int32_t layer, int32_t n_tokens, const Kv
   ops.GateRows(gates, inner);
 }
 
-Tensor Decoder::Inner(const MlpSpec& mlp, int32_t n_tokens) const {
-  if (!mlp.gate_deviations.has_value()) return View(*inner_, n_tokens, mlp.inter);
-  return Columns(View(*inner_, n_tokens, 2 * mlp.inter), 0, mlp.inter);
+// Attention comes between the two halves of a parallel layer's MLP.
+Tensor Decoder::Inner(int32_t layer, int32_t n_tokens) const {
+  const MlpSpec& mlp = spec_.layers[layer].mlp;
+  const int64_t cols = (mlp.gate_deviations.has_value() ? 2 : 1) * int64_t{mlp.inter};
+  const bool is_parallel = spec_.layers[layer].wiring == Wiring::kParallel;
+  const int64_t stride = is_parallel ? strides_.inner : cols;
+  return Spread(*inner_, stride, n_tokens, mlp.inter);
 }
 
 void Decoder::Route(kernels::Ops& ops, int32_t layer, Tensor in) {
@@ -122,7 +126,7 @@ void Decoder::MlpOut(kernels::Ops& ops, int32_t layer, int32_t n_tokens) {
   const LayerSpec& spec = spec_.layers[layer];
   if (spec.moe.apart) return;
   if (spec.mlp.inter > 0) {
-    AddToStream(ops, layer, AdapterSite::kDown, Inner(spec.mlp, n_tokens));
+    AddToStream(ops, layer, AdapterSite::kDown, Inner(layer, n_tokens));
   } else if (spec.mlp_is_part) {  // of experts alone, or without a share
     AddToStream(ops, layer, AdapterSite::kDown, {nullptr, n_tokens, 0, 0});
   }

@@ -98,7 +98,16 @@ ExpandedMemory Place(const LatentAttentionArgs& args, const DeviceStep& step, in
 
 void CudaOps::AttendLatents(const LatentAttentionArgs& args) {
   if (!step_.status.ok()) return;
-  if (!CanExpand(args, step_)) return Ops::AttendLatents(args);
+  // A half of a step attends by sequences, and projects its own rows.
+  HeadLinearArgs projection = args.values;
+  const int64_t bytes = Info(step_.activations).block_bytes;
+  projection.x = RowsOf(projection.x, step_.first_row, step_.n_rows, bytes);
+  projection.out = RowsOf(projection.out, step_.first_row, step_.n_rows, bytes);
+  const auto stay_with_latents = [&] {
+    Attention(args.attention);
+    HeadLinear(projection);
+  };
+  if (!CanExpand(args, step_)) return stay_with_latents();
   const AttentionArgs& a = args.attention;
   const AttentionGrouping grouping = {.n_kv_heads = a.n_heads,
                                       .head_dim = kExpandedValueDim,
@@ -111,7 +120,7 @@ void CudaOps::AttendLatents(const LatentAttentionArgs& args) {
   if (!plan.ok()) return Note(plan.status());
   const int64_t at = RoomOf(step_.workspace.bytes, grouping).wide_at;
   const ExpandedMemory memory = Place(args, step_, at, plan->n_wide_pages);
-  if (plan->n_prefill == 0 || memory.heads == 0) return Ops::AttendLatents(args);
+  if (plan->n_prefill == 0 || memory.heads == 0) return stay_with_latents();
 
   AttendTiles(a, kLeastExpandedRows - 1);  // first: it uses the workspace, too
   for (const auto& [from, to] : {std::pair(ViewOf(*args.queries.heads), memory.keys_of_latents),
@@ -129,7 +138,7 @@ void CudaOps::AttendLatents(const LatentAttentionArgs& args) {
   for (int32_t first = 0; first < a.n_heads && step_.status.ok(); first += memory.heads) {
     AttendExpanded(args, *plan, memory, first, std::min(memory.heads, a.n_heads - first));
   }
-  if (plan->n_expanded_rows < step_.n_rows) HeadLinear(args.values);
+  if (plan->n_expanded_rows < step_.n_rows) HeadLinear(projection);
   Note(LaunchJoinHeads({.rows = plan->expanded_rows,
                         .n_rows = plan->n_expanded_rows,
                         .n_heads = a.n_heads,
@@ -153,7 +162,10 @@ void CudaOps::AttendExpanded(const LatentAttentionArgs& args, const PlannedAtten
     at += RoundUp(rows * heads * cols * kBytes, 256);
     return tensor;
   };
-  const Tensor queries = take(step_.n_rows, kExpandedKeyDim);
+  // Rows are those of the batch: the address of its first one, which a second half has no room for.
+  Tensor queries = take(step_.n_rows, kExpandedKeyDim);
+  queries.data = reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(queries.data) -
+                                         step_.first_row * queries.stride * kBytes);
   const Tensor keys = take(positions, kExpandedKeyDim);
   const Tensor values = take(positions, kExpandedValueDim);
   const auto piece = [&](const PackedStack& all) {

@@ -67,6 +67,13 @@ void SplitOps::Attention(const AttentionArgs& args) {
   EndPhases([&args](CudaOps& ops) { ops.Attention(args); });
 }
 
+// Each half projects its results beside the other one's phase; that takes none of what phases
+// share.
+void SplitOps::AttendLatents(const LatentAttentionArgs& args) {
+  if (joined_) return halves_.whole.AttendLatents(args);
+  EndPhases([&args](CudaOps& ops) { ops.AttendLatents(args); });
+}
+
 void SplitOps::Embed(const PackedWeight& table, float scale, Tensor out) {
   Each([this, &table, scale, out](CudaOps& ops, const Half& half) {
     ops.Embed(table, scale, Rows(out, half));
@@ -108,13 +115,15 @@ NormArgs SplitOps::NormOf(const NormArgs& args, const Half& half) const {
 
 void SplitOps::Linear(const LinearArgs& args) {
   if (joined_) return halves_.whole.Linear(args);
-  Each([this, args](CudaOps& ops, const Half& half) {
-    LinearArgs own = args;
-    own.x = Rows(args.x, half);
-    own.out = args.out_f32 ? Rows(args.out, half, kF32Bytes) : Rows(args.out, half);
-    if (args.norm.has_value()) own.norm = NormOf(*args.norm, half);
-    ops.Linear(own);
-  });
+  Each([this, args](CudaOps& ops, const Half& half) { ops.Linear(ProductOf(args, half)); });
+}
+
+LinearArgs SplitOps::ProductOf(const LinearArgs& args, const Half& half) const {
+  LinearArgs own = args;
+  own.x = Rows(args.x, half);
+  own.out = args.out_f32 ? Rows(args.out, half, kF32Bytes) : Rows(args.out, half);
+  if (args.norm.has_value()) own.norm = NormOf(*args.norm, half);
+  return own;
 }
 
 void SplitOps::RopeAngles(const RopeAnglesArgs& args) {
@@ -126,13 +135,21 @@ void SplitOps::RopeAngles(const RopeAnglesArgs& args) {
 }
 
 void SplitOps::RopeKvWrite(const RopeKvWriteArgs& args) {
-  Each([this, args](CudaOps& ops, const Half& half) {
-    RopeKvWriteArgs own = args;
-    own.q = Rows(args.q, half);
-    own.k = Rows(args.k, half);
-    own.v = Rows(args.v, half);
-    own.cos_sin = At(args.cos_sin, half.begin * args.rotary_dim);
-    ops.RopeKvWrite(own);
+  Each([this, args](CudaOps& ops, const Half& half) { ops.RopeKvWrite(HeadsOf(args, half)); });
+}
+
+RopeKvWriteArgs SplitOps::HeadsOf(const RopeKvWriteArgs& args, const Half& half) const {
+  RopeKvWriteArgs own = args;
+  own.q = Rows(args.q, half);
+  own.k = Rows(args.k, half);
+  own.v = Rows(args.v, half);
+  own.cos_sin = At(args.cos_sin, half.begin * args.rotary_dim);
+  return own;
+}
+
+void SplitOps::ProjectHeads(const LinearArgs& product, const RopeKvWriteArgs& heads) {
+  Each([this, product, heads](CudaOps& ops, const Half& half) {
+    ops.ProjectHeads(ProductOf(product, half), HeadsOf(heads, half));
   });
 }
 

@@ -45,7 +45,9 @@ class SplitOps final : public Ops {
   void Linear(const LinearArgs& args) override;
   void RopeAngles(const RopeAnglesArgs& args) override;
   void RopeKvWrite(const RopeKvWriteArgs& args) override;
+  void ProjectHeads(const LinearArgs& product, const RopeKvWriteArgs& heads) override;
   void Attention(const AttentionArgs& args) override;
+  void AttendLatents(const LatentAttentionArgs& args) override;
   void Route(const RouteArgs& args) override;
   void ExpertMix(const ExpertMixArgs& args) override;
   void HeadLinear(const HeadLinearArgs& args) override;
@@ -83,6 +85,8 @@ class SplitOps final : public Ops {
   void EndPhases(const std::function<void(CudaOps&)>& between);
   void Note(const absl::Status& status);
   NormArgs NormOf(const NormArgs& args, const Half& half) const;
+  LinearArgs ProductOf(const LinearArgs& args, const Half& half) const;
+  RopeKvWriteArgs HeadsOf(const RopeKvWriteArgs& args, const Half& half) const;
   Tensor Rows(Tensor tensor, const Half& half, int64_t element_bytes) const;
   Tensor Rows(Tensor tensor, const Half& half) const {
     return Rows(tensor, half, halves_.activation_bytes);

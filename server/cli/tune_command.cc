@@ -37,16 +37,6 @@ absl::StatusOr<engine::LocalModel> Load(const config::Config& config) {
   return engine::LoadRandomModel(config.random_weights, dtype, options);
 }
 
-// Whether attention's inputs and outputs have the same width in all layers. Otherwise one half's
-// products would write where the other half's attention of the layer before still reads.
-bool HasEvenRows(const engine::ModelSpec& spec) {
-  const engine::AttentionSpec& first = spec.layers.front().attention;
-  return std::all_of(spec.layers.begin(), spec.layers.end(), [&](const engine::LayerSpec& layer) {
-    return layer.attention.product_dim() == first.product_dim() &&
-           layer.attention.attended_dim() == first.attended_dim();
-  });
-}
-
 std::string ToText(const TuneTiming& timing) {
   const std::string division =
       timing.attention_multiprocessors == 0
@@ -77,11 +67,6 @@ absl::Status RunTune(const config::Config& config) {
     return absl::UnimplementedError(
         "steps of models with recurrent layers or convolutions run whole; there is nothing to "
         "tune");
-  }
-  if (!HasEvenRows(executor.spec())) {
-    return absl::UnimplementedError(
-        "layers of this model have rows of different widths, which halves of a step would write "
-        "over; its steps run whole, and there is nothing to tune");
   }
   const std::vector<TunePoint> points = TunePoints(executor.limits());
   if (points.empty()) {

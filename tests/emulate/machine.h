@@ -31,6 +31,7 @@ struct Machine {
   // Enqueued work happens only when a thread waits for it, as on a busy device: data that the host
   // changes or reads too early then shows in the results.
   bool is_late = false;
+  int32_t first_lane = 1;  // the lane whose launches a tape makes as early as it allows
 };
 
 // Applies to all that follows. REQUIRES: no other thread uses a device meanwhile.

@@ -393,17 +393,19 @@ absl::Status Runtime::Wait(int lane, int on) {
   return absl::OkStatus();
 }
 
-// Launches as early as the tape allows, those of lane 1 first, so that missing waits show.
+// Launches as early as the tape allows, those of one lane first, so that missing waits show.
 absl::Status Runtime::LaunchAll(const Tape& tape) {
   const std::vector<Tape::Launch>& launches = tape.launches();
   std::vector<bool> done(launches.size(), false);
+  const int first_lane = All().machine.first_lane;
   const auto is_done = [&](int i) { return i < 0 || done[static_cast<size_t>(i)]; };
   for (size_t count = 0; count < launches.size(); ++count) {
     size_t next = launches.size();
     for (size_t i = 0; i < launches.size(); ++i) {
       const Tape::Launch& launch = launches[i];
       if (done[i] || !is_done(launch.before) || !is_done(launch.after)) continue;
-      if (next == launches.size() || launch.lane > launches[next].lane) next = i;
+      const bool is_early = launch.lane == first_lane;
+      if (next == launches.size() || (is_early && launches[next].lane != first_lane)) next = i;
     }
     HEDDLE_CHECK(next < launches.size(), "the lanes of a tape wait for each other");
     const Tape::Launch& launch = launches[next];

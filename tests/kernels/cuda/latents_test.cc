@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "catch2/catch.hpp"
+#include "kernels/nano_batch.h"
 #include "tests/kernels/cuda/emulated.h"
 
 namespace heddle::kernels::test {
@@ -22,6 +23,8 @@ struct LatentCase {
   DType cache = DType::kBF16;
   DType weight = DType::kBF16;
   int64_t workspace_bytes = int64_t{4} << 20;
+  bool splits = false;  // on the device the step runs as two halves
+  bool sharpens = false;
 };
 
 struct Stack {
@@ -73,6 +76,7 @@ LatentResult Attend(Device& device, const LatentCase& c, DType act) {
   REQUIRE(device.Plan(batch.view()).ok());
   MustRun(device, [&](Ops& ops) {
     ops.RopeAngles({.inv_freq = inv_freq, .cos_sin = cos_sin.data()});
+    if (c.sharpens) ops.Sharpen({x.tensor(), 0.4f, 40, 1});
     ops.HeadLinear(absorbing);
     ops.RopeKvWrite({.q = q.tensor(),
                      .k = row.tensor(),
@@ -110,8 +114,11 @@ void CheckLatents(const LatentCase& c) {
   INFO("cache " << Info(c.cache).name << ", weights " << Info(c.weight).name << ", rank "
                 << c.rank);
   const LatentResult expected = Attend(*CreateReferenceDevice(), c, DType::kF32);
-  const LatentResult found =
-      Attend(*EmulatedDevice(DType::kBF16, c.workspace_bytes), c, DType::kBF16);
+  const auto device = EmulatedDevice(DType::kBF16, c.workspace_bytes);
+  if (c.splits) {
+    REQUIRE(device->SetNanoBatches({.device_name = {}, .rules = {NanoBatchRule{}}}).ok());
+  }
+  const LatentResult found = Attend(*device, c, DType::kBF16);
   double largest = 0, worst = 0;
   for (int64_t t = 0; t < expected.values.num_rows(); ++t) {
     for (int64_t i = 0; i < expected.values.num_cols(); ++i) {
@@ -133,6 +140,20 @@ void CheckLatents(const LatentCase& c) {
 TEST_CASE("Long chunks make keys and values of latents, beside rows that do not", "[cuda]") {
   CheckLatents({.sequences = {{1, 50}, {300, 340}, {20, 60}, {3, 3}},
                 .expanded = {false, true, false, false}});
+}
+
+TEST_CASE("Both halves of a step make keys and values of latents", "[cuda]") {
+  CheckLatents({.sequences = {{1, 50}, {290, 330}, {270, 290}, {9, 60}},
+                .expanded = {false, true, true, false},
+                .n_heads = 1,
+                .splits = true});
+}
+
+TEST_CASE("Queries that were sharpened meet keys of latents, too", "[cuda]") {
+  CheckLatents({.sequences = {{260, 300}, {2, 90}},
+                .expanded = {true, false},
+                .n_heads = 1,
+                .sharpens = true});
 }
 
 TEST_CASE("Keys and values of latents are split along long contexts", "[cuda]") {

@@ -1,7 +1,11 @@
 // Steps split in two halves that run side by side, on the emulated device, whose tapes run lane 1
 // as early as they allow.
 #include <cmath>
+#include <fstream>
+#include <iterator>
 #include <limits>
+#include <regex>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -14,6 +18,7 @@
 #include "tests/emulate/machine.h"
 #include "tests/kernels/batch_edits.h"
 #include "tests/kernels/cuda/emulated.h"
+#include "tests/support/paths.h"
 
 namespace heddle::kernels::test {
 namespace {
@@ -177,6 +182,28 @@ std::vector<float> Run(const Steps& steps, const NanoBatchProfile& profile) {
     for (int64_t c = 0; c < kHidden; ++c) all.push_back(last(s, c));
   }
   return all;
+}
+
+// The names of virtual functions that `header` overrides.
+std::set<std::string> Overridden(const char* header) {
+  std::ifstream in(heddle::test::SourceDir() / "kernels/cuda" / header);
+  const std::string text((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
+  const std::regex declaration(R"((\w+)\([^;{}]*\)( const)? override)");
+  std::set<std::string> names;
+  for (std::sregex_iterator at(text.begin(), text.end(), declaration), end; at != end; ++at) {
+    names.insert((*at)[1]);
+  }
+  return names;
+}
+
+// An op that halves lack would end the program with the first step that is split. Ranks have no
+// profile.
+TEST_CASE("Halves have each op that whole steps have, but those between ranks", "[cuda][nano]") {
+  std::set<std::string> missing = Overridden("cuda_ops.h");
+  REQUIRE(missing.size() > 30);
+  for (const std::string& name : Overridden("split_ops.h")) missing.erase(name);
+  CHECK(missing == std::set<std::string>{"AllReduce", "BeginAllReduce", "EmbedShare",
+                                         "EndAllReduce", "GatherColumns", "RecvRows", "SendRows"});
 }
 
 TEST_CASE("Halves side by side compute what the whole step does", "[cuda][nano]") {

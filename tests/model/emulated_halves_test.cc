@@ -1,0 +1,85 @@
+// Models whose steps are split in halves, on the emulated CUDA device: answers are those of whole
+// steps whichever half runs ahead, also where layers' rows have several widths.
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "catch2/catch.hpp"
+#include "engine/model/load.h"
+#include "kernels/cuda/cuda_device.h"
+#include "kernels/nano_batch.h"
+#include "tests/emulate/machine.h"
+#include "tests/support/goldens.h"
+#include "tests/support/stepped_load.h"
+#include "tests/support/synthetic_model.h"
+#include "tests/support/temp_dir.h"
+
+namespace heddle {
+namespace {
+
+using kernels::DType;
+
+std::vector<scheduler::GenerationRequest> SideBySide(int32_t vocab) {
+  std::vector<scheduler::GenerationRequest> requests;
+  requests.reserve(5);
+  for (int32_t i = 0; i < 5; ++i) {
+    scheduler::GenerationRequest request;
+    request.id = scheduler::RequestId{static_cast<uint64_t>(i) + 1};
+    request.prompt.reserve(16);
+    for (int32_t t = 0; t < 4 + 3 * i; ++t)
+      request.prompt.push_back(3 + (t * 37 + i) % (vocab - 3));
+    request.sampling.temperature = 0.0f;
+    request.sampling.num_logprobs = 0;
+    request.max_tokens = 6;
+    requests.push_back(std::move(request));
+  }
+  return requests;
+}
+
+test::Answers AnswersOf(const std::filesystem::path& path, bool splits) {
+  engine::LoadOptions options;
+  options.make_device = [] {
+    return kernels::CreateCudaDevice(
+        {.activations = DType::kF32, .workspace_bytes = int64_t{4} << 20});
+  };
+  options.capacity.kv_bytes = 8 << 20;
+  options.capacity.max_batch_tokens = 64;
+  options.kv_type = "f32";
+  const auto model = engine::LoadLocalModel(path, options);
+  INFO(model.status().ToString());
+  REQUIRE(model.ok());
+  engine::LocalExecutor& executor = *model->executor;
+  if (splits) {
+    const kernels::NanoBatchProfile always = {.device_name = {},
+                                              .rules = {kernels::NanoBatchRule{}}};
+    REQUIRE(executor.device().SetNanoBatches(always).ok());
+  }
+  const engine::ExecutorLimits& limits = executor.limits();
+  test::SteppedLoad load(&executor, {.num_pages = limits.num_pages,
+                                     .page_tokens = limits.page_tokens,
+                                     .max_context = limits.max_context,
+                                     .max_step_tokens = limits.max_batch_tokens,
+                                     .max_step_seqs = limits.max_batch_seqs});
+  load.Run(SideBySide(limits.vocab), 0);
+  return load.answers();
+}
+
+// DeciLM's layers have one, two and four KV heads; DeepSeek's queries of heads are wider than what
+// their values give, in one buffer; Phi's MLP is beside its attention.
+TEST_CASE("Halves of a step keep to their own rows, whichever is ahead", "[cuda][nano]") {
+  const std::string name = GENERATE("decilm", "deepseek_v2_lite", "phi");
+  INFO(name);
+  test::TempDir dir;
+  const auto path = test::WriteSyntheticModel(test::LoadGolden(name), dir.path());
+  const test::Answers whole = AnswersOf(path, false);
+  REQUIRE(whole.size() == 5);
+  for (const int32_t lane : {0, 1}) {
+    INFO("lane " << lane << " first");
+    kernels::cuda::emulate::SetMachine({.first_lane = lane});
+    CHECK(AnswersOf(path, true) == whole);
+  }
+  kernels::cuda::emulate::SetMachine({});
+}
+
+}  // namespace
+}  // namespace heddle
