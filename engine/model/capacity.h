@@ -59,7 +59,7 @@ struct CapacityOptions {
   std::vector<ModelSpec> rank_specs;
   // The parts of all ranks, where some are on other machines; empty: those of this machine are all.
   std::vector<ModelSpec> group_specs;
-  bool receives_messages = true;  // from ranks of group_specs that are not in rank_specs
+  bool receives_messages = true;  // into it, from ranks of group_specs not in rank_specs
 };
 
 struct Capacity {

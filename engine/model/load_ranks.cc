@@ -13,10 +13,12 @@
 #include "base/status.h"
 #include "engine/files/quantized/quantized_matrix.h"
 #include "engine/model/capacity.h"
+#include "engine/model/meeting_sizes.h"
 #include "engine/model/rank_binding.h"
 #include "engine/model/rank_threads.h"
 #include "engine/parallel/sum_ranges.h"
 #include "kernels/cpu/usable_cpus.h"
+#include "kernels/host_meetings.h"
 
 namespace heddle::engine {
 namespace {
@@ -121,6 +123,18 @@ absl::StatusOr<std::unique_ptr<RankWorker>> LoadWorker(const LoadOptions& option
   }
   HEDDLE_RETURN_IF_ERROR(meetings.Join(*parts.device, rank));
   return MakeWorker(options, info, make_weights, rank, std::move(parts));
+}
+
+// Joins the groups of ranks in other processes. A device that meets them through the host's memory
+// is told how much it takes.
+absl::Status MeetOthers(const LoadOptions& options, const ModelInfo& info,
+                        kernels::Device& device) {
+  if (auto* meetings = dynamic_cast<kernels::HostMeetings*>(&device); meetings != nullptr) {
+    const ModelSpec own = SpecOfShare(info.model.spec, info.shares, options.meeting->rank());
+    meetings->SetRoom(MeetingRoom(own, info.capacity.limits, info.capacity.logit_rows,
+                                  device.activation_dtype()));
+  }
+  return options.meeting->JoinGroups(device);
 }
 
 // Refuses, by name, options that do not work yet with ranks in other processes.
@@ -343,7 +357,7 @@ absl::StatusOr<std::unique_ptr<RankWorker>> LoadOwnRank(const LoadOptions& optio
                                                         const ModelInfo& info,
                                                         const MakeWeights& make_weights,
                                                         std::unique_ptr<kernels::Device> device) {
-  HEDDLE_RETURN_IF_ERROR(options.meeting->JoinGroups(*device));
+  HEDDLE_RETURN_IF_ERROR(MeetOthers(options, info, *device));
   RankWorker::Parts parts;
   parts.device = std::move(device);
   return MakeWorker(options, info, make_weights, options.meeting->rank(), std::move(parts));
@@ -358,7 +372,7 @@ absl::StatusOr<LoadedRanks> LoadRanks(const LoadOptions& options, const ModelInf
     return loaded;
   }
   if (options.meeting != nullptr) {
-    HEDDLE_RETURN_IF_ERROR(options.meeting->JoinGroups(head));
+    HEDDLE_RETURN_IF_ERROR(MeetOthers(options, info, head));
     HEDDLE_ASSIGN_OR_RETURN(loaded.head,
                             OnCpusOfHead(options, [&] { return make_weights(head, 0); }));
     HEDDLE_ASSIGN_OR_RETURN(loaded.others, options.meeting->Others(info.capacity.limits));

@@ -155,7 +155,9 @@ absl::StatusOr<std::unique_ptr<PeerGroup>> CudaDevice::Join(
                          {.wait_ms = options_.rank_wait_ms,
                           .activations = options_.activations,
                           .shares_layers = shares_layers,
-                          .relay = relay_});
+                          .relay = relay_,
+                          .sizes = shares_layers ? room_.ranks : room_.stages,
+                          .host_free_bytes = room_.free_bytes});
 }
 
 // Steps that nobody has waited for are forgotten.

@@ -34,6 +34,7 @@
 #include "kernels/cuda/staged_batch.h"
 #include "kernels/cuda/state/state_params.h"
 #include "kernels/device.h"
+#include "kernels/host_meetings.h"
 #include "kernels/nano_batch.h"
 
 namespace heddle::kernels::cuda {
@@ -52,7 +53,7 @@ inline constexpr int kMaxInFlight = Staging::kSets;
 inline constexpr uint64_t kClocks = kMaxInFlight + 1;
 static_assert(2 * kClocks == Runtime::kStepMarks);
 
-class CudaDevice final : public Device {
+class CudaDevice final : public Device, public HostMeetings {
  public:
   CudaDevice(std::unique_ptr<Runtime> runtime, const CudaDeviceOptions& options)
       : runtime_(std::move(runtime)), options_(options), staging_(*runtime_), graphs_(*runtime_) {}
@@ -110,6 +111,7 @@ class CudaDevice final : public Device {
   absl::Status SetNanoBatches(const NanoBatchProfile& profile) override;
   absl::Status JoinGroup(std::shared_ptr<Communicator> communicator) override;
   absl::Status JoinStages(std::shared_ptr<Communicator> stages) override;
+  void SetRoom(Room room) override { room_ = std::move(room); }
   absl::StatusOr<NanoBatchDevice> nano_batch_device() const override {
     return NanoBatchDevice{runtime_->info().name, runtime_->info().num_multiprocessors};
   }
@@ -174,6 +176,7 @@ class CudaDevice final : public Device {
   std::bitset<kGraphRows + 1> direct_rows_;  // steps of so many rows ask the library
   std::unique_ptr<LibraryMatmul> library_;   // nullptr: our own kernels
   std::shared_ptr<HostRelay> relay_;         // to ranks in other processes; nullptr: all are here
+  Room room_;                                // for what passes through it
   std::unique_ptr<PeerGroup> group_;         // of ranks that share layers; nullptr: none do
   std::unique_ptr<PeerGroup> stages_;        // of a pipeline; nullptr: there is none
   std::vector<std::string> advice_;

@@ -20,12 +20,16 @@ namespace {
 
 constexpr size_t kMaxPlanProfileBytes = size_t{1} << 20;
 constexpr double kUsualLatencyUs = 100;  // of a switch and two kernels
+constexpr kernels::DType kGpuActivations = kernels::DType::kBF16;
 
 absl::StatusOr<engine::LoadOptions> DescribeOptions(const config::Config& config,
                                                     const Hardware& hardware) {
   HEDDLE_ASSIGN_OR_RETURN(engine::LoadOptions options, ToLoadOptions(config));
   if (hardware.name == "host") HEDDLE_RETURN_IF_ERROR(DescribeForThisCpu(&options));
-  if (hardware.is_gpu) options.capacity.activation_dtype = kernels::DType::kBF16;
+  if (hardware.is_gpu) {
+    options.capacity.activation_dtype = kGpuActivations;
+    options.capacity.receives_messages = false;  // they pass through the host's memory
+  }
   auto bytes = static_cast<int64_t>(config.device_memory.value);
   if (bytes == 0) bytes = hardware.memory_bytes;
   if (bytes > 0) options.memory = {.total_bytes = bytes, .available_bytes = bytes};
@@ -94,6 +98,9 @@ absl::StatusOr<PlannedModel> PlanModel(const config::Config& config) {
     planned.network = {.latency_us = config.link_latency.value_or(kUsualLatencyUs),
                        .gbit_s = *config.link_rate};
     HEDDLE_ASSIGN_OR_RETURN(planned.model, DescribeMachines(describe, options));
+    if (planned.hardware.is_gpu) {
+      planned.host_meeting_bytes = MeetingBytesOf(planned.model, kGpuActivations);
+    }
   } else {
     HEDDLE_ASSIGN_OR_RETURN(planned.model, describe(options));
   }

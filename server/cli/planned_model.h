@@ -27,7 +27,10 @@ struct PlannedModel {
   std::vector<scheduler::StepTimeModel> later_peaks;
   scheduler::LinkTimeModel link;       // between stages
   std::optional<NetworkLink> network;  // each rank is a machine
-  bool is_measured = false;            // `machine` is from a profile
+  // Page-locked memory of the host that GPUs of several machines meet through, of the rank that
+  // takes most; 0: they do not.
+  int64_t host_meeting_bytes = 0;
+  bool is_measured = false;  // `machine` is from a profile
   // With several ranks: tokens per second of one stream, as planned and with one rank. 0: unknown,
   // because the ranks have memory of their own, or `machine` is measured, or the model does not fit
   // into one machine.

@@ -10,6 +10,7 @@
 #include "base/status.h"
 #include "base/strings.h"
 #include "engine/model/load_ranks.h"
+#include "engine/model/meeting_sizes.h"
 #include "engine/model/rank_meeting.h"
 #include "kernels/memory_nodes.h"
 
@@ -175,6 +176,15 @@ void PredictRanks(const ModelCost& whole, const engine::LoadOptions& options,
   }
 }
 
+int64_t MeetingBytesOf(const engine::ModelInfo& model, kernels::DType activations) {
+  int64_t most = 0;
+  for (const engine::ModelSpec& part : engine::SpecsOfRanks(model.model.spec, model.shares)) {
+    most = std::max(most, engine::MeetingBytes(part, model.capacity.limits,
+                                               model.capacity.logit_rows, activations));
+  }
+  return most;
+}
+
 std::string RanksText(const PlannedModel& planned) {
   const std::vector<engine::RankMemory>& ranks = planned.model.ranks;
   if (ranks.size() == 1) return "";
@@ -189,6 +199,11 @@ std::string RanksText(const PlannedModel& planned) {
                             planned.network->latency_us, planned.network->gbit_s,
                             scheduler::HopUs(planned.link, 1),
                             planned.hardware.is_gpu ? " (predicted: no GPU was measured)" : "");
+  }
+  if (planned.host_meeting_bytes > 0) {
+    text += base::StrCat("host      ", base::ShowBytes(planned.host_meeting_bytes),
+                         " of page-locked memory for each GPU, through which machines exchange "
+                         "rows (--max-batch-tokens)\n");
   }
   return text + WarningText(planned);
 }

@@ -2,6 +2,7 @@
 // Private to server/cli. Thread-safety: pure functions.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <string>
 
@@ -25,7 +26,10 @@ absl::StatusOr<engine::ModelInfo> DescribeMachines(const DescribeModelWith& desc
 void PredictRanks(const ModelCost& whole, const engine::LoadOptions& options,
                   const DescribeModelWith& describe, PlannedModel* planned);
 
-// "ranks ...", "link ..." and "warning ..."; empty for one rank.
+// PlannedModel::host_meeting_bytes of GPUs of several machines.
+int64_t MeetingBytesOf(const engine::ModelInfo& model, kernels::DType activations);
+
+// "ranks ...", "link ...", "host ..." and "warning ..."; empty for one rank.
 std::string RanksText(const PlannedModel& planned);
 
 }  // namespace heddle::server

@@ -451,6 +451,13 @@ TEST_CASE("plan divides a model among machines, and says what the network costs"
   CHECK(Run(plan + "--link-rate 1").err.find("there is no other rank") != std::string::npos);
   CHECK(Run(plan + "--pp 2 --link-latency 5").err.find("goes with --link-rate") !=
         std::string::npos);
+  // GPUs of several machines exchange rows through the host: 512 of 4096 features of 2 bytes, in
+  // two places each way.
+  const std::string gpus = "plan --shape llama-3.1-8b --weights q4_0 --hardware h200 --pp 2 ";
+  CHECK(Run(gpus + "--link-rate 100 --max-batch-tokens 512")
+            .out.find("host      16.0 MiB of page-locked memory for each GPU") !=
+        std::string::npos);
+  CHECK(Run(gpus).out.find("page-locked") == std::string::npos);
   const Outcome load =
       Run("simulate --shape tinyllama-1.1b --weights q4_0 --hardware cpu-2core "
           "--pp 2 --link-rate 1 --requests 20 --clients 4");

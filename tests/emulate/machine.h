@@ -18,6 +18,7 @@ struct Machine {
   int64_t total_bytes = int64_t{8} << 30;
   bool has_peer_access = true;   // devices read each other's memory
   int64_t taken_bytes = 0;       // used by other processes
+  int64_t pinned_bytes = -1;     // that the host locks for all devices; negative: any number
   bool has_library = false;      // in place of cuBLASLt
   bool scales_rows = true;       // the library scales rows and tiles in FP8 products
   bool has_products = true;      // the library has an algorithm for products of BF16
@@ -46,6 +47,8 @@ int64_t GraphChanges();
 
 // The number of graphs launched since SetMachine.
 int64_t GraphLaunches();
+// Page-locked memory that this process holds now.
+int64_t PinnedBytes();
 // The number of tiles that bulk copies have moved in this process.
 int64_t TileCopies();
 

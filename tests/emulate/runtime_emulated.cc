@@ -11,6 +11,7 @@
 #include <functional>
 #include <mutex>
 #include <new>
+#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -199,6 +200,13 @@ void CatchUp(const LaunchQueue* queue) { cuda::CatchUp(DeviceOf(*queue)); }
 int64_t GraphChanges() { return All().graph_changes; }
 int64_t GraphLaunches() { return All().graph_launches; }
 
+int64_t PinnedBytes() {
+  const std::lock_guard lock(All().mutex);
+  const auto& blocks = All().pinned_blocks;
+  return std::accumulate(blocks.begin(), blocks.end(), int64_t{0},
+                         [](int64_t sum, const auto& block) { return sum + block.second; });
+}
+
 const Machine& CurrentMachine() { return All().machine; }
 
 }  // namespace emulate
@@ -266,6 +274,8 @@ void Runtime::FreeDevice(void* data, int64_t bytes) {
 }
 
 absl::StatusOr<void*> Runtime::AllocatePinned(int64_t bytes) {
+  const int64_t limit = All().machine.pinned_bytes;
+  if (limit >= 0 && emulate::PinnedBytes() + bytes > limit) return OutOfPinnedMemory(info_, bytes);
   void* data = ::operator new(static_cast<size_t>(bytes), kAlignment);
   std::memset(data, 0, static_cast<size_t>(bytes));
   const std::lock_guard lock(All().mutex);

@@ -1,11 +1,18 @@
-// Gives a program that is linked with the emulated CUDA backend a machine of four GPUs.
+// Gives a program that is linked with the emulated CUDA backend a machine of four GPUs, whose host
+// locks HEDDLE_EMULATED_PINNED_MIB of memory, or any number.
+#include <cstdint>
+#include <cstdlib>
+
 #include "tests/emulate/machine.h"
 
 namespace heddle {
 namespace {
 
 [[maybe_unused]] const bool kIsSet = [] {
-  kernels::cuda::emulate::SetMachine({.device_count = 4});
+  // NOLINTNEXTLINE(concurrency-mt-unsafe): there is no other thread yet.
+  const char* mib = std::getenv("HEDDLE_EMULATED_PINNED_MIB");
+  const int64_t pinned = mib == nullptr ? -1 : int64_t{std::atoi(mib)} << 20;
+  kernels::cuda::emulate::SetMachine({.device_count = 4, .pinned_bytes = pinned});
   return true;
 }();
 

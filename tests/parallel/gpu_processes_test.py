@@ -129,6 +129,19 @@ class GpuProcessesTest(unittest.TestCase):
                 self.assertTrue(wait_until(named, 20), group.head.log)
                 self.assertEqual(group.head.process.wait(20), RANKS_LOST)
 
+    def test_a_rank_without_page_locked_memory_is_named_when_it_joins(self):
+        port = reserve_port()
+        # Rows of 384 bytes in four places: 96 MiB beside 56 that a device locks for itself.
+        limits = (*LIMITS[:-1], "65536")
+        rank = GpuRank(port, *GPU, prefix=("env", "HEDDLE_EMULATED_PINNED_MIB=128"))
+        try:
+            with self.assertRaisesRegex(RuntimeError, "rank 1"):
+                GpuServer(*limits, "--pp", "2", *GPU, "--ranks-listen", f"127.0.0.1:{port}")
+            self.assertEqual(rank.wait(), 1, rank.log)
+            self.assertTrue(rank.says("of page-locked memory. Free some, or raise the limit"), rank.log)
+        finally:
+            rank.end()
+
     def test_what_does_not_fit_is_refused_by_name(self):
         port = reserve_port()
         listen = ("--ranks-listen", f"127.0.0.1:{port}")

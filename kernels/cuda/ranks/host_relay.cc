@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <chrono>
 #include <cstring>
 #include <new>
@@ -17,8 +16,6 @@
 
 namespace heddle::kernels::cuda {
 namespace {
-
-constexpr int64_t kLeastPlace = int64_t{64} << 10;
 
 // The host waits for a kernel by spinning as long as the next sum of a decoding step may take, then
 // lets others run, then sleeps for a part of what a message between machines takes.
@@ -35,6 +32,7 @@ struct PartHeader {
 };
 static_assert(sizeof(PartHeader) == 16);
 constexpr auto kHeaderBytes = static_cast<int64_t>(sizeof(PartHeader));
+static_assert(kHeaderBytes == kPartHeaderBytes && kLatePlaces == kLatePartPlaces);
 
 uint8_t* BehindHeader(void* place) { return static_cast<uint8_t*>(place) + kHeaderBytes; }
 
@@ -81,28 +79,75 @@ HostPeers::~HostPeers() {
   for (void* data : pinned_) runtime_.FreePinned(data);
 }
 
-absl::Status HostPeers::Create(Peers* peers, std::shared_ptr<HostRelay> relay) {
+absl::Status HostPeers::Create(Peers* peers, std::shared_ptr<HostRelay> relay,
+                               const MeetingSizes& sizes,
+                               const std::function<int64_t()>& free_bytes) {
+  peers_ = *peers;
+  HEDDLE_RETURN_IF_ERROR(CheckRoom(sizes, free_bytes));
   for (int32_t r = 0; r < peers->world; ++r) {
     HEDDLE_ASSIGN_OR_RETURN(void* box, runtime_.AllocatePinned(sizeof(Mailbox)));
     pinned_.push_back(box);
     peers->boxes[r] = new (box) Mailbox();
   }
   peers_ = *peers;
+  HEDDLE_RETURN_IF_ERROR(ReserveAll(sizes));
   relay_ = std::move(relay);
   relay_->Enter(this);
   return absl::OkStatus();
 }
 
-// Kernels in flight may use the memory that a place had before: it is kept.
-absl::StatusOr<void*> HostPeers::Reserve(Place* place, int64_t bytes) {
-  if (place->bytes < bytes) {
-    const auto size =
-        static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(std::max(bytes, kLeastPlace))));
-    HEDDLE_ASSIGN_OR_RETURN(void* data, runtime_.AllocatePinned(size));
-    pinned_.push_back(data);
-    *place = {data, size};
+absl::Status HostPeers::CheckRoom(const MeetingSizes& sizes,
+                                  const std::function<int64_t()>& free_bytes) const {
+  if (!free_bytes) return absl::OkStatus();
+  const int64_t wanted = PlaceBytes(sizes, peers_.rank), found = free_bytes();
+  if (wanted <= found) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat("cuda:", runtime_.info().ordinal, " (", runtime_.info().name, ") needs ",
+                   wanted >> 20, " MiB of page-locked memory of the host for what ", noun_, " ",
+                   peers_.rank, " exchanges with others, and ", found >> 20,
+                   " MiB are free: use a smaller --max-batch-tokens, or give this process or "
+                   "container more memory"));
+}
+
+absl::Status HostPeers::Reserve(Place* place, int64_t bytes) {
+  if (bytes == 0) return absl::OkStatus();
+  HEDDLE_ASSIGN_OR_RETURN(void* data, runtime_.AllocatePinned(bytes));
+  pinned_.push_back(data);
+  *place = {data, bytes};
+  return absl::OkStatus();
+}
+
+absl::Status HostPeers::ReserveAll(const MeetingSizes& sizes) {
+  const auto own = static_cast<size_t>(peers_.rank);
+  for (size_t r = 0; r < sizes.parts.size(); ++r) {
+    const int64_t header = r == own ? kHeaderBytes : 0;
+    for (size_t turn = 0; turn < 2; ++turn) {
+      Place* place = r == own ? &own_parts_[turn] : &parts_[turn][r];
+      HEDDLE_RETURN_IF_ERROR(Reserve(place, header + sizes.parts[r]));
+      if (r == own || sizes.late_part == 0) continue;
+      HEDDLE_RETURN_IF_ERROR(Reserve(&late_parts_[turn][r], sizes.late_part));
+    }
   }
-  return place->data;
+  for (Place& place : late_own_parts_) {
+    if (sizes.late_part == 0) break;
+    HEDDLE_RETURN_IF_ERROR(Reserve(&place, kHeaderBytes + sizes.late_part));
+  }
+  for (size_t turn = 0; turn < 2; ++turn) {
+    for (size_t stage = 0; stage < sizes.sent.size(); ++stage) {
+      HEDDLE_RETURN_IF_ERROR(Reserve(&sent_[stage][turn], sizes.sent[stage]));
+    }
+    for (size_t stage = 0; stage < sizes.received.size(); ++stage) {
+      HEDDLE_RETURN_IF_ERROR(Reserve(&received_[stage][turn], sizes.received[stage]));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<void*> HostPeers::At(const Place& place, int64_t bytes) const {
+  if (bytes <= place.bytes) return place.data;
+  return absl::ResourceExhaustedError(
+      absl::StrCat(noun_, " ", peers_.rank, " is to exchange ", bytes,
+                   " bytes with others in an op, and has room for ", place.bytes));
 }
 
 HostPeers::Job HostPeers::JobOf(Kind kind, const Meeting& meeting) const {
@@ -113,11 +158,11 @@ HostPeers::Job HostPeers::JobOf(Kind kind, const Meeting& meeting) const {
   return job;
 }
 
-absl::Status HostPeers::ReserveParts(Place* places, Job* job) {
+absl::Status HostPeers::PlaceParts(const Place* places, Job* job) const {
   if (job->root >= 0 && job->root != peers_.rank) return absl::OkStatus();
   for (int32_t r = 0; r < peers_.world; ++r) {
     if (r == peers_.rank) continue;
-    HEDDLE_ASSIGN_OR_RETURN(job->parts[r], Reserve(&places[r], job->part_bytes[r]));
+    HEDDLE_ASSIGN_OR_RETURN(job->parts[r], At(places[r], job->part_bytes[r]));
   }
   return absl::OkStatus();
 }
@@ -125,37 +170,37 @@ absl::Status HostPeers::ReserveParts(Place* places, Job* job) {
 absl::StatusOr<void*> HostPeers::Meet(const Meeting& meeting) {
   const size_t turn = n_met_++ % 2;
   Job job = JobOf(Kind::kMeet, meeting);
-  HEDDLE_ASSIGN_OR_RETURN(job.own, Reserve(&own_parts_[turn], kHeaderBytes + job.bytes));
-  HEDDLE_RETURN_IF_ERROR(ReserveParts(parts_[turn], &job));
+  HEDDLE_ASSIGN_OR_RETURN(job.own, At(own_parts_[turn], kHeaderBytes + job.bytes));
+  HEDDLE_RETURN_IF_ERROR(PlaceParts(parts_[turn], &job));
   relay_->Add(this, job);
   return BehindHeader(job.own);
 }
 
 absl::StatusOr<void*> HostPeers::Begin(const Meeting& meeting) {
   Job job = JobOf(Kind::kBegin, meeting);
-  HEDDLE_ASSIGN_OR_RETURN(
-      job.own, Reserve(&late_own_parts_[n_begun_++ % kLatePlaces], kHeaderBytes + job.bytes));
+  HEDDLE_ASSIGN_OR_RETURN(job.own,
+                          At(late_own_parts_[n_begun_++ % kLatePlaces], kHeaderBytes + job.bytes));
   relay_->Add(this, job);
   return BehindHeader(job.own);
 }
 
 absl::Status HostPeers::End(const Meeting& meeting) {
   Job job = JobOf(Kind::kEnd, meeting);
-  HEDDLE_RETURN_IF_ERROR(ReserveParts(late_parts_[n_ended_++ % 2], &job));
+  HEDDLE_RETURN_IF_ERROR(PlaceParts(late_parts_[n_ended_++ % 2], &job));
   relay_->Add(this, job);
   return absl::OkStatus();
 }
 
 absl::StatusOr<void*> HostPeers::Sent(int32_t to, uint32_t number, int64_t bytes) {
   Job job = {.kind = Kind::kSend, .bytes = bytes, .other = to, .number = number};
-  HEDDLE_ASSIGN_OR_RETURN(job.own, Reserve(&sent_[to][number % 2], bytes));
+  HEDDLE_ASSIGN_OR_RETURN(job.own, At(sent_[to][number % 2], bytes));
   relay_->Add(this, job);
   return job.own;
 }
 
 absl::Status HostPeers::Received(int32_t from, uint32_t number, int64_t bytes) {
   Job job = {.kind = Kind::kRecv, .bytes = bytes, .other = from, .number = number};
-  HEDDLE_ASSIGN_OR_RETURN(job.own, Reserve(&received_[from][number % 2], bytes));
+  HEDDLE_ASSIGN_OR_RETURN(job.own, At(received_[from][number % 2], bytes));
   relay_->Add(this, job);
   return absl::OkStatus();
 }

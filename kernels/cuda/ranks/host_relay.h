@@ -9,6 +9,9 @@
 // stream, so that all communicators of a device are called by one thread. A job is there before its
 // kernel is launched.
 //
+// All page-locked memory is taken when a group is made, for the sizes that its device was told
+// (host_meetings.h); an op with more than that fails.
+//
 // Life: groups are added (Enter) and then meet; Stop, or the destructor, ends the thread, before
 // the memory of any group is freed. When a communicator fails, the kernels of all groups give up.
 // A device that does not come to an op for the limit of its group hangs: the thread aborts the
@@ -24,6 +27,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -36,6 +40,7 @@
 #include "kernels/communicator.h"
 #include "kernels/cuda/ranks/peer_params.h"
 #include "kernels/cuda/runtime/runtime.h"
+#include "kernels/host_meetings.h"
 
 namespace heddle::kernels::cuda {
 
@@ -53,14 +58,16 @@ class HostPeers {
   HostPeers(const HostPeers&) = delete;
   HostPeers& operator=(const HostPeers&) = delete;
 
-  // Fills the mailboxes of `peers`, whose rank, world and note are there already, and joins.
-  // RESOURCE_EXHAUSTED without page-locked memory.
-  absl::Status Create(Peers* peers, std::shared_ptr<HostRelay> relay);
+  // Fills the mailboxes of `peers`, whose rank, world and note are there already, takes the memory
+  // for what passes, and joins. `free_bytes`: as HostMeetings::Room has it. RESOURCE_EXHAUSTED
+  // without page-locked memory.
+  absl::Status Create(Peers* peers, std::shared_ptr<HostRelay> relay, const MeetingSizes& sizes,
+                      const std::function<int64_t()>& free_bytes);
 
   // The next op in which all ranks meet: a kernel of `blocks` blocks and so many meetings, in the
   // first of which rank r gives part_bytes[r] bytes, or none. `root`: the only rank that wants the
   // parts; -1: all do. Returns where the own part, if there is one, is to be copied before that
-  // kernel.
+  // kernel. This and all that follow: RESOURCE_EXHAUSTED for more bytes than there is room for.
   struct Meeting {
     std::span<const int64_t> part_bytes;  // [world]
     bool has_part = true;                 // this rank
@@ -105,15 +112,19 @@ class HostPeers {
     uint32_t what = 0;
   };
   using Answers = std::array<Answer, kMaxPeers>;
-  // Page-locked memory that grows.
+  // Page-locked memory.
   struct Place {
     void* data = nullptr;
     int64_t bytes = 0;
   };
 
-  absl::StatusOr<void*> Reserve(Place* place, int64_t bytes);
+  absl::Status CheckRoom(const MeetingSizes& sizes,
+                         const std::function<int64_t()>& free_bytes) const;
+  absl::Status Reserve(Place* place, int64_t bytes);
+  absl::Status ReserveAll(const MeetingSizes& sizes);
+  absl::StatusOr<void*> At(const Place& place, int64_t bytes) const;
   Job JobOf(Kind kind, const Meeting& meeting) const;
-  absl::Status ReserveParts(Place* places, Job* job);
+  absl::Status PlaceParts(const Place* places, Job* job) const;
   // On the relay's thread; false: it is given up.
   bool Perform(const Job& job);
   bool PerformMeeting(const Job& job);

@@ -89,7 +89,8 @@ absl::Status PeerGroup::Allocate() {
     peers_.limit_ns = std::numeric_limits<uint64_t>::max();
     host_ = std::make_unique<HostPeers>(runtime_, communicator_,
                                         std::chrono::milliseconds(options_.wait_ms), noun());
-    HEDDLE_RETURN_IF_ERROR(host_->Create(&peers_, options_.relay));
+    HEDDLE_RETURN_IF_ERROR(
+        host_->Create(&peers_, options_.relay, options_.sizes, options_.host_free_bytes));
   }
   return runtime_.Synchronize();  // counts and mailbox are empty
 }

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string_view>
@@ -23,6 +24,7 @@
 #include "kernels/cuda/ranks/peer_params.h"
 #include "kernels/cuda/runtime/runtime.h"
 #include "kernels/dtype.h"
+#include "kernels/host_meetings.h"
 
 namespace heddle::kernels::cuda {
 
@@ -45,10 +47,13 @@ class PeerGroup {
     bool shares_layers = true;
     // For a communicator that shares no memory; the same for all groups of a device.
     std::shared_ptr<HostRelay> relay;
+    // For the same: the memory that it takes, and finds.
+    MeetingSizes sizes;
+    std::function<int64_t()> host_free_bytes;
   };
   // Blocks until all ranks have come, or the group is aborted. INVALID_ARGUMENT for more than
   // kMaxPeers ranks, for GPUs of different kinds, or other activations; FAILED_PRECONDITION as
-  // OpenPeer; RESOURCE_EXHAUSTED without page-locked memory.
+  // OpenPeer; RESOURCE_EXHAUSTED without page-locked memory, as HostMeetings::SetRoom says.
   static absl::StatusOr<std::unique_ptr<PeerGroup>> Join(Runtime& runtime,
                                                          std::shared_ptr<Communicator> communicator,
                                                          const Options& options);

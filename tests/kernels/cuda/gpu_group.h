@@ -14,6 +14,7 @@
 #include "catch2/catch.hpp"
 #include "kernels/communicator.h"
 #include "kernels/cuda/cuda_device.h"
+#include "kernels/host_meetings.h"
 #include "tests/emulate/emulator.h"
 #include "tests/emulate/machine.h"
 
@@ -61,6 +62,10 @@ struct GpusOptions {
   bool through_host = false;
   bool are_stages = false;
   bool are_late = false;  // emulate::Machine::is_late
+  // Bytes of the longest part, late part and message; more than any test here has.
+  int64_t part_bytes = int64_t{8} << 20;
+  int64_t host_free_bytes = -1;  // negative: not known
+  bool joins = true;             // or the test does
 };
 
 class Gpus {
@@ -74,11 +79,12 @@ class Gpus {
                                       .workspace_bytes = int64_t{1} << 20,
                                       .rank_wait_ms = options_.rank_wait_ms});
       if (!device.ok()) return device.status();
+      dynamic_cast<HostMeetings&>(**device).SetRoom(RoomOf(world));
       devices_[static_cast<size_t>(r)] = *std::move(device);
       return absl::OkStatus();
     });
     CheckAll();
-    Join();
+    if (options_.joins) Join();
   }
   ~Gpus() {
     devices_.clear();
@@ -89,6 +95,10 @@ class Gpus {
 
   // Forms a new group.
   void Join() {
+    TryToJoin();
+    CheckAll();
+  }
+  std::vector<absl::Status> TryToJoin() {
     communicators_.clear();
     for (auto& made : MakeLocalCommunicators(static_cast<int32_t>(devices_.size()))) {
       std::shared_ptr<Communicator> group = std::move(made);
@@ -100,7 +110,7 @@ class Gpus {
       const auto& communicator = communicators_[static_cast<size_t>(r)];
       return options_.are_stages ? device.JoinStages(communicator) : device.JoinGroup(communicator);
     });
-    CheckAll();
+    return statuses_;
   }
 
   // Runs body(rank, ops) on all of them at the same time; returns how each one's step ended.
@@ -121,6 +131,15 @@ class Gpus {
   Communicator& communicator(int32_t rank) { return *communicators_[static_cast<size_t>(rank)]; }
 
  private:
+  HostMeetings::Room RoomOf(int32_t world) const {
+    const std::vector<int64_t> all(static_cast<size_t>(world), options_.part_bytes);
+    HostMeetings::Room room = {.ranks = {.parts = all, .late_part = options_.part_bytes},
+                               .stages = {.sent = all, .received = all},
+                               .free_bytes = {}};
+    const int64_t free_bytes = options_.host_free_bytes;
+    if (free_bytes >= 0) room.free_bytes = [free_bytes] { return free_bytes; };
+    return room;
+  }
   void Each(const std::function<absl::Status(int32_t)>& body) {
     statuses_.assign(devices_.size(), absl::OkStatus());
     std::vector<std::thread> threads;

@@ -219,6 +219,87 @@ TEST_CASE("A part of another length than the op has is refused by name", "[kerne
   CHECK(!statuses[1].ok());
 }
 
+TEST_CASE("Ranks take all page-locked memory when they join", "[kernel]") {
+  const bool are_stages = GENERATE(false, true);
+  constexpr int32_t kWorld = 3;
+  constexpr int64_t kBytes = 3 * 64 * sizeof(float);
+  Gpus gpus(kWorld, {.through_host = true, .are_stages = are_stages, .part_bytes = kBytes});
+  const int64_t before = cuda::emulate::PinnedBytes();
+  std::vector<Matrix> rows(kWorld, Matrix(4, 64));
+  const auto meet = [&](int64_t n) {
+    return gpus.Run([&, n](int32_t r, Ops& ops) {
+      Tensor x = rows[static_cast<size_t>(r)].tensor();
+      x.rows = n;
+      if (!are_stages) return ops.AllReduce({.partial = x, .residual = x});
+      ops.SendRows(x, (r + 1) % kWorld);
+      ops.RecvRows(x, (r + kWorld - 1) % kWorld);
+    });
+  };
+  for (const absl::Status& status : meet(3)) CHECK(status.ok());
+  CHECK(cuda::emulate::PinnedBytes() == before);
+  for (const absl::Status& status : meet(4)) {
+    INFO(status.ToString());
+    CHECK(absl::IsResourceExhausted(status));
+    CHECK(status.message().find("bytes with others in an op, and has room for 7") !=
+          std::string::npos);
+  }
+  CHECK(cuda::emulate::PinnedBytes() == before);
+}
+
+TEST_CASE("The room for what passes between ranks is what a plan counts", "[kernel]") {
+  for (const bool are_stages : {false, true}) {
+    Gpus gpus(2, {.through_host = true, .are_stages = are_stages, .part_bytes = 0});
+    const int64_t without = cuda::emulate::PinnedBytes();
+    constexpr int64_t kBytes = 1000;
+    const std::vector<int64_t> all(2, kBytes);
+    const MeetingSizes ranks = {.parts = all, .late_part = kBytes},
+                       stages = {.sent = all, .received = all};
+    for (int32_t r = 0; r < 2; ++r) {
+      auto& device = dynamic_cast<HostMeetings&>(gpus.device(r));
+      device.SetRoom({.ranks = ranks, .stages = stages, .free_bytes = {}});
+    }
+    gpus.Join();
+    const int64_t headers = are_stages ? 0 : 2 * 2 * kPartHeaderBytes;  // of no parts, above
+    const MeetingSizes& sizes = are_stages ? stages : ranks;
+    CHECK(cuda::emulate::PinnedBytes() + headers ==
+          without + PlaceBytes(sizes, 0) + PlaceBytes(sizes, 1));
+    CHECK(PlaceBytes(sizes, 0) ==
+          (are_stages ? 8 * kBytes : 4 * kBytes + 2 * 16 + 6 * kBytes + 4 * 16));
+  }
+}
+
+TEST_CASE("A host without the page-locked memory is named when ranks join", "[kernel]") {
+  SECTION("it has less than they need") {
+    Gpus gpus(2, {.through_host = true, .host_free_bytes = int64_t{9} << 20, .joins = false});
+    for (const absl::Status& status : gpus.TryToJoin()) {
+      INFO(status.ToString());
+      CHECK(absl::IsResourceExhausted(status));
+      CHECK(status.message().find("needs 80 MiB of page-locked memory of the host") !=
+            std::string::npos);
+      CHECK(status.message().find("9 MiB are free") != std::string::npos);
+    }
+  }
+  SECTION("it locks less than it has") {
+    Gpus gpus(2, {.through_host = true, .joins = false});
+    cuda::emulate::SetMachine(
+        {.device_count = 2, .pinned_bytes = cuda::emulate::PinnedBytes() + (int64_t{9} << 20)});
+    int refused = 0;
+    for (const absl::Status& status : gpus.TryToJoin()) {
+      INFO(status.ToString());
+      refused += absl::IsResourceExhausted(status) ? 1 : 0;
+      CHECK(!status.ok());
+    }
+    CHECK(refused >= 1);
+    cuda::emulate::SetMachine({.device_count = 2});
+    gpus.Join();  // with the memory
+    Matrix x(2, 64), y(2, 64);
+    gpus.RunWell([&](int32_t r, Ops& ops) {
+      const Tensor rows = (r == 0 ? x : y).tensor();
+      ops.AllReduce({.partial = rows, .residual = rows});
+    });
+  }
+}
+
 TEST_CASE("A GPU that hangs is named by its own process", "[kernel]") {
   Gpus gpus(2, {.rank_wait_ms = 20, .through_host = true, .are_late = true});
   Matrix x(2, 64);
