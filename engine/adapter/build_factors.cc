@@ -55,7 +55,9 @@ std::vector<float> ValuesOf(const AdapterTensor& tensor) {
 float ElementOf(const RankRows& from, std::span<const float> values, int64_t j, int64_t i) {
   const int64_t cols = from.tensor->cols;
   if (!from.turned) {
-    return values[static_cast<size_t>((from.first + j) * cols + from.first_column + i)];
+    const int64_t column =
+        from.columns.empty() ? from.first_column + i : from.columns[static_cast<size_t>(i)];
+    return values[static_cast<size_t>((from.first + j) * cols + column)];
   }
   const int64_t row = from.rows[static_cast<size_t>(i)] + from.row_offset;
   return values[static_cast<size_t>(row * cols + from.first + j * from.step)];

@@ -176,7 +176,20 @@ class Packer {
     return values_;
   }
 
+  absl::Status WritePicked(const RankRows& from, const Blocks& to) {
+    std::vector<float> picked(static_cast<size_t>(to.cols));
+    for (int64_t j = 0; j < to.rows; ++j) {
+      const std::span<const float> row = Values(*from.tensor, from.first + j);
+      for (size_t i = 0; i < picked.size(); ++i) {
+        picked[i] = row[static_cast<size_t>(from.columns[i])];
+      }
+      if (!writer_.Store(picked, RowOf(to, j))) return NotFinite(*from.tensor);
+    }
+    return absl::OkStatus();
+  }
+
   absl::Status WriteStraight(const RankRows& from, const Blocks& to, bool copies) {
+    if (!from.columns.empty()) return WritePicked(from, to);
     for (int64_t j = 0; j < to.rows; ++j) {
       if (copies) {
         std::memcpy(RowOf(to, j),

@@ -25,6 +25,7 @@ struct RankRows {
   bool turned = false;
   int64_t first = 0;
   int64_t first_column = 0;
+  std::span<const int32_t> columns;  // in place of those from first_column on; empty: those
   int64_t step = 1;
   std::span<const int32_t> rows;
   int64_t row_offset = 0;
@@ -32,9 +33,9 @@ struct RankRows {
 
   bool operator==(const RankRows& other) const {
     return tensor == other.tensor && turned == other.turned && first == other.first &&
-           first_column == other.first_column && step == other.step &&
-           rows.data() == other.rows.data() && row_offset == other.row_offset &&
-           factors.data() == other.factors.data();
+           first_column == other.first_column && columns.data() == other.columns.data() &&
+           step == other.step && rows.data() == other.rows.data() &&
+           row_offset == other.row_offset && factors.data() == other.factors.data();
   }
 };
 

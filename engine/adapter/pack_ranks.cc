@@ -82,9 +82,9 @@ class RankCut {
         return WithColumns(source,
                            Times(heads, mla.kv_rank > 0 ? mla.v_dim : layer.attention.head_dim));
       case AdapterSite::kUp:
-        return WithRows(source, {share.inner});
+        return WithRows(source, InnerRows(share));
       case AdapterSite::kDown:
-        return WithColumns(source, share.inner);
+        return WithInner(source, share);
       case AdapterSite::kExpertUp:
         return WithExpert(source, share, [&](const FactorSource& own) {
           return WithRows(own, {share.expert_inner});
@@ -105,6 +105,20 @@ class RankCut {
     std::vector<Range> rows;
     for (const int32_t kv : share.kv_heads) rows.push_back(Times({kv, 1}, attention.head_dim));
     return rows;
+  }
+
+  // The rows of a rank's features within the first matrix of an MLP.
+  static std::vector<Range> InnerRows(const LayerShare& share) {
+    if (share.inner_order == nullptr) return {share.inner};
+    std::vector<Range> rows;
+    rows.reserve(static_cast<size_t>(share.inner.count));
+    for (const int32_t feature : InnerFeatures(share)) rows.push_back({feature, 1});
+    return rows;
+  }
+  // REQUIRES: they have an order of their own.
+  static std::span<const int32_t> InnerFeatures(const LayerShare& share) {
+    return std::span(*share.inner_order)
+        .subspan(static_cast<size_t>(share.inner.first), static_cast<size_t>(share.inner.count));
   }
 
   // The rows of a rank's heads within a part of a recurrence's product: of q, k and v, or of what
@@ -162,6 +176,15 @@ class RankCut {
       own.a.first_column += columns.first;
     }
     if (columns.first > 0) own.bias.clear();
+    return own;
+  }
+
+  // The inputs of an MLP's second matrix.
+  static FactorSource WithInner(const FactorSource& whole, const LayerShare& share) {
+    FactorSource own = WithColumns(whole, share.inner);
+    if (share.inner_order == nullptr || own.factors.rank == 0) return own;
+    own.a.first_column = whole.a.first_column;
+    own.a.columns = InnerFeatures(share);
     return own;
   }
 

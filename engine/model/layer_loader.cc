@@ -15,8 +15,9 @@ using kernels::WeightSource;
 
 // A fused gate_up is given to the device as two sources, like separate gate and up.
 absl::StatusOr<LinearWeights> Up(TensorLoader& loader, const LayerNames& names, const MlpSpec& mlp,
-                                 Range inner) {
-  Cut cut = CutRows({inner});
+                                 const LayerShare& share) {
+  const Range inner = share.inner;
+  Cut cut = CutRows({inner}, share);
   if (mlp.gated) cut.rows->push_back({mlp.inter + inner.first, inner.count});
   if (mlp.gated && loader.names().up_first) std::swap(cut.rows->front(), cut.rows->back());
   return loader.Linear({&names.gate_up, &names.gate, &names.up}, {&names.gate_bias, &names.up_bias},
@@ -102,10 +103,9 @@ absl::StatusOr<LayerWeights> LoadLayer(TensorLoader& loader, const LayerNames& n
   HEDDLE_ASSIGN_OR_RETURN(layer.mlp_post_norm,
                           loader.Norm(names.mlp_post_norm, names.mlp_post_norm_bias));
   if (spec.mlp.inter > 0) {
-    HEDDLE_ASSIGN_OR_RETURN(layer.up, Up(loader, names, spec.mlp, share.inner));
+    HEDDLE_ASSIGN_OR_RETURN(layer.up, Up(loader, names, spec.mlp, share));
     HEDDLE_ASSIGN_OR_RETURN(layer.down,
-                            loader.Linear({&names.down}, {&names.down_bias},
-                                          CutColumns(share.inner, share.inner_sum_borders)));
+                            loader.Linear({&names.down}, {&names.down_bias}, CutInner(share)));
   }
   if (spec.mlp.row_gate && share.inner.count > 0) {
     HEDDLE_ASSIGN_OR_RETURN(layer.row_gate, RowGate(loader, names.row_gate));

@@ -23,15 +23,26 @@
 namespace heddle::engine {
 namespace {
 
-// Columns that a cut of the tensor cannot divide.
-int64_t BlockOf(const Checkpoint& checkpoint, const std::string& name, const WeightPolicy& policy) {
+// Columns that a cut of the tensor cannot divide. `in_order`: of the stored columns, and not of
+// input features.
+int64_t BlockOf(const Checkpoint& checkpoint, const std::string& name, const WeightPolicy& policy,
+                bool in_order = false) {
   const CheckpointTensor* tensor = checkpoint.Find(name);
   if (tensor == nullptr || !tensor->dtype) return 1;
   // Input features in an order of their own are kept one by one (CutSources).
-  const bool by_feature = tensor->quantized != nullptr && !tensor->quantized->column_order.empty();
+  const bool by_feature =
+      !in_order && tensor->quantized != nullptr && !tensor->quantized->column_order.empty();
   const int64_t stored = by_feature ? 1 : kernels::Info(*tensor->dtype).block_elements;
   constexpr int64_t kQuantisedBlock = 32;  // of all formats of ParseWeightPolicy
   return policy.matrix.has_value() ? std::lcm(stored, kQuantisedBlock) : stored;
+}
+
+FeatureOrder StoredOrderOf(const Checkpoint& checkpoint, const std::string& name) {
+  const CheckpointTensor* tensor = checkpoint.Find(name);
+  const bool has_order = tensor != nullptr && tensor->dtype && tensor->quantized != nullptr &&
+                         !tensor->quantized->column_order.empty();
+  if (!has_order) return nullptr;
+  return std::make_shared<const std::vector<int32_t>>(tensor->quantized->column_order);
 }
 
 std::span<const int> CpusOf(const LoadOptions& options, int32_t rank) {
@@ -309,11 +320,13 @@ std::string LayoutText(const Layout& layout) {
 CutBlocks CutBlocksOf(const Checkpoint& checkpoint, const ModelDescription& model,
                       const WeightPolicy& policy) {
   CutBlocks blocks;
+  blocks.down_orders.reserve(model.spec.layers.size());
   for (int32_t layer = 0; layer < model.spec.n_layers(); ++layer) {
     const LayerSpec& spec = model.spec.layers[layer];
     const LayerNames names = model.names.Layer(layer, spec);
     blocks.out = std::lcm(blocks.out, BlockOf(checkpoint, names.o, policy));
-    blocks.down = std::lcm(blocks.down, BlockOf(checkpoint, names.down, policy));
+    blocks.down = std::lcm(blocks.down, BlockOf(checkpoint, names.down, policy, /*in_order=*/true));
+    blocks.down_orders.push_back(StoredOrderOf(checkpoint, names.down));
     const bool is_mxfp4 = model.names.expert_layout == ExpertLayout::kMxfp4;
     if (is_mxfp4) {
       const int64_t block = kernels::Info(kernels::DType::kMXFP4).block_elements;

@@ -88,7 +88,8 @@ class ShareCounter {
       Matrix(names.up, inner, hidden);
       Values(names.gate_bias, inner);
       Values(names.up_bias, inner);
-      Columns(names.down, hidden, inner, layer.mlp.inter);
+      const bool loses_order = inner != layer.mlp.inter && share.inner_order == nullptr;
+      Matrix(names.down, hidden, inner, WeightRole::kMatrix, loses_order);
       Values(names.down_bias, hidden);
     }
     if (layer.mlp.row_gate && inner > 0) Matrix(names.row_gate, 1, hidden, WeightRole::kExact);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <mutex>
 #include <utility>
 
 #include "base/check.h"
@@ -63,6 +64,62 @@ class FeatureReader final : public kernels::RowReader {
   const Range features_;
 };
 
+// Keeps single rows. Codes that lie transposed are read slowly row by row: all of them are read
+// once, and the kept ones stay in memory as long as the reader.
+class PickedReader final : public kernels::RowReader {
+ public:
+  PickedReader(WeightSource source, std::vector<int32_t> rows)
+      : source_(std::move(source)),
+        rows_(std::move(rows)),
+        row_bytes_(kernels::RowBytes(source_.dtype, source_.cols)) {}
+
+  void ReadRows(int64_t begin, int64_t count, uint8_t* out) const override {
+    std::call_once(is_read_, [this] { ReadAll(); });
+    std::memcpy(out, kept_.data() + begin * row_bytes_, static_cast<size_t>(count * row_bytes_));
+  }
+
+ private:
+  static constexpr int64_t kRowsAtOnce = 256;
+
+  void ReadAll() const {
+    constexpr int64_t kNowhere = -1;
+    std::vector<int64_t> places(static_cast<size_t>(source_.rows), kNowhere);
+    for (size_t i = 0; i < rows_.size(); ++i) {
+      places[static_cast<size_t>(rows_[i])] = static_cast<int64_t>(i);
+    }
+    kept_.resize(rows_.size() * static_cast<size_t>(row_bytes_));
+    std::vector<uint8_t> buffer;
+    for (int64_t begin = 0; begin < source_.rows; begin += kRowsAtOnce) {
+      const int64_t count = std::min(kRowsAtOnce, source_.rows - begin);
+      const uint8_t* rows = kernels::SourceRows(source_, begin, count, &buffer);
+      for (int64_t r = 0; r < count; ++r) {
+        const int64_t place = places[static_cast<size_t>(begin + r)];
+        if (place == kNowhere) continue;
+        std::memcpy(kept_.data() + place * row_bytes_, rows + r * row_bytes_,
+                    static_cast<size_t>(row_bytes_));
+      }
+    }
+  }
+
+  const WeightSource source_;
+  const std::vector<int32_t> rows_;
+  const int64_t row_bytes_;
+  mutable std::once_flag is_read_;
+  mutable std::vector<uint8_t> kept_;
+};
+
+// The row, or column, at a place of an order that repeats itself.
+int64_t InOrder(std::span<const int32_t> order, int64_t place) {
+  if (order.empty()) return place;
+  const auto size = static_cast<int64_t>(order.size());
+  return place / size * size + order[static_cast<size_t>(place % size)];
+}
+
+std::span<const int32_t> OrderOf(const LayerShare& share) {
+  if (share.inner_order == nullptr) return {};
+  return *share.inner_order;
+}
+
 }  // namespace
 
 Cut CutColumns(Range range, std::span<const int64_t> sum_borders, int64_t width) {
@@ -71,34 +128,81 @@ Cut CutColumns(Range range, std::span<const int64_t> sum_borders, int64_t width)
   return cut;
 }
 
+Cut CutRows(std::vector<Range> rows, const LayerShare& share) {
+  Cut cut = CutRows(std::move(rows));
+  cut.order = OrderOf(share);
+  return cut;
+}
+
+Cut CutInner(const LayerShare& share) {
+  if (share.inner_order == nullptr) return CutColumns(share.inner, share.inner_sum_borders);
+  Cut cut = CutColumns(share.inner);
+  cut.order = OrderOf(share);
+  return cut;
+}
+
 CutSources::CutSources(std::span<const WeightSource> sources, const Cut& cut)
     : sum_borders_(cut.sum_borders) {
   if (cut.rows.has_value()) {
-    for (const Range& range : *cut.rows) AddRows(sources, range);
+    for (const Range& range : *cut.rows) {
+      if (cut.order.empty()) {
+        AddRows(sources, range);
+      } else {
+        PickRows(sources, range, cut.order);
+      }
+    }
   } else {
     parts_.assign(sources.begin(), sources.end());
   }
   if (!cut.columns.has_value()) return;
-  const Range columns = *cut.columns;
-  if (columns.count == 0) parts_.clear();
-  for (WeightSource& part : parts_) {
-    const bool is_whole = columns == Range{0, part.cols};
-    const bool by_feature = !part.column_order.empty();
-    if (!is_whole || !by_feature) part.sum_borders = sum_borders_;
-    if (is_whole) continue;
-    if (by_feature) {
-      readers_.push_back(std::make_unique<FeatureReader>(part, columns));
-      part.dtype = DType::kF16;
-      part.column_order = {};
-      part.takes_int8_x = false;
-    } else {
-      readers_.push_back(std::make_unique<ColumnReader>(part, columns));
+  if (cut.columns->count == 0) parts_.clear();
+  for (WeightSource& part : parts_) CutColumnsOf(&part, *cut.columns, cut.order);
+}
+
+void CutSources::CutColumnsOf(WeightSource* part, Range columns, std::span<const int32_t> order) {
+  if (!order.empty()) {
+    HEDDLE_CHECK(std::equal(order.begin(), order.end(), part->column_order.begin(),
+                            part->column_order.end()),
+                 "columns are cut in an order that they are not stored in");
+    part->column_order = {};
+  }
+  const bool is_whole = columns == Range{0, part->cols};
+  const bool by_feature = !part->column_order.empty();
+  if (!is_whole || !by_feature) part->sum_borders = sum_borders_;
+  if (is_whole) return;
+  if (by_feature) {
+    readers_.push_back(std::make_unique<FeatureReader>(*part, columns));
+    part->dtype = DType::kF16;
+    part->column_order = {};
+    part->takes_int8_x = false;
+  } else {
+    readers_.push_back(std::make_unique<ColumnReader>(*part, columns));
+  }
+  part->data = nullptr;
+  part->reader = readers_.back().get();
+  part->first_row = 0;
+  part->cols = columns.count;
+}
+
+void CutSources::PickRows(std::span<const WeightSource> sources, Range rows,
+                          std::span<const int32_t> order) {
+  int64_t begin = 0;  // of the source, in the stack
+  for (const WeightSource& source : sources) {
+    std::vector<int32_t> picked;
+    for (int64_t p = rows.first; p < rows.end(); ++p) {
+      const int64_t row = InOrder(order, p) - begin;
+      if (row >= 0 && row < source.rows) picked.push_back(static_cast<int32_t>(row));
     }
+    begin += source.rows;
+    if (picked.empty()) continue;
+    WeightSource& part = parts_.emplace_back(source);
+    part.rows = static_cast<int64_t>(picked.size());
+    readers_.push_back(std::make_unique<PickedReader>(source, std::move(picked)));
     part.data = nullptr;
     part.reader = readers_.back().get();
     part.first_row = 0;
-    part.cols = columns.count;
   }
+  HEDDLE_CHECK(rows.end() <= begin, "a cut keeps rows that the matrices have not");
 }
 
 void CutSources::AddRows(std::span<const WeightSource> sources, Range rows) {
@@ -116,9 +220,10 @@ std::vector<float> CutValues(const std::vector<float>& values, const Cut& cut) {
   if (values.empty() || !cut.rows.has_value()) return values;
   std::vector<float> kept;
   for (const Range& range : *cut.rows) {
-    const auto part = std::span(values).subspan(static_cast<size_t>(range.first),
-                                                static_cast<size_t>(range.count));
-    kept.insert(kept.end(), part.begin(), part.end());
+    kept.reserve(kept.size() + static_cast<size_t>(range.count));
+    for (int64_t row = range.first; row < range.end(); ++row) {
+      kept.push_back(values[static_cast<size_t>(InOrder(cut.order, row))]);
+    }
   }
   return kept;
 }

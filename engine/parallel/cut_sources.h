@@ -22,6 +22,10 @@ struct Cut {
   // WeightSource::sum_borders of the kept columns; matrices in an order of their own columns have
   // none.
   std::vector<int64_t> sum_borders = {};
+  // Empty, or an order of n rows or columns, in which `rows` or `columns` count: of the rows, each
+  // n one behind the other have it. Each source has n columns, stored in this order, or a multiple
+  // of n rows. Then sum_borders is empty.
+  std::span<const int32_t> order = {};
 };
 
 inline Cut CutRows(std::vector<Range> rows) { return {std::move(rows), std::nullopt}; }
@@ -29,11 +33,17 @@ inline Cut CutColumns(Range columns) { return {std::nullopt, columns}; }
 // `width` columns for each of the heads or channels of a range.
 Cut CutColumns(Range range, std::span<const int64_t> sum_borders, int64_t width = 1);
 
+// The features of a layer's MLP that a rank has: rows of the first matrices (`inter` of each, where
+// several are stacked), and columns of the second.
+Cut CutRows(std::vector<Range> rows, const LayerShare& share);
+Cut CutInner(const LayerShare& share);
+
 // The parts of `sources` that a cut keeps, stacked; none if it keeps nothing. A range of rows that
 // spans two sources gives two parts. Columns of an act-order matrix (WeightSource::column_order)
 // are input features in their own order: what is kept of them becomes F16, as their groups cannot
-// be kept whole. Borrows what the sources borrow, and owns their sum_borders.
-// REQUIRES: columns begin and end at borders of the sources' blocks.
+// be kept whole, unless the cut counts in the very order that they are stored in. Borrows what the
+// sources borrow, and owns their sum_borders. REQUIRES: columns begin and end at borders of the
+// sources' blocks.
 class CutSources {
  public:
   CutSources(std::span<const kernels::WeightSource> sources, const Cut& cut);
@@ -41,6 +51,9 @@ class CutSources {
 
  private:
   void AddRows(std::span<const kernels::WeightSource> sources, Range rows);
+  void PickRows(std::span<const kernels::WeightSource> sources, Range rows,
+                std::span<const int32_t> order);
+  void CutColumnsOf(kernels::WeightSource* part, Range columns, std::span<const int32_t> order);
 
   std::vector<std::unique_ptr<kernels::RowReader>> readers_;
   std::vector<kernels::WeightSource> parts_;

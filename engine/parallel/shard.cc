@@ -254,6 +254,8 @@ std::vector<Share> DivideModel(const ModelSpec& spec, const Layout& layout,
   const bool in_ranges =
       layout.invariant && is_even && kSumRanges % layout.tp == 0 && !HasExperts(spec);
   const InputDivider divider(weights, in_ranges);
+  const std::vector<FeatureOrder>& orders = blocks.down_orders;
+  HEDDLE_CHECK(orders.empty() || orders.size() == spec.layers.size(), "an order for each layer");
   std::vector<Share> shares;
   const std::vector<Range> stages = DivideStages(spec, layout);
   const std::vector<Range> vocab = Divide(spec.vocab, UnitOf(spec.vocab, 1, layout.tp), weights);
@@ -282,8 +284,9 @@ std::vector<Share> DivideModel(const ModelSpec& spec, const Layout& layout,
     for (Share& share : shares) {
       const auto r = static_cast<size_t>(share.rank);
       if (share.has_layer(static_cast<int64_t>(l))) {
-        share.layers[l] = {heads[r], inner.ranks[r], inner.sum_borders[r], experts[r],
-                           expert_inner[r]};
+        share.layers[l] = {
+            heads[r],   inner.ranks[r],  inner.sum_borders[r],
+            experts[r], expert_inner[r], layout.tp > 1 && !orders.empty() ? orders[l] : nullptr};
       }
     }
   }

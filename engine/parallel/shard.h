@@ -3,10 +3,11 @@
 //
 // Attention is cut by heads, convolutions by channels, MLPs and experts by their inner features or
 // mixtures by whole experts, embedding and output head by the vocabulary; norms, routers, latent
-// projections and learned positions are on every rank. A product whose input features are cut gives
-// a partial sum, which AllReduce completes. Cuts lie on borders of quantisation blocks, head groups
-// and kernel tiles. Shares may be uneven or empty, so that any number of ranks works; a group of
-// one rank has everything, by the same code.
+// projections and learned positions are on every rank. Features of an MLP have no order, so that
+// those whose second layer was quantised in groups from all over are cut in its order. A product
+// whose input features are cut gives a partial sum, which AllReduce completes. Cuts lie on borders
+// of quantisation blocks, head groups and kernel tiles. Shares may be uneven or empty, so that any
+// number of ranks works; a group of one rank has everything, by the same code.
 //
 // Stage 0 has embedding, final norm and head beside its layers: hidden rows pass from stage to
 // stage and back to it (Yang et al. 2022, EnergonAI; prima.cpp's ring).
@@ -16,6 +17,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -53,11 +55,17 @@ struct Layout {
 // units. REQUIRES: total >= 0, unit >= 1, weights > 0.
 std::vector<Range> Divide(int64_t total, int64_t unit, std::span<const double> weights);
 
+// An order of a layer's features: position p is feature (*order)[p]. Null: they are in their own.
+using FeatureOrder = std::shared_ptr<const std::vector<int32_t>>;
+
 // The smallest pieces that inputs of products can be cut into, in columns: quantisation blocks.
 struct CutBlocks {
   int64_t out = 1;          // of attention's output projections
   int64_t down = 1;         // of MLPs' second layers
   int64_t expert_down = 1;  // of experts' second layers
+  // [layers] in which the second layers of MLPs have their columns, so that these form whole
+  // blocks: where ranks share a layer, they have parts of that order. Empty: all in their own.
+  std::vector<FeatureOrder> down_orders;
 };
 
 // A rank's query heads, or channels of a convolution in place of attention, or the key heads of a
@@ -78,10 +86,11 @@ struct HeadShare {
 
 struct LayerShare {
   HeadShare attention;
-  Range inner;                             // features of the MLP
+  Range inner;                             // features of the MLP, in `inner_order`
   std::vector<int64_t> inner_sum_borders;  // as HeadShare has them
   Range experts;                           // that the rank has
   Range expert_inner;                      // features of each of them
+  FeatureOrder inner_order;
 };
 
 struct Share {

@@ -1,6 +1,7 @@
 // Adapters where ranks share the base: each rank has its part of an adapter in its own pages, and
 // the sums are those of Hugging Face PEFT, for any number of ranks, even and uneven shares.
 #include <algorithm>
+#include <cmath>
 #include <random>
 #include <string>
 #include <utility>
@@ -103,6 +104,33 @@ TEST_CASE("An adapter that is merged while ranks load the model gives PEFT's log
   options.merged_adapter = test::WriteAdapter(golden, goldens["bits"], dir / "adapter");
   const LocalModel model = test::LoadAdapterBase(path, options);
   CHECK(MaxError(golden, test::AllLogits(*model.executor, base.prompt, 64)) < 2e-3f);
+}
+
+TEST_CASE("Ranks have an adapter's features in the order of an act-order model", "[golden]") {
+  const json goldens = test::LoadGoldenJson("adapters.json");
+  const json& golden = goldens["llama"];
+  const Golden base = test::LoadGolden("llama_gptq");
+  test::TempDir dir;
+  const auto path = test::WriteSyntheticModel(base, dir / "model");
+  const auto logits = [&](int32_t tp, bool has_adapter) {
+    const LocalModel model = test::LoadAdapterBase(path, OptionsFor(tp, "reference"));
+    if (!has_adapter) return test::AllLogits(*model.executor, base.prompt, 7);
+    return test::AllLogits(*model.executor, base.prompt, 7,
+                           test::LoadCase(golden, goldens["bits"], model, path, dir.path()));
+  };
+  const auto difference = [](const std::vector<float>& a, const std::vector<float>& b) {
+    REQUIRE(a.size() == b.size());
+    float largest = 0;
+    for (size_t i = 0; i < a.size(); ++i) largest = std::max(largest, std::abs(a[i] - b[i]));
+    return largest;
+  };
+  const std::vector<float> expected = logits(1, true);
+  CHECK(difference(expected, logits(1, false)) > 0.1f);
+  // The attention's outputs are F16 on several ranks, and not codes.
+  for (const int32_t tp : {2, 3, 7}) {
+    INFO(tp << " ranks");
+    CHECK(difference(logits(tp, true), expected) < 5e-3f);
+  }
 }
 
 TEST_CASE("What is too large for all ranks together is refused, though each part would fit",

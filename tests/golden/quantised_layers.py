@@ -7,6 +7,8 @@ without their second highest bit (so no NaN, and magnitudes below 2); "U8" of ra
 AutoAWQ, the compressed-tensors package, transformers' fine-grained FP8, and NVIDIA's TensorRT Model Optimizer.
 """
 
+import math
+
 import numpy as np
 
 import synthetic_weights
@@ -50,7 +52,9 @@ def spread(values: np.ndarray, groups: np.ndarray) -> np.ndarray:
 
 def gptq(name: str, rows: int, cols: int) -> tuple[list, np.ndarray]:
     """With act-order, another one for each layer."""
-    step = [29, 13, 5, 37][sum(name.encode()) % 4]  # coprime to the columns
+    step = [29, 13, 5, 37][sum(name.encode()) % 4]
+    if math.gcd(step, cols) > 1:
+        step = 7  # coprime to the columns of these models
     groups = np.arange(cols) * step % cols // GROUP
     weight, codes = words(name + "qweight", [cols // 8, rows])
     zero, zeros = words(name + "qzeros", [cols // GROUP, rows // 8])

@@ -3,9 +3,11 @@
 
 #include <algorithm>
 #include <cstring>
+#include <memory>
 #include <numeric>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "catch2/catch.hpp"
@@ -120,6 +122,75 @@ TEST_CASE("Input features in an order of their own are cut by feature", "[unit]"
       }
     }
   }
+}
+
+// A layer of 96 features in another order, and what a rank has of them.
+struct Ordered {
+  LayerShare share;
+
+  explicit Ordered(Range inner) {
+    std::vector<int32_t> order(96);
+    std::iota(order.begin(), order.end(), 0);
+    std::shuffle(order.begin(), order.end(), std::mt19937_64(8));
+    share.inner = inner;
+    share.inner_order = std::make_shared<const std::vector<int32_t>>(std::move(order));
+  }
+  int32_t Feature(int64_t place) const {
+    return (*share.inner_order)[static_cast<size_t>(share.inner.first + place)];
+  }
+};
+
+TEST_CASE("Features in a stored order stay in whole blocks", "[unit]") {
+  for (const Range inner : {Range{0, 64}, Range{64, 32}, Range{0, 96}}) {
+    const Ordered layer(inner);
+    Stored stored(DType::kInt4G32, 4, 96, 5);
+    stored.source.column_order = *layer.share.inner_order;
+    const std::vector<std::vector<float>> whole = Decoded(stored.source);
+    const CutSources cut({&stored.source, 1}, CutInner(layer.share));
+    REQUIRE(cut.sources().size() == 1);
+    const WeightSource& part = cut.sources()[0];
+    CHECK(part.dtype == DType::kInt4G32);
+    CHECK(part.column_order.empty());
+    CHECK(part.cols == inner.count);
+    const std::vector<std::vector<float>> kept = Decoded(part);
+    for (size_t r = 0; r < kept.size(); ++r) {
+      for (int64_t c = 0; c < inner.count; ++c) {
+        const float expected = whole[r][static_cast<size_t>(layer.Feature(c))];
+        CHECK(std::memcmp(&kept[r][static_cast<size_t>(c)], &expected, sizeof(float)) == 0);
+      }
+    }
+  }
+}
+
+TEST_CASE("Rows of stacked matrices are kept in the order of features", "[unit]") {
+  const Ordered layer({60, 20});
+  const Stored both(DType::kF32, 192, 4, 1), gate(DType::kF32, 96, 4, 2),
+      up(DType::kQ4_0, 96, 32, 3);
+  const WeightSource one[] = {both.source};
+  const WeightSource two[] = {gate.source, up.source};
+  const Cut cut = CutRows({{60, 20}, {96 + 60, 20}}, layer.share);
+  const CutSources of_one(one, cut), of_two(two, cut);
+  REQUIRE(of_one.sources().size() == 2);
+  REQUIRE(of_two.sources().size() == 2);
+  for (size_t matrix = 0; matrix < 2; ++matrix) {
+    const std::vector<std::vector<float>> whole = Decoded(both.source);
+    const std::vector<std::vector<float>> apart = Decoded(two[matrix]);
+    const std::vector<std::vector<float>> kept = Decoded(of_one.sources()[matrix]);
+    const std::vector<std::vector<float>> others = Decoded(of_two.sources()[matrix]);
+    REQUIRE(kept.size() == 20);
+    REQUIRE(others.size() == 20);
+    for (size_t i = 0; i < 20; ++i) {
+      const auto feature = static_cast<size_t>(layer.Feature(static_cast<int64_t>(i)));
+      CHECK(SameBits(kept[i], whole[96 * matrix + feature].data()));
+      CHECK(SameBits(others[i], apart[feature].data()));
+    }
+  }
+  std::vector<float> values(192);
+  std::iota(values.begin(), values.end(), 0.0f);
+  const std::vector<float> kept = CutValues(values, cut);
+  REQUIRE(kept.size() == 40);
+  CHECK(kept[3] == static_cast<float>(layer.Feature(3)));
+  CHECK(kept[23] == static_cast<float>(96 + layer.Feature(3)));
 }
 
 TEST_CASE("A cut that keeps nothing has no sources", "[unit]") {

@@ -3,6 +3,7 @@
 #include "engine/parallel/shard.h"
 
 #include <algorithm>
+#include <memory>
 #include <numeric>
 #include <string>
 #include <vector>
@@ -174,6 +175,19 @@ TEST_CASE("Ranges of sums leave the shares of ranks as even as units allow", "[u
   CHECK(shares[0].layers[0].inner == Range{0, 2816});
   CHECK(shares[0].layers[0].inner_sum_borders == std::vector<int64_t>{0, 768, 1536, 2304, 2816});
   CHECK(shares[1].layers[0].inner == Range{2816, 2816});
+}
+
+TEST_CASE("Ranks share a layer's features in the order of its second matrix", "[unit]") {
+  const ModelSpec spec = SpecOf(LayerOf(32, 4, 64, 256));
+  const auto order = std::make_shared<const std::vector<int32_t>>(256, 0);
+  const CutBlocks blocks = {.down = 128, .down_orders = {order}};
+  for (const Share& share : DivideModel(spec, {.tp = 2}, blocks)) {
+    CHECK(share.layers[0].inner_order == order);
+    CHECK(share.layers[0].inner.count == 128);
+  }
+  // Whoever has all of them needs no order.
+  CHECK(DivideModel(spec, {.tp = 1}, blocks)[0].layers[0].inner_order == nullptr);
+  CHECK(DivideModel(spec, {.tp = 2}, {.down = 128})[0].layers[0].inner_order == nullptr);
 }
 
 TEST_CASE("Groups of other sizes, uneven ones and mixtures are summed in one range", "[unit]") {

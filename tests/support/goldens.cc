@@ -54,6 +54,7 @@ std::vector<std::string> GoldenNames() {
           "llama_f16",
           "llama_q8_0",
           "llama_q4_0",
+          "llama_gptq",
           "mistral",
           "gemma",
           "gemma3_softcap",
