@@ -18,8 +18,8 @@
 
 namespace heddle::scheduler {
 
-// A chunk of fewer rows takes nearly as long as one of so many (docs/benchmarks/parallel.md).
-inline constexpr int32_t kLeastPipelineRows = 64;
+// Rows of fewer are computed more slowly (docs/benchmarks/parallel.md).
+inline constexpr int32_t kLeastPipelineRows = 48;
 
 // The prompt rows of a step where nothing is known of the machine. `prompt_rows`: of the prompts
 // that are being read or wait, those done included, so that it stays the same while they are read.
