@@ -34,8 +34,9 @@ struct RankRows {
   bool operator==(const RankRows& other) const {
     return tensor == other.tensor && turned == other.turned && first == other.first &&
            first_column == other.first_column && columns.data() == other.columns.data() &&
-           step == other.step && rows.data() == other.rows.data() &&
-           row_offset == other.row_offset && factors.data() == other.factors.data();
+           columns.size() == other.columns.size() && step == other.step &&
+           rows.data() == other.rows.data() && row_offset == other.row_offset &&
+           factors.data() == other.factors.data();
   }
 };
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <memory>
 #include <mutex>
 #include <utility>
 
@@ -64,48 +65,64 @@ class FeatureReader final : public kernels::RowReader {
   const Range features_;
 };
 
-// Keeps single rows. Codes that lie transposed are read slowly row by row: all of them are read
-// once, and the kept ones stay in memory as long as the reader.
+// Keeps single rows. Codes that lie transposed are read slowly row by row: they are read in blocks,
+// each once, by whoever first needs a row of it, and the kept rows stay in memory as long as the
+// reader.
 class PickedReader final : public kernels::RowReader {
  public:
   PickedReader(WeightSource source, std::vector<int32_t> rows)
       : source_(std::move(source)),
         rows_(std::move(rows)),
-        row_bytes_(kernels::RowBytes(source_.dtype, source_.cols)) {}
+        row_bytes_(kernels::RowBytes(source_.dtype, source_.cols)),
+        places_(static_cast<size_t>(source_.rows), kNowhere),
+        n_blocks_((source_.rows + kBlockRows - 1) / kBlockRows),
+        are_read_(std::make_unique<std::once_flag[]>(static_cast<size_t>(n_blocks_))),
+        kept_(std::make_unique_for_overwrite<uint8_t[]>(rows_.size() *
+                                                        static_cast<size_t>(row_bytes_))) {
+    for (size_t i = 0; i < rows_.size(); ++i) {
+      places_[static_cast<size_t>(rows_[i])] = static_cast<int64_t>(i);
+    }
+  }
 
   void ReadRows(int64_t begin, int64_t count, uint8_t* out) const override {
-    std::call_once(is_read_, [this] { ReadAll(); });
-    std::memcpy(out, kept_.data() + begin * row_bytes_, static_cast<size_t>(count * row_bytes_));
+    std::vector<bool> needed(static_cast<size_t>(n_blocks_));
+    for (int64_t i = begin; i < begin + count; ++i) {
+      needed[static_cast<size_t>(rows_[static_cast<size_t>(i)] / kBlockRows)] = true;
+    }
+    // Threads begin at different blocks, of which all of them need most.
+    const int64_t first = begin * n_blocks_ / static_cast<int64_t>(rows_.size());
+    for (int64_t i = 0; i < n_blocks_; ++i) {
+      const int64_t block = (first + i) % n_blocks_;
+      if (!needed[static_cast<size_t>(block)]) continue;
+      std::call_once(are_read_[static_cast<size_t>(block)], [this, block] { ReadBlock(block); });
+    }
+    std::memcpy(out, kept_.get() + begin * row_bytes_, static_cast<size_t>(count * row_bytes_));
   }
 
  private:
-  static constexpr int64_t kRowsAtOnce = 256;
+  static constexpr int64_t kNowhere = -1;
+  static constexpr int64_t kBlockRows = 128;
 
-  void ReadAll() const {
-    constexpr int64_t kNowhere = -1;
-    std::vector<int64_t> places(static_cast<size_t>(source_.rows), kNowhere);
-    for (size_t i = 0; i < rows_.size(); ++i) {
-      places[static_cast<size_t>(rows_[i])] = static_cast<int64_t>(i);
-    }
-    kept_.resize(rows_.size() * static_cast<size_t>(row_bytes_));
+  void ReadBlock(int64_t block) const {
+    const int64_t begin = block * kBlockRows;
+    const int64_t count = std::min(kBlockRows, source_.rows - begin);
     std::vector<uint8_t> buffer;
-    for (int64_t begin = 0; begin < source_.rows; begin += kRowsAtOnce) {
-      const int64_t count = std::min(kRowsAtOnce, source_.rows - begin);
-      const uint8_t* rows = kernels::SourceRows(source_, begin, count, &buffer);
-      for (int64_t r = 0; r < count; ++r) {
-        const int64_t place = places[static_cast<size_t>(begin + r)];
-        if (place == kNowhere) continue;
-        std::memcpy(kept_.data() + place * row_bytes_, rows + r * row_bytes_,
-                    static_cast<size_t>(row_bytes_));
-      }
+    const uint8_t* rows = kernels::SourceRows(source_, begin, count, &buffer);
+    for (int64_t r = 0; r < count; ++r) {
+      const int64_t place = places_[static_cast<size_t>(begin + r)];
+      if (place == kNowhere) continue;
+      std::memcpy(kept_.get() + place * row_bytes_, rows + r * row_bytes_,
+                  static_cast<size_t>(row_bytes_));
     }
   }
 
   const WeightSource source_;
   const std::vector<int32_t> rows_;
   const int64_t row_bytes_;
-  mutable std::once_flag is_read_;
-  mutable std::vector<uint8_t> kept_;
+  std::vector<int64_t> places_;  // [source_.rows]
+  const int64_t n_blocks_;
+  const std::unique_ptr<std::once_flag[]> are_read_;  // [n_blocks_]
+  const std::unique_ptr<uint8_t[]> kept_;             // [rows_, row_bytes_]
 };
 
 // The row, or column, at a place of an order that repeats itself.
