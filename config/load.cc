@@ -185,9 +185,11 @@ absl::Status ApplyYamlFile(Command command, const std::string& path, Config* con
 // Gives steps the CPU's sizes where the device is known to be one; a GPU has its own.
 // A max_batch_tokens below the default of --max-batch-seqs is not a contradiction: the user did not
 // ask for that many sequences.
-void FillStepSize(Config* config) {
+void FillStepSize(Command command, Config* config) {
   constexpr int64_t kCpuTokens = 512, kCpuSeqs = 256;
-  if (config->device != "cpu") return;
+  // Plans are for a machine that their own options name.
+  const bool is_planned = command == kPlan || command == kSimulate;
+  if (is_planned || config->device != "cpu") return;
   if (config->max_batch_tokens == 0) config->max_batch_tokens = kCpuTokens;
   if (config->max_batch_seqs != 0) return;
   config->max_batch_seqs = kCpuSeqs;
@@ -216,7 +218,7 @@ absl::StatusOr<Loaded> Load(Command command, std::span<const std::string> argume
     HEDDLE_RETURN_IF_ERROR(ApplyEnvironment(command, environment, &loaded));
     HEDDLE_RETURN_IF_ERROR(ApplyArguments(line, &loaded.config));
   }
-  FillStepSize(&loaded.config);
+  FillStepSize(command, &loaded.config);
   HEDDLE_RETURN_IF_ERROR(Validate(command, loaded.config));
   return loaded;
 }

@@ -142,8 +142,16 @@ absl::Status MeetOthers(const LoadOptions& options, const ModelInfo& info,
                         kernels::Device& device) {
   if (auto* meetings = dynamic_cast<kernels::HostMeetings*>(&device); meetings != nullptr) {
     const ModelSpec own = SpecOfShare(info.model.spec, info.shares, options.meeting->rank());
-    meetings->SetRoom(MeetingRoom(own, info.capacity.limits, info.capacity.logit_rows,
-                                  device.activation_dtype()));
+    kernels::HostMeetings::Room room =
+        MeetingRoom(own, info.capacity.limits, info.capacity.logit_rows, device.activation_dtype());
+    const auto rank = static_cast<size_t>(options.meeting->rank());
+    if (options.host_kv_directory.empty()) {
+      // The host's tier for pages is taken later.
+      const int64_t tier =
+          info.capacity.rank_page_bytes[rank] * info.capacity.limits.num_host_pages;
+      room.free_bytes = [free = std::move(room.free_bytes), tier] { return free() - tier; };
+    }
+    meetings->SetRoom(std::move(room));
   }
   return options.meeting->JoinGroups(device);
 }

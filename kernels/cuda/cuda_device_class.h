@@ -21,6 +21,7 @@
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/cuda_limits.h"
 #include "kernels/cuda/cuda_ops.h"
+#include "kernels/cuda/cuda_sizes.h"
 #include "kernels/cuda/linear/cuda_weight.h"
 #include "kernels/cuda/linear/library_matmul.h"
 #include "kernels/cuda/linear/linear_choice.h"
@@ -88,7 +89,7 @@ class CudaDevice final : public Device, public HostMeetings {
   }
   std::vector<std::string> Advice() const override { return advice_; }
   std::vector<std::string> TimedChoices() const override { return ways_.Describe(); }
-  int32_t preferred_logit_rows() const override { return 1024; }
+  int32_t preferred_logit_rows() const override { return kLogitRows; }
 
   absl::StatusOr<std::unique_ptr<Buffer>> Allocate(int64_t bytes) override;
 

@@ -87,12 +87,6 @@ LinearParams ProductOf(const Runtime& runtime, const Workspace& workspace) {
 
 }  // namespace
 
-StepSize StepFor(int64_t total_bytes) {
-  if (total_bytes >= int64_t{60} << 30) return {.tokens = 4096, .seqs = 1024};
-  if (total_bytes >= int64_t{20} << 30) return {.tokens = 2048, .seqs = 512};
-  return {};
-}
-
 absl::StatusOr<DeviceLimits> MeasureLimits(Runtime& runtime, const Workspace& scratch,
                                            LibraryMatmul* library) {
   const Arena arena(runtime, scratch);

@@ -1,4 +1,4 @@
-// Peak rates of a GPU, measured on the device itself, and the steps that suit its size.
+// Peak rates of a GPU, measured on the device itself.
 #pragma once
 
 #include "absl/status/statusor.h"
@@ -8,11 +8,6 @@
 #include "kernels/device.h"
 
 namespace heddle::kernels::cuda {
-
-// The largest steps by default on a device of so much memory. Products of some thousand rows are
-// bound by arithmetic, which offline throughput wants; 4,096 rows of an 8B model take some 80 ms on
-// an H200. Smaller devices keep their memory for pages.
-StepSize StepFor(int64_t total_bytes);
 
 // Measures a copy of 1 GiB (bytes read and written; smaller ones stay partly in the L2) and a BF16
 // product of 8192 x 8192 x 8192 random numbers, by `library` or, if that is nullptr, by our own

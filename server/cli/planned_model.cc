@@ -9,6 +9,7 @@
 #include "base/strings.h"
 #include "engine/model/load_ranks.h"
 #include "engine/model/random_model.h"
+#include "kernels/cuda/cuda_sizes.h"
 #include "server/cli/model_options.h"
 #include "server/cli/planned_ranks.h"
 #include "server/cli/standard_io.h"
@@ -22,16 +23,27 @@ constexpr size_t kMaxPlanProfileBytes = size_t{1} << 20;
 constexpr double kUsualLatencyUs = 100;  // of a switch and two kernels
 constexpr kernels::DType kGpuActivations = kernels::DType::kBF16;
 
+// As a GPU with so much memory has them.
+void DescribeForGpu(int64_t bytes, engine::CapacityOptions* capacity) {
+  capacity->activation_dtype = kGpuActivations;
+  capacity->logit_rows = kernels::cuda::kLogitRows;
+  capacity->receives_messages = false;  // they pass through the host's memory
+  const kernels::StepSize step = kernels::cuda::StepFor(bytes);
+  if (capacity->max_batch_tokens == 0) {
+    capacity->max_batch_tokens = std::max(step.tokens, capacity->max_batch_seqs);
+  }
+  if (capacity->max_batch_seqs == 0) {
+    capacity->max_batch_seqs = std::min(step.seqs, capacity->max_batch_tokens);
+  }
+}
+
 absl::StatusOr<engine::LoadOptions> DescribeOptions(const config::Config& config,
                                                     const Hardware& hardware) {
   HEDDLE_ASSIGN_OR_RETURN(engine::LoadOptions options, ToLoadOptions(config));
   if (hardware.name == "host") HEDDLE_RETURN_IF_ERROR(DescribeForThisCpu(&options));
-  if (hardware.is_gpu) {
-    options.capacity.activation_dtype = kGpuActivations;
-    options.capacity.receives_messages = false;  // they pass through the host's memory
-  }
   auto bytes = static_cast<int64_t>(config.device_memory.value);
   if (bytes == 0) bytes = hardware.memory_bytes;
+  if (hardware.is_gpu) DescribeForGpu(bytes, &options.capacity);
   if (bytes > 0) options.memory = {.total_bytes = bytes, .available_bytes = bytes};
   return options;
 }

@@ -458,6 +458,11 @@ TEST_CASE("plan divides a model among machines, and says what the network costs"
             .out.find("host      16.0 MiB of page-locked memory for each GPU") !=
         std::string::npos);
   CHECK(Run(gpus).out.find("page-locked") == std::string::npos);
+  // Where they share layers: parts of sums of 4,096 rows (32 MiB) and of 1,024 rows of half of the
+  // logits each (250.5 MiB), of both ranks, in two places.
+  const std::string shared = "plan --shape llama-3.1-8b --weights q4_0 --hardware h200 --tp 2 ";
+  CHECK(Run(shared + "--link-rate 100").out.find("host      1002.0 MiB of page-locked memory") !=
+        std::string::npos);
   const Outcome load =
       Run("simulate --shape tinyllama-1.1b --weights q4_0 --hardware cpu-2core "
           "--pp 2 --link-rate 1 --requests 20 --clients 4");

@@ -6,8 +6,11 @@
 #include <array>
 #include <chrono>
 #include <cstring>
+#include <mutex>
 #include <new>
 #include <optional>
+#include <string>
+#include <string_view>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -83,6 +86,9 @@ absl::Status HostPeers::Create(Peers* peers, std::shared_ptr<HostRelay> relay,
                                const MeetingSizes& sizes,
                                const std::function<int64_t()>& free_bytes) {
   peers_ = *peers;
+  // Ranks of this process join at the same time: each counts what those before it have taken.
+  static std::mutex joining;
+  const std::lock_guard lock(joining);
   HEDDLE_RETURN_IF_ERROR(CheckRoom(sizes, free_bytes));
   for (int32_t r = 0; r < peers->world; ++r) {
     HEDDLE_ASSIGN_OR_RETURN(void* box, runtime_.AllocatePinned(sizeof(Mailbox)));
@@ -90,7 +96,10 @@ absl::Status HostPeers::Create(Peers* peers, std::shared_ptr<HostRelay> relay,
     peers->boxes[r] = new (box) Mailbox();
   }
   peers_ = *peers;
-  HEDDLE_RETURN_IF_ERROR(ReserveAll(sizes));
+  if (absl::Status status = ReserveAll(sizes); !status.ok()) {
+    if (!absl::IsResourceExhausted(status)) return status;
+    return NoRoom(sizes, "the host locks no more");
+  }
   relay_ = std::move(relay);
   relay_->Enter(this);
   return absl::OkStatus();
@@ -101,12 +110,16 @@ absl::Status HostPeers::CheckRoom(const MeetingSizes& sizes,
   if (!free_bytes) return absl::OkStatus();
   const int64_t wanted = PlaceBytes(sizes, peers_.rank), found = free_bytes();
   if (wanted <= found) return absl::OkStatus();
-  return absl::ResourceExhaustedError(
-      absl::StrCat("cuda:", runtime_.info().ordinal, " (", runtime_.info().name, ") needs ",
-                   wanted >> 20, " MiB of page-locked memory of the host for what ", noun_, " ",
-                   peers_.rank, " exchanges with others, and ", found >> 20,
-                   " MiB are free: use a smaller --max-batch-tokens, or give this process or "
-                   "container more memory"));
+  return NoRoom(sizes, absl::StrCat(found >> 20, " MiB are free"));
+}
+
+absl::Status HostPeers::NoRoom(const MeetingSizes& sizes, std::string_view found) const {
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "cuda:", runtime_.info().ordinal, " (", runtime_.info().name, ") needs ",
+      PlaceBytes(sizes, peers_.rank) >> 20, " MiB of page-locked memory of the host for what ",
+      noun_, " ", peers_.rank, " exchanges with others, and ", std::string(found),
+      ": use a smaller --max-batch-tokens, or give this process or container more memory (its "
+      "memory limit, ulimit -l)"));
 }
 
 absl::Status HostPeers::Reserve(Place* place, int64_t bytes) {

@@ -31,6 +31,7 @@
 #include <memory>
 #include <mutex>
 #include <span>
+#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -120,6 +121,7 @@ class HostPeers {
 
   absl::Status CheckRoom(const MeetingSizes& sizes,
                          const std::function<int64_t()>& free_bytes) const;
+  absl::Status NoRoom(const MeetingSizes& sizes, std::string_view found) const;
   absl::Status Reserve(Place* place, int64_t bytes);
   absl::Status ReserveAll(const MeetingSizes& sizes);
   absl::StatusOr<void*> At(const Place& place, int64_t bytes) const;

@@ -64,7 +64,10 @@ absl::StatusOr<std::unique_ptr<PeerGroup>> PeerGroup::Join(
   }
   const bool shares_memory = communicator->shares_memory();
   std::unique_ptr<PeerGroup> group(new PeerGroup(runtime, std::move(communicator), options));
-  HEDDLE_RETURN_IF_ERROR(group->Allocate());
+  if (absl::Status status = group->Allocate(); !status.ok()) {
+    group->communicator_->Abort(status);  // the others do not wait for this one
+    return status;
+  }
   HEDDLE_RETURN_IF_ERROR(shares_memory ? group->Meet() : group->MeetOverHost());
   return group;
 }

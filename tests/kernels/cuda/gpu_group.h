@@ -64,7 +64,7 @@ struct GpusOptions {
   bool are_late = false;  // emulate::Machine::is_late
   // Bytes of the longest part, late part and message; more than any test here has.
   int64_t part_bytes = int64_t{8} << 20;
-  int64_t host_free_bytes = -1;  // negative: not known
+  int64_t host_free_bytes = -1;  // before ranks join; negative: not known
   bool joins = true;             // or the test does
 };
 
@@ -99,6 +99,7 @@ class Gpus {
     CheckAll();
   }
   std::vector<absl::Status> TryToJoin() {
+    pinned_before_ = cuda::emulate::PinnedBytes();
     communicators_.clear();
     for (auto& made : MakeLocalCommunicators(static_cast<int32_t>(devices_.size()))) {
       std::shared_ptr<Communicator> group = std::move(made);
@@ -137,7 +138,11 @@ class Gpus {
                                .stages = {.sent = all, .received = all},
                                .free_bytes = {}};
     const int64_t free_bytes = options_.host_free_bytes;
-    if (free_bytes >= 0) room.free_bytes = [free_bytes] { return free_bytes; };
+    if (free_bytes >= 0) {
+      room.free_bytes = [this, free_bytes] {
+        return free_bytes - (cuda::emulate::PinnedBytes() - pinned_before_);
+      };
+    }
     return room;
   }
   void Each(const std::function<absl::Status(int32_t)>& body) {
@@ -160,6 +165,7 @@ class Gpus {
   std::vector<std::unique_ptr<Device>> devices_;
   std::vector<std::shared_ptr<Communicator>> communicators_;
   std::vector<absl::Status> statuses_;
+  int64_t pinned_before_ = 0;  // joining
 };
 
 }  // namespace heddle::kernels::test
