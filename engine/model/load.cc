@@ -14,6 +14,7 @@
 #include "base/status.h"
 #include "base/strings.h"
 #include "engine/files/checkpoint.h"
+#include "engine/files/quantized/quantized_matrix.h"
 #include "engine/model/divide_stages.h"
 #include "engine/model/load_device.h"
 #include "engine/model/load_drafter.h"
@@ -243,7 +244,10 @@ int64_t KeptBytes(const CheckpointTensor& tensor, const ModelDescription& model,
                   const WeightPolicy& policy, const kernels::Device* device) {
   const kernels::DType kept = KeptTypeOf(tensor, model.names, policy);
   if (device != nullptr && tensor.dtype && tensor.shape.size() > 1) {
-    return SourceOf(tensor).rows * device->PackedRowBytes(kept, tensor.shape.back());
+    const bool has_order = tensor.quantized != nullptr && kept == *tensor.dtype &&
+                           !tensor.quantized->column_order.empty();
+    const kernels::DType packed = PackedAs(kept, has_order, device);
+    return SourceOf(tensor).rows * device->PackedRowBytes(packed, tensor.shape.back());
   }
   if (kept == tensor.dtype.value_or(kept)) return tensor.bytes();
   return SourceOf(tensor).rows * kernels::RowBytes(kept, tensor.shape.back());

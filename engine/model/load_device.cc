@@ -86,6 +86,11 @@ void FillStepSize(const kernels::Device* device, CapacityOptions* capacity) {
   }
 }
 
+kernels::DType PackedAs(kernels::DType dtype, bool has_order, const kernels::Device* device) {
+  const bool unpacks = has_order && device != nullptr && device->memory().has_value();
+  return unpacks ? device->activation_dtype() : dtype;
+}
+
 absl::Status CheckOpsFor(const ModelSpec& spec, const kernels::Device* device) {
   const bool convolves =
       std::any_of(spec.layers.begin(), spec.layers.end(),

@@ -22,6 +22,10 @@ absl::StatusOr<kernels::DType> KvType(const LoadOptions& options, kernels::DType
 // bounds what is not.
 void FillStepSize(const kernels::Device* device, CapacityOptions* capacity);
 
+// The type that a matrix is packed as, whose columns may be stored in an order of their own: a
+// device with memory of its own then has floats (kernels/cuda/linear/cuda_weight.h).
+kernels::DType PackedAs(kernels::DType dtype, bool has_order, const kernels::Device* device);
+
 // UNIMPLEMENTED for layers that the device has no op for, or whose dimensions are beyond its ops'.
 absl::Status CheckOpsFor(const ModelSpec& spec, const kernels::Device* device);
 

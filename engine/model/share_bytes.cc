@@ -6,6 +6,7 @@
 
 #include "engine/files/quantized/quantized_matrix.h"
 #include "engine/model/distance_table.h"
+#include "engine/model/load_device.h"
 #include "engine/model/row_order.h"
 
 namespace heddle::engine {
@@ -24,20 +25,26 @@ class ShareCounter {
 
   int64_t bytes() const { return bytes_; }
 
+  // What is kept of a matrix whose columns are stored in an order of their own.
+  enum class Stored : uint8_t { kInOrder, kByFeature, kWithoutOrder };
+
   void Matrix(const std::string& name, int64_t rows, int64_t cols,
-              WeightRole role = WeightRole::kMatrix, bool is_cut = false) {
+              WeightRole role = WeightRole::kMatrix, Stored kept = Stored::kInOrder) {
     const CheckpointTensor* tensor = Find(name);
     if (tensor == nullptr) return;
     // Input features in an order of their own are decoded where they are cut (CutSources).
     const bool by_feature =
         tensor->quantized != nullptr && !tensor->quantized->column_order.empty();
-    const DType stored = is_cut && by_feature ? DType::kF16 : *tensor->dtype;
-    Rows(KeptAs(policy_, role, stored, cols), rows, cols);
+    const DType stored = by_feature && kept == Stored::kByFeature ? DType::kF16 : *tensor->dtype;
+    const DType dtype = KeptAs(policy_, role, stored, cols);
+    const bool has_order = by_feature && kept == Stored::kInOrder && dtype == stored;
+    Rows(PackedAs(dtype, has_order, device_), rows, cols);
   }
 
   // A matrix of which `cols` columns of `all` are kept.
   void Columns(const std::string& name, int64_t rows, int64_t cols, int64_t all) {
-    Matrix(name, rows, cols, WeightRole::kMatrix, cols != all);
+    Matrix(name, rows, cols, WeightRole::kMatrix,
+           cols != all ? Stored::kByFeature : Stored::kInOrder);
   }
 
   // Vectors are kept in F32.
@@ -88,8 +95,11 @@ class ShareCounter {
       Matrix(names.up, inner, hidden);
       Values(names.gate_bias, inner);
       Values(names.up_bias, inner);
-      const bool loses_order = inner != layer.mlp.inter && share.inner_order == nullptr;
-      Matrix(names.down, hidden, inner, WeightRole::kMatrix, loses_order);
+      if (share.inner_order == nullptr) {
+        Columns(names.down, hidden, inner, layer.mlp.inter);
+      } else {
+        Matrix(names.down, hidden, inner, WeightRole::kMatrix, Stored::kWithoutOrder);
+      }
       Values(names.down_bias, hidden);
     }
     if (layer.mlp.row_gate && inner > 0) Matrix(names.row_gate, 1, hidden, WeightRole::kExact);
@@ -300,7 +310,8 @@ class ShareCounter {
     if (name.empty()) return;
     if (experts_are_mxfp4_) return Rows(DType::kMXFP4, experts.count * rows, cols);
     for (int64_t e = experts.first; e < experts.end(); ++e) {
-      Matrix(ExpertName(name, static_cast<int32_t>(e)), rows, cols, WeightRole::kMatrix, is_cut);
+      Matrix(ExpertName(name, static_cast<int32_t>(e)), rows, cols, WeightRole::kMatrix,
+             is_cut ? Stored::kByFeature : Stored::kInOrder);
     }
   }
 

@@ -2,6 +2,7 @@
 #include "engine/model/share_bytes.h"
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "catch2/catch.hpp"
@@ -21,6 +22,13 @@ using kernels::WeightSource;
 // Counts what is packed and allocated, in the types that it comes in.
 class CountingDevice final : public kernels::Device {
  public:
+  // `unpacks`: it has memory of its own, and keeps matrices whose columns have an order as floats.
+  explicit CountingDevice(bool unpacks = false) : unpacks_(unpacks) {}
+
+  std::optional<kernels::DeviceMemory> memory() const override {
+    if (!unpacks_) return std::nullopt;
+    return kernels::DeviceMemory();
+  }
   std::string description() const override { return device_->description(); }
   DType activation_dtype() const override { return device_->activation_dtype(); }
   absl::StatusOr<std::unique_ptr<kernels::Buffer>> Allocate(int64_t bytes) override {
@@ -46,10 +54,13 @@ class CountingDevice final : public kernels::Device {
  private:
   void Count(std::span<const WeightSource> sources) {
     for (const WeightSource& source : sources) {
-      bytes_ += source.rows * kernels::RowBytes(source.dtype, source.cols);
+      const bool is_unpacked = unpacks_ && !source.column_order.empty();
+      bytes_ += source.rows *
+                kernels::RowBytes(is_unpacked ? activation_dtype() : source.dtype, source.cols);
     }
   }
 
+  const bool unpacks_;
   std::unique_ptr<kernels::Device> device_ = kernels::CreateReferenceDevice();
   int64_t bytes_ = 0;
 };
@@ -82,6 +93,10 @@ TEST_CASE("The bytes of a share are those that the loader takes for it", "[golde
         INFO(loaded.status().ToString());
         REQUIRE(loaded.ok());
         CHECK(ShareBytes(*checkpoint, *model, *policy, share, nullptr) == device.bytes());
+        if (name != "llama_gptq" && name != "mixtral_gptq") continue;
+        CountingDevice unpacking(/*unpacks=*/true);
+        REQUIRE(LoadWeights(unpacking, *checkpoint, *model, *policy, share).ok());
+        CHECK(ShareBytes(*checkpoint, *model, *policy, share, &unpacking) == unpacking.bytes());
       }
     }
   }
