@@ -352,7 +352,7 @@ class Ops {
   virtual void TimeMix(const WkvArgs& args);
   virtual void SquashElements(Squash kind, Tensor x);
   // x[t] *= factor[t], where either may be columns of a wider tensor, and a factor with a stride of
-  // 0 is one for all rows. Only on devices with Device::has_layer_inputs().
+  // 0 is one F32 row for all. Only on devices with Device::has_layer_inputs().
   virtual void Multiply(Tensor factor, Tensor x);
   virtual void Sharpen(const SharpenArgs& args) = 0;
   virtual void Xielu(const XieluArgs& args) = 0;

@@ -328,11 +328,12 @@ class Decoder {
   struct {
     int64_t qkv = 0, attended = 0, heads = 0, inner = 0;
   } strides_;
-  std::unique_ptr<kernels::Buffer> inner_;         // [max_batch_tokens, widest inter]
-  std::unique_ptr<kernels::Buffer> layer_inputs_;  // [max_batch_tokens, spec.layer_inputs()]
-  std::unique_ptr<kernels::Buffer> streams_;       // [max_batch_tokens, altup.count * hidden]
-  std::unique_ptr<kernels::Buffer> aside_;         // [max_batch_tokens, hidden], of experts apart,
-                                                   // streams and laurel blocks
+  std::unique_ptr<kernels::Buffer> inner_;           // [max_batch_tokens, widest inter]
+  std::unique_ptr<kernels::Buffer> layer_inputs_;    // [max_batch_tokens, spec.layer_inputs()]
+  std::unique_ptr<kernels::Buffer> streams_;         // [max_batch_tokens, altup.count * hidden]
+  std::unique_ptr<kernels::Buffer> stream_factors_;  // [max_batch_tokens, altup.count ^ 2] F32
+  std::unique_ptr<kernels::Buffer> aside_;  // [max_batch_tokens, hidden], of experts apart,
+                                            // streams and laurel blocks
   // The following belong to time mixes.
   std::unique_ptr<kernels::Buffer> shifted_;      // [max_batch_tokens, 6 * hidden]
   std::unique_ptr<kernels::Buffer> time_mix_;     // [max_batch_tokens, 7 * heads * head_dim]

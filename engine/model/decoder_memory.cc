@@ -24,6 +24,7 @@ struct Widths {
   int64_t row_gates = 0;
   int64_t layer_inputs = 0;
   int64_t streams = 0;
+  int64_t stream_factors = 0;
   int64_t aside = 0;
   int64_t parts = 0;
   int64_t n_parts = 0;  // of that width
@@ -45,7 +46,9 @@ struct Widths {
            n_parts * parts + (n_late + n_posted) * hidden + all_heads + layer_inputs + streams +
            aside + index_keys + shifted + time_mix + waist + first_value + memory;
   }
-  int64_t words() const { return experts + 2 * choices + row_gates + index_weights + index_places; }
+  int64_t words() const {
+    return experts + 2 * choices + row_gates + index_weights + index_places + stream_factors;
+  }
 };
 
 Widths WidestLayer(const ModelSpec& spec) {
@@ -63,7 +66,8 @@ Widths WidestLayer(const ModelSpec& spec) {
   widths.layer_inputs = widths.inner = spec.layer_inputs();
   if (const int64_t count = spec.altup.count; count > 0) {
     widths.streams = count * spec.hidden;
-    widths.inner = std::max(widths.inner, count + count * count);
+    widths.stream_factors = count * count;
+    widths.inner = std::max(widths.inner, count);
     widths.aside = spec.hidden;
   }
   for (const LayerSpec& layer : spec.layers) {
@@ -170,6 +174,7 @@ absl::Status Decoder::AllocateBuffers(kernels::Device& device, int32_t max_batch
       {&all_heads_, widths.all_heads, dtype_},
       {&layer_inputs_, widths.layer_inputs, dtype_},
       {&streams_, widths.streams, dtype_},
+      {&stream_factors_, widths.stream_factors, f32},
       {&aside_, widths.aside, dtype_},
   };
   for (const Wanted& wanted : all) {

@@ -34,10 +34,9 @@ Tensor Decoder::StreamFactors(kernels::Ops& ops, const AltUpWeights& weights,
                               const LinearWeights& product, int32_t n_tokens) {
   const int32_t count = spec_.altup.count;
   const Tensor normed = View(*normed_, n_tokens, spec_.hidden);
-  const auto cols = static_cast<int32_t>(product.matrix->rows);
-  const Tensor both = View(*inner_, n_tokens, count + cols);
-  const Tensor routed = Columns(both, 0, count);
-  const Tensor factors = Columns(both, count, cols);
+  const Tensor routed = View(*inner_, n_tokens, count);
+  const Tensor factors =
+      View(*stream_factors_, n_tokens, static_cast<int32_t>(product.matrix->rows));
   ops.Linear({.x = normed,
               .weight = weights.router.matrix.get(),
               .out = routed,
@@ -46,8 +45,8 @@ Tensor Decoder::StreamFactors(kernels::Ops& ops, const AltUpWeights& weights,
                                         .weight = weights.router_norm.data(),
                                         .eps = spec_.norm_eps,
                                         .out = normed}});
-  ops.ScaleLogits(routed, /*scale=*/1.0f, /*softcap=*/1.0f);  // the hyperbolic tangent
-  ops.Linear({.x = routed, .weight = product.matrix.get(), .out = factors});
+  ops.SquashElements(kernels::Squash::kTanh, routed);
+  ops.Linear({.x = routed, .weight = product.matrix.get(), .out = factors, .out_f32 = true});
   return factors;
 }
 

@@ -68,8 +68,7 @@ DeviceBatch CudaOps::Rows(int32_t group) const {
 
 void CudaOps::Embed(const PackedWeight& table, float scale, Tensor out) {
   if (!step_.status.ok()) return;
-  Note(LaunchEmbed(Rows(), ViewOf(table), /*first_row=*/0, scale, out, step_.activations,
-                   step_.stream),
+  Note(LaunchEmbed(Rows(), ViewOf(table), scale, out, step_.activations, step_.stream),
        "embedding");
 }
 
@@ -110,7 +109,8 @@ void CudaOps::RopeAngles(const RopeAnglesArgs& args) {
 }
 
 void CudaOps::RopeKvWrite(const RopeKvWriteArgs& args) {
-  if (!step_.status.ok()) return;
+  const bool changes_queries = args.q_norm != nullptr || args.cos_sin != nullptr;
+  if (!step_.status.ok() || (args.k.data == nullptr && !changes_queries)) return;
   const HeadNormAdapters adapters = {NormAdaptersOf(step_, args.q_norm_adapters, {}),
                                      NormAdaptersOf(step_, args.k_norm_adapters, {})};
   Note(LaunchRopeKvWrite(Rows(args.cache.group), args, adapters, step_.activations, step_.stream),
@@ -123,9 +123,12 @@ void CudaOps::ProjectHeads(const LinearArgs& product, const RopeKvWriteArgs& hea
   RopeKvWrite(heads);
 }
 
-void CudaOps::Attention(const AttentionArgs& args) { AttendTiles(args, kAnyRows); }
+void CudaOps::Attention(const AttentionArgs& args) {
+  if (args.half_keys) return AttendHalves(args);
+  AttendTiles(args, {});
+}
 
-void CudaOps::AttendTiles(const AttentionArgs& args, int32_t most_rows) {
+void CudaOps::AttendTiles(const AttentionArgs& args, const TilesOf& of) {
   HEDDLE_CHECK(args.n_heads % args.cache.n_kv_heads == 0, "attention: heads are not in groups");
   if (!step_.status.ok()) return;
   if (args.cache.head_dim > kMaxAttentionHeadDim) {
@@ -153,7 +156,8 @@ void CudaOps::AttendTiles(const AttentionArgs& args, int32_t most_rows) {
                                args.n_heads > kMostNarrowHeads * args.cache.n_kv_heads,
       .merges_in_tiles = choice.decode == AttentionKernel::kFlash &&
                          MergesWide(args, Info(step_.activations).block_bytes),
-      .most_rows = most_rows};
+      .most_rows = of.most_rows,
+      .makes_queries = of.makes_queries};
   absl::StatusOr<PlannedAttention> plan = step_.plan_attention(grouping);
   if (!plan.ok()) return Note(plan.status());
   AttentionParams params;

@@ -49,6 +49,12 @@ class CudaOps final : public Ops, public LateSums {
   void ExpertMix(const ExpertMixArgs& args) override;
   void HeadLinear(const HeadLinearArgs& args) override;
   void GateRows(Tensor gate_f32, Tensor x) override;
+  // Factors of elements and several streams: kernels/cuda/cuda_ops_streams.cc.
+  void Multiply(Tensor factor, Tensor x) override;
+  void PredictStreams(const StreamsArgs& args) override;
+  void CorrectStreams(const StreamsArgs& args) override;
+  void MatchMagnitude(Tensor like, Tensor x) override;
+  void SparseGate(const SparseGateArgs& args) override;
   void Sharpen(const SharpenArgs& args) override;
   void Xielu(const XieluArgs& args) override;
   // Layers with state: kernels/cuda/cuda_ops_state.cc.
@@ -90,7 +96,13 @@ class CudaOps final : public Ops, public LateSums {
   // The same for layers with state.
   StateBatch States(int32_t group);
   // Attention of the sequences with up to `most_rows` rows.
-  void AttendTiles(const AttentionArgs& args, int32_t most_rows);
+  struct TilesOf {
+    int32_t most_rows = kAnyRows;
+    bool makes_queries = false;  // AttentionGrouping
+  };
+  void AttendTiles(const AttentionArgs& args, const TilesOf& of);
+  // AttentionArgs::half_keys: cuda_ops_halves.cc.
+  void AttendHalves(const AttentionArgs& args);
   // Makes keys and values of `heads` heads from `first` on, and has the plan's rows attend to them.
   void AttendExpanded(const LatentAttentionArgs& args, const PlannedAttention& plan,
                       const ExpandedMemory& memory, int32_t first, int32_t heads);

@@ -122,7 +122,7 @@ void CudaOps::AttendLatents(const LatentAttentionArgs& args) {
   const ExpandedMemory memory = Place(args, step_, at, plan->n_wide_pages);
   if (plan->n_prefill == 0 || memory.heads == 0) return stay_with_latents();
 
-  AttendTiles(a, kLeastExpandedRows - 1);  // first: it uses the workspace, too
+  AttendTiles(a, {.most_rows = kLeastExpandedRows - 1});  // first: it uses the workspace, too
   for (const auto& [from, to] : {std::pair(ViewOf(*args.queries.heads), memory.keys_of_latents),
                                  std::pair(ViewOf(*args.values.heads), memory.values_of_latents)}) {
     if (from.layout == WeightLayout::kBF16) continue;

@@ -8,8 +8,10 @@ set(heddle_cuda_host_sources
   cuda_limits.cc
   cuda_ops.cc
   cuda_ops_experts.cc
+  cuda_ops_halves.cc
   cuda_ops_latent.cc
   cuda_ops_state.cc
+  cuda_ops_streams.cc
   linear_products.cc
   nano_split.cc
   planned_attention.cc
@@ -34,6 +36,7 @@ set(heddle_cuda_kernel_sources
   attention/attention_expand.cu
   attention/attention_flash_16.cu
   attention/attention_flash_8.cu
+  attention/attention_halves.cu
   attention/attention_hopper_bf16.cu
   attention/attention_hopper_expanded.cu
   attention/attention_hopper_f16.cu
@@ -64,6 +67,7 @@ set(heddle_cuda_kernel_sources
   rows/norm_codes.cu
   rows/quantize.cu
   rows/rows.cu
+  rows/streams.cu
   sample/sample.cu
   state/recurrence_end.cu
   state/recurrence_scan.cu

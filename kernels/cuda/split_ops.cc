@@ -106,11 +106,17 @@ void SplitOps::Norm(const NormArgs& args) {
 }
 
 NormArgs SplitOps::NormOf(const NormArgs& args, const Half& half) const {
+  const Half rows = RowsOf(args.x, half);
   NormArgs own = args;
-  own.x = Rows(args.x, half);
-  own.residual = Rows(args.residual, half);
-  own.out = Rows(args.out, half);
+  own.x = Rows(args.x, rows);
+  own.residual = Rows(args.residual, rows);
+  own.out = Rows(args.out, rows);
   return own;
+}
+
+SplitOps::Half SplitOps::RowsOf(const Tensor& tensor, const Half& half) const {
+  const int64_t times = tensor.rows / halves_.rows;
+  return {half.begin * times, half.count * times};
 }
 
 void SplitOps::Linear(const LinearArgs& args) {
@@ -192,6 +198,46 @@ void SplitOps::GateRows(Tensor gate_f32, Tensor x) {
   });
 }
 
+// A factor with a stride of 0 is the same for both.
+void SplitOps::Multiply(Tensor factor, Tensor x) {
+  Each([this, factor, x](CudaOps& ops, const Half& half) {
+    ops.Multiply(Rows(factor, half), Rows(x, half));
+  });
+}
+
+void SplitOps::PredictStreams(const StreamsArgs& args) {
+  Each([this, args](CudaOps& ops, const Half& half) {
+    StreamsArgs own = args;
+    own.streams = Rows(args.streams, half);
+    own.factors = Rows(args.factors, half, kF32Bytes);
+    ops.PredictStreams(own);
+  });
+}
+
+void SplitOps::CorrectStreams(const StreamsArgs& args) {
+  Each([this, args](CudaOps& ops, const Half& half) {
+    StreamsArgs own = args;
+    own.streams = Rows(args.streams, half);
+    own.factors = Rows(args.factors, half, kF32Bytes);
+    own.computed = Rows(args.computed, half);
+    ops.CorrectStreams(own);
+  });
+}
+
+void SplitOps::MatchMagnitude(Tensor like, Tensor x) {
+  Each([this, like, x](CudaOps& ops, const Half& half) {
+    ops.MatchMagnitude(Rows(like, half), Rows(x, half));
+  });
+}
+
+void SplitOps::SparseGate(const SparseGateArgs& args) {
+  Each([this, args](CudaOps& ops, const Half& half) {
+    SparseGateArgs own = args;
+    own.gate_up = Rows(args.gate_up, half);
+    ops.SparseGate(own);
+  });
+}
+
 void SplitOps::Sharpen(const SharpenArgs& args) {
   Each([this, args](CudaOps& ops, const Half& half) {
     SharpenArgs own = args;
@@ -236,7 +282,9 @@ void SplitOps::GateElements(Tensor gate, Tensor x) {
 // The rows may be those of logits, which are no rows of the step.
 void SplitOps::Scale(Tensor x, float factor) {
   if (joined_) return halves_.whole.Scale(x, factor);
-  Each([this, x, factor](CudaOps& ops, const Half& half) { ops.Scale(Rows(x, half), factor); });
+  Each([this, x, factor](CudaOps& ops, const Half& half) {
+    ops.Scale(Rows(x, RowsOf(x, half)), factor);
+  });
 }
 
 void SplitOps::TokenShift(const TokenShiftArgs& args) {

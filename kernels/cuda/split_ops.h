@@ -52,6 +52,11 @@ class SplitOps final : public Ops {
   void ExpertMix(const ExpertMixArgs& args) override;
   void HeadLinear(const HeadLinearArgs& args) override;
   void GateRows(Tensor gate_f32, Tensor x) override;
+  void Multiply(Tensor factor, Tensor x) override;
+  void PredictStreams(const StreamsArgs& args) override;
+  void CorrectStreams(const StreamsArgs& args) override;
+  void MatchMagnitude(Tensor like, Tensor x) override;
+  void SparseGate(const SparseGateArgs& args) override;
   void Sharpen(const SharpenArgs& args) override;
   void Xielu(const XieluArgs& args) override;
   void ShortConv(const ShortConvArgs& args) override;
@@ -87,6 +92,8 @@ class SplitOps final : public Ops {
   NormArgs NormOf(const NormArgs& args, const Half& half) const;
   LinearArgs ProductOf(const LinearArgs& args, const Half& half) const;
   RopeKvWriteArgs HeadsOf(const RopeKvWriteArgs& args, const Half& half) const;
+  // The half's rows of a tensor that has some multiple of the step's: heads, or layers, as rows.
+  Half RowsOf(const Tensor& tensor, const Half& half) const;
   Tensor Rows(Tensor tensor, const Half& half, int64_t element_bytes) const;
   Tensor Rows(Tensor tensor, const Half& half) const {
     return Rows(tensor, half, halves_.activation_bytes);

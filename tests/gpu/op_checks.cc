@@ -14,6 +14,7 @@
 #include "tests/gpu/latent_ops.h"
 #include "tests/gpu/on_device.h"
 #include "tests/gpu/state_ops.h"
+#include "tests/gpu/stream_ops.h"
 #include "tests/kernels/batch_edits.h"
 #include "tests/kernels/testing.h"
 
@@ -187,6 +188,7 @@ struct AttentionShape {
   float softcap = 0;
   bool sinks = false;
   bool latent = false;  // the keys are the values
+  bool half_keys = false;
 };
 
 std::vector<float> Attend(Device& device, const TestBatch& batch, const TestCache& cache, Matrix q,
@@ -194,11 +196,12 @@ std::vector<float> Attend(Device& device, const TestBatch& batch, const TestCach
   const DType act = device.activation_dtype();
   CacheOnDevice on_device(device, cache);
   OnDevice input(device, act, q);
-  Matrix zeros(q.num_rows(), q.num_cols());
+  Matrix zeros(q.num_rows(), int64_t{shape.n_heads} * shape.head_dim);
   OnDevice out(device, act, zeros);
   AttentionArgs args = ArgsFor(input, out, on_device.view, shape.n_heads);
   args.window = shape.window;
   args.softcap = shape.softcap;
+  args.half_keys = shape.half_keys;
   if (shape.latent) args.cache.values = args.cache.keys;
   Random random(9);
   Matrix logits = Matrix::RandomOf(random, 1, shape.n_heads);
@@ -253,7 +256,8 @@ std::string NameOf(DType dtype, const AttentionShape& shape, const TestBatch& ba
   return absl::StrCat(kind, std::string(Info(dtype).name), " head_dim ", shape.head_dim, " heads ",
                       shape.n_heads, "/", shape.n_kv_heads, " window ", shape.window, " rows ",
                       batch.token_ids.size(), shape.softcap > 0 ? " capped" : "",
-                      shape.sinks ? " with sinks" : "", shape.latent ? " latent" : "");
+                      shape.sinks ? " with sinks" : "", shape.latent ? " latent" : "",
+                      shape.half_keys ? " half keys" : "");
 }
 
 double CheckAttention(Device& device, DType dtype, const AttentionShape& shape,
@@ -262,7 +266,7 @@ double CheckAttention(Device& device, DType dtype, const AttentionShape& shape,
   TestCache cache(dtype, batch.num_pages, page_tokens, shape.n_kv_heads, shape.head_dim, 1);
   Random random(static_cast<uint32_t>(shape.head_dim));
   Matrix q = Matrix::RandomOf(random, static_cast<int64_t>(batch.token_ids.size()),
-                              int64_t{shape.n_heads} * shape.head_dim);
+                              int64_t{shape.n_heads} * shape.head_dim / (shape.half_keys ? 2 : 1));
   { OnDevice rounded(device, device.activation_dtype(), q); }
   auto reference = CreateReferenceDevice();
   return Worst(Attend(device, batch, cache, q, shape), Attend(*reference, batch, cache, q, shape));
@@ -335,6 +339,7 @@ class Checks {
     Check("sampling, 40 rows of 5000", [&] { return CheckSample(device_, 40, 5000); });
     Check("sampling, 3 rows of 128256", [&] { return CheckSample(device_, 3, 128256); });
     CheckStates(device_, report_);
+    CheckStreamOps(device_, report_);
   }
 
  private:
@@ -404,6 +409,8 @@ class Checks {
     Attention(dtype, {64, 4, 2, window, /*softcap=*/20}, Mixed());
     Attention(dtype, {64, 4, 2, window, 0, /*sinks=*/true}, Mixed());
     Attention(dtype, {64, 4, 2, window}, Trees(), "trees ");
+    const AttentionShape halves = {128, 8, 2, window, 0, false, false, /*half_keys=*/true};
+    Attention(dtype, halves, Mixed());
     if (!is_bf16_ || dtype == DType::kF32) return;
     // Tiles enough for each key that 8-bit caches are copied as 16 bits.
     Attention(dtype, {64, 8, 1, window}, Prompts());

@@ -13,6 +13,7 @@
 #include "tests/gpu/op_checks.h"
 #include "tests/gpu/sizes.h"
 #include "tests/gpu/state_ops.h"
+#include "tests/gpu/stream_ops.h"
 #include "tests/gpu/timed.h"
 #include "tests/kernels/batch_edits.h"
 
@@ -353,6 +354,7 @@ class Timings {
     TimeLatents(device_, repeats_, report_);
     TimeExperts(device_, report_);
     TimeStates(device_, repeats_, report_);
+    TimeStreamOps(device_, repeats_, report_);
     Draws();
   }
 

@@ -1,6 +1,7 @@
-// Models with state in place of keys and values on the emulated CUDA device: the reference's
-// logits, and tokens that depend neither on chunks, prefix hits, preemption, swaps and branches nor
-// on drafts that are partly taken back.
+// Models with state in place of keys and values, or with layers that read the keys, inputs and
+// memories of others, on the emulated CUDA device: the reference's logits, and tokens that depend
+// neither on chunks, prefix hits, preemption, swaps and branches nor on drafts that are partly
+// taken back.
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
@@ -60,6 +61,21 @@ double WorstOf(const std::vector<float>& found, const std::vector<float>& wanted
   return worst;
 }
 
+void CheckLogits(const char* name) {
+  INFO(name);
+  const test::Golden golden = test::LoadGolden(name);
+  test::TempDir dir;
+  const auto path = test::WriteSyntheticModel(golden, dir.path());
+  engine::LoadOptions plain = OptionsOn(DType::kF32);
+  plain.make_device = nullptr;
+  plain.reference_ops = true;
+  const std::vector<float> wanted = test::AllLogits(*Load(path, plain), golden.prompt, 64);
+  const auto executor = Load(path, OptionsOn(DType::kF32));
+  for (const int32_t chunk : {5, 64}) {
+    CHECK(WorstOf(test::AllLogits(*executor, golden.prompt, chunk), wanted) < 1e-3);
+  }
+}
+
 TEST_CASE("Families with state have the reference's logits", "[cuda]") {
   for (const char* name : test::Some<const char*>(6, {"lfm2",
                                                       "granitemoehybrid_groups",
@@ -82,18 +98,17 @@ TEST_CASE("Families with state have the reference's logits", "[cuda]") {
                                                       "falcon_h1",
                                                       "qwen3_5_moe",
                                                       "lfm2_first"})) {
-    INFO(name);
-    const test::Golden golden = test::LoadGolden(name);
-    test::TempDir dir;
-    const auto path = test::WriteSyntheticModel(golden, dir.path());
-    engine::LoadOptions plain = OptionsOn(DType::kF32);
-    plain.make_device = nullptr;
-    plain.reference_ops = true;
-    const std::vector<float> wanted = test::AllLogits(*Load(path, plain), golden.prompt, 64);
-    const auto executor = Load(path, OptionsOn(DType::kF32));
-    for (const int32_t chunk : {5, 64}) {
-      CHECK(WorstOf(test::AllLogits(*executor, golden.prompt, chunk), wanted) < 1e-3);
-    }
+    CheckLogits(name);
+  }
+}
+
+// Keys of other layers, inputs of single layers, factors of the stream and of experts; pairs of
+// heads and memory units.
+TEST_CASE("Families whose layers read what others have made have the reference's logits",
+          "[cuda]") {
+  for (const char* name : test::Some<const char*>(
+           3, {"gemma4", "gemma4_moe", "phi4flash", "gemma4_dense", "phi4flash_biases"})) {
+    CheckLogits(name);
   }
 }
 
@@ -114,28 +129,39 @@ TEST_CASE("Time mixes with and without gates and norms have the reference's logi
 
 // Some sixteen roundings to BF16 in every layer, of up to 2^-8 each, uniform; norms of small
 // outputs and decays make more of some: up to three times the mean.
+void CheckRounded(const char* name) {
+  INFO(name);
+  const test::Golden golden = test::LoadGolden(name);
+  test::TempDir dir;
+  const auto path = test::WriteSyntheticModel(golden, dir.path());
+  engine::LoadOptions plain = OptionsOn(DType::kF32);
+  plain.make_device = nullptr;
+  plain.reference_ops = true;
+  const auto reference = Load(path, plain);
+  const std::vector<float> wanted = test::AllLogits(*reference, golden.prompt, 64);
+  double sum = 0, squares = 0;
+  for (const float logit : wanted) sum += logit, squares += double{logit} * logit;
+  const auto n = static_cast<double>(wanted.size());
+  const double spread = std::sqrt(squares / n - sum / n * (sum / n));
+  const double expected =
+      0x1p-8 / std::sqrt(3.0) * std::sqrt(16.0 * reference->spec().n_layers()) * spread;
+  const auto found = test::AllLogits(*Load(path, OptionsOn(DType::kBF16)), golden.prompt, 9);
+  double errors = 0;
+  for (size_t i = 0; i < found.size(); ++i) errors += std::pow(double{found[i]} - wanted[i], 2);
+  CHECK(std::sqrt(errors / n) < 3 * expected);
+}
+
 TEST_CASE("Families with state stay near the reference with BF16 activations", "[cuda]") {
   for (const char* name : test::Some<const char*>(
            2, {"granitemoehybrid_groups", "qwen3_5", "lfm2", "jamba", "rwkv7"})) {
-    INFO(name);
-    const test::Golden golden = test::LoadGolden(name);
-    test::TempDir dir;
-    const auto path = test::WriteSyntheticModel(golden, dir.path());
-    engine::LoadOptions plain = OptionsOn(DType::kF32);
-    plain.make_device = nullptr;
-    plain.reference_ops = true;
-    const auto reference = Load(path, plain);
-    const std::vector<float> wanted = test::AllLogits(*reference, golden.prompt, 64);
-    double sum = 0, squares = 0;
-    for (const float logit : wanted) sum += logit, squares += double{logit} * logit;
-    const auto n = static_cast<double>(wanted.size());
-    const double spread = std::sqrt(squares / n - sum / n * (sum / n));
-    const double expected =
-        0x1p-8 / std::sqrt(3.0) * std::sqrt(16.0 * reference->spec().n_layers()) * spread;
-    const auto found = test::AllLogits(*Load(path, OptionsOn(DType::kBF16)), golden.prompt, 9);
-    double errors = 0;
-    for (size_t i = 0; i < found.size(); ++i) errors += std::pow(double{found[i]} - wanted[i], 2);
-    CHECK(std::sqrt(errors / n) < 3 * expected);
+    CheckRounded(name);
+  }
+}
+
+TEST_CASE("Families with inputs of layers stay near the reference with BF16 activations",
+          "[cuda]") {
+  for (const char* name : test::Some<const char*>(1, {"phi4flash", "gemma4", "gemma4_moe"})) {
+    CheckRounded(name);
   }
 }
 
@@ -159,49 +185,62 @@ std::vector<GenerationRequest> Requests(int32_t vocab) {
   return requests;
 }
 
+// With room for `spare` pages, and three more for drafts, beside those of one text.
+void CheckUnderLoad(const char* name, int32_t spare) {
+  INFO(name);
+  test::TempDir dir;
+  const auto path = test::WriteSyntheticModel(test::LoadGolden(name), dir.path());
+  const auto executor = Load(path, OptionsOn(DType::kF32));
+  const scheduler::SchedulerOptions roomy = test::PlainOptions(executor->limits());
+  const std::vector<GenerationRequest> requests = Requests(executor->limits().vocab);
+  test::Outcomes alone;
+  for (const GenerationRequest& request : requests) {
+    test::SpeculatedLoad load(executor.get(), roomy, nullptr, 1);
+    load.Run({request}, 0, 0);
+    alone.insert(load.outcomes().begin(), load.outcomes().end());
+  }
+  scheduler::SchedulerStats sum;
+  for (const bool drafts : {false, true}) {
+    scheduler::SchedulerOptions tight = roomy;
+    tight.num_pages = static_cast<int32_t>(
+        tight.page_rule().MostPages(48, executor->limits().windows) + (drafts ? spare + 3 : spare));
+    tight.num_host_pages = std::min(40, executor->limits().num_host_pages);
+    tight.max_step_tokens = drafts ? 40 : 23;
+    tight.prefix_cache = true;
+    test::SpeculatedLoad load(executor.get(), tight, drafts ? &alone : nullptr, 5);
+    load.Run(requests, 2, 0);
+    INFO("drafts " << drafts);
+    test::CheckSame(requests, alone, load.outcomes());
+    const scheduler::SchedulerStats stats = load.stats();
+    sum.preemptions += stats.preemptions;
+    sum.cached_tokens += stats.cached_tokens;
+    sum.accepted_tokens += stats.accepted_tokens;
+    sum.drafted_tokens += stats.drafted_tokens;
+  }
+  INFO("preempted " << sum.preemptions << ", cached " << sum.cached_tokens << ", accepted "
+                    << sum.accepted_tokens << " of " << sum.drafted_tokens);
+  CHECK(sum.cached_tokens > 0);
+  CHECK(sum.accepted_tokens > 10);
+  CHECK(sum.drafted_tokens - sum.accepted_tokens > 10);
+  // Without keys a text holds two pages in each group, however long it is: none is preempted.
+  const engine::ExecutorLimits& limits = executor->limits();
+  const bool has_keys = limits.state_groups < static_cast<int32_t>(limits.windows.size());
+  CHECK((sum.preemptions > 0) == has_keys);
+}
+
 TEST_CASE("Answers of models with state are the same under load, with drafts, and alone",
           "[cuda]") {
   for (const char* name :
        test::Some<const char*>(1, {"qwen3_next", "jamba", "rwkv7", "lfm2", "mamba2"})) {
-    INFO(name);
-    test::TempDir dir;
-    const auto path = test::WriteSyntheticModel(test::LoadGolden(name), dir.path());
-    const auto executor = Load(path, OptionsOn(DType::kF32));
-    const scheduler::SchedulerOptions roomy = test::PlainOptions(executor->limits());
-    const std::vector<GenerationRequest> requests = Requests(executor->limits().vocab);
-    test::Outcomes alone;
-    for (const GenerationRequest& request : requests) {
-      test::SpeculatedLoad load(executor.get(), roomy, nullptr, 1);
-      load.Run({request}, 0, 0);
-      alone.insert(load.outcomes().begin(), load.outcomes().end());
-    }
-    scheduler::SchedulerStats sum;
-    for (const bool drafts : {false, true}) {
-      scheduler::SchedulerOptions tight = roomy;
-      tight.num_pages = static_cast<int32_t>(
-          tight.page_rule().MostPages(48, executor->limits().windows) + (drafts ? 8 : 5));
-      tight.num_host_pages = std::min(40, executor->limits().num_host_pages);
-      tight.max_step_tokens = drafts ? 40 : 23;
-      tight.prefix_cache = true;
-      test::SpeculatedLoad load(executor.get(), tight, drafts ? &alone : nullptr, 5);
-      load.Run(requests, 2, 0);
-      INFO("drafts " << drafts);
-      test::CheckSame(requests, alone, load.outcomes());
-      const scheduler::SchedulerStats stats = load.stats();
-      sum.preemptions += stats.preemptions;
-      sum.cached_tokens += stats.cached_tokens;
-      sum.accepted_tokens += stats.accepted_tokens;
-      sum.drafted_tokens += stats.drafted_tokens;
-    }
-    INFO("preempted " << sum.preemptions << ", cached " << sum.cached_tokens << ", accepted "
-                      << sum.accepted_tokens << " of " << sum.drafted_tokens);
-    CHECK(sum.cached_tokens > 0);
-    CHECK(sum.accepted_tokens > 10);
-    CHECK(sum.drafted_tokens - sum.accepted_tokens > 10);
-    // Without keys a text holds two pages in each group, however long it is: none is preempted.
-    const engine::ExecutorLimits& limits = executor->limits();
-    const bool has_keys = limits.state_groups < static_cast<int32_t>(limits.windows.size());
-    CHECK((sum.preemptions > 0) == has_keys);
+    CheckUnderLoad(name, 5);
+  }
+}
+
+TEST_CASE("Answers of models with shared keys and inputs of layers are the same under load",
+          "[cuda]") {
+  for (const auto& [name, spare] : test::Some<std::pair<const char*, int32_t>>(
+           2, {{"gemma4", 2}, {"phi4flash", 5}, {"gemma4_moe", 2}})) {
+    CheckUnderLoad(name, spare);
   }
 }
 
@@ -235,29 +274,33 @@ TEST_CASE("Answers of models with state are the same in chunks and with drafts i
   }
 }
 
+void CheckHalves(const char* name) {
+  INFO(name);
+  test::TempDir dir;
+  const auto path = test::WriteSyntheticModel(test::LoadGolden(name), dir.path());
+  std::vector<test::Outcomes> both;
+  for (const bool split : {false, true}) {
+    const auto executor = Load(path, OptionsOn(DType::kF32));
+    if (split) {
+      const auto device = executor->device().nano_batch_device();
+      REQUIRE(device.ok());
+      REQUIRE(executor->device()
+                  .SetNanoBatches(kernels::NanoBatchProfile{
+                      .device_name = device->name, .rules = {{.attention_multiprocessors = 2}}})
+                  .ok());
+    }
+    test::SpeculatedLoad load(executor.get(), test::PlainOptions(executor->limits()), nullptr, 1);
+    load.Run(Requests(executor->limits().vocab), 1, 0);
+    both.push_back(load.outcomes());
+  }
+  for (const auto& [id, outcome] : both[0]) CHECK(both[1].at(id).tokens == outcome.tokens);
+}
+
 // Those with attention, too, run whole whatever a profile says: their layers' rows have several
 // widths.
 TEST_CASE("Models with state bring the same tokens with a profile for halves of steps", "[cuda]") {
   for (const char* name : test::Some<const char*>(1, {"qwen3_5", "mamba2", "lfm2", "rwkv7"})) {
-    INFO(name);
-    test::TempDir dir;
-    const auto path = test::WriteSyntheticModel(test::LoadGolden(name), dir.path());
-    std::vector<test::Outcomes> both;
-    for (const bool split : {false, true}) {
-      const auto executor = Load(path, OptionsOn(DType::kF32));
-      if (split) {
-        const auto device = executor->device().nano_batch_device();
-        REQUIRE(device.ok());
-        REQUIRE(executor->device()
-                    .SetNanoBatches(kernels::NanoBatchProfile{
-                        .device_name = device->name, .rules = {{.attention_multiprocessors = 2}}})
-                    .ok());
-      }
-      test::SpeculatedLoad load(executor.get(), test::PlainOptions(executor->limits()), nullptr, 1);
-      load.Run(Requests(executor->limits().vocab), 1, 0);
-      both.push_back(load.outcomes());
-    }
-    for (const auto& [id, outcome] : both[0]) CHECK(both[1].at(id).tokens == outcome.tokens);
+    CheckHalves(name);
   }
 }
 

@@ -54,6 +54,8 @@ struct AttentionGrouping {
   // Tiles read pages of keys and values made of latents (attention_expand.cu): there are none where
   // that does not pay.
   bool expands = false;
+  // Half of the workspace holds queries (Ops::Attention with half_keys).
+  bool makes_queries = false;
   friend bool operator==(const AttentionGrouping&, const AttentionGrouping&) = default;
 };
 

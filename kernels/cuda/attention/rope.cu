@@ -33,9 +33,9 @@ struct RopeParams {
   const int64_t* kv_slot;
 };
 
-// The keys, and the values if the cache has them.
+// The keys and the values, as far as they are written.
 HEDDLE_HOST_DEVICE int ArraysOf(const RopeKvWriteArgs& args) {
-  return args.v.data != nullptr ? 2 : 1;
+  return (args.k.data != nullptr ? 1 : 0) + (args.v.data != nullptr ? 1 : 0);
 }
 
 // The angles of the pairs of columns that this lane rotates: i * 32 + lane.

@@ -69,6 +69,7 @@ bool FindWidePages(const HostBatch& batch, int64_t least_tiles, int64_t max_page
 AttentionRoom RoomOf(int64_t workspace_bytes, const AttentionGrouping& grouping) {
   constexpr int64_t kMostPartials = 1 << 20;
   constexpr int64_t kFloat = sizeof(float);
+  if (grouping.makes_queries) workspace_bytes = QueriesAt(workspace_bytes);
   const int64_t rows = int64_t{grouping.n_kv_heads} * grouping.head_dim;
   AttentionRoom room;
   room.max_partials = std::min(workspace_bytes / 2 / (rows * kFloat), kMostPartials);

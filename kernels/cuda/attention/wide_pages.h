@@ -26,7 +26,11 @@ inline constexpr int64_t kLeastTilesOfExpandedKey = 2;
 bool FindWidePages(const HostBatch& batch, int64_t least_tiles, int64_t max_pages,
                    AttentionPlan* plan);
 
-// The parts of the workspace of attention. Offsets are multiples of 256 bytes.
+// Where queries are in the workspace if the grouping makes them: its second half.
+constexpr int64_t QueriesAt(int64_t workspace_bytes) { return workspace_bytes / 512 * 256; }
+
+// The parts of the workspace of attention, or of its first half. Offsets are multiples of 256
+// bytes.
 struct AttentionRoom {
   int64_t max_partials = 0;
   int64_t lse_at = 0;   // after the partial results

@@ -52,8 +52,8 @@ struct SumThroughHost {
 
 void CudaOps::EmbedShare(const PackedWeight& table, int64_t first_row, float scale, Tensor out) {
   if (!step_.status.ok()) return;
-  Note(LaunchEmbed(Rows(), ViewOf(table), static_cast<int32_t>(first_row), scale, out,
-                   step_.activations, step_.stream),
+  Note(LaunchEmbedShare(Rows(), ViewOf(table), static_cast<int32_t>(first_row), scale, out,
+                        step_.activations, step_.stream),
        "embedding");
 }
 

@@ -1,6 +1,8 @@
 // Ops that change each element of a row by itself.
+#include "kernels/cuda/primitives/group.cuh"
 #include "kernels/cuda/primitives/launch.cuh"
 #include "kernels/cuda/primitives/primitives.cuh"
+#include "kernels/cuda/rows/norm_row.cuh"
 #include "kernels/cuda/rows/row_params.h"
 #include "kernels/cuda/runtime/rows_shape.h"
 
@@ -74,6 +76,38 @@ HEDDLE_KERNEL ScaleElementsKernel(HEDDLE_PARAMS(ScaleElementsParams, p)) {
   *at = RoundTo(ToFloat(*at) * p.factor, T());
 }
 
+struct MultiplyParams {
+  Tensor factor;
+  Tensor x;
+};
+
+// Factors are F; a thread has kWidth columns.
+template <typename T, typename F, int kWidth>
+HEDDLE_KERNEL MultiplyKernel(HEDDLE_PARAMS(MultiplyParams, p)) {
+  StartInTurn();
+  const int64_t i = (static_cast<int64_t>(BlockY()) * ThreadCount() + ThreadX()) * kWidth;
+  if (i >= p.x.cols) return;
+  T* at = p.x.row<T>(BlockX()) + i;
+  auto values = LoadGroup<kWidth>(at);
+  const auto factors = LoadGroup<kWidth>(p.factor.row<F>(BlockX()) + i);
+  HEDDLE_UNROLL
+  for (int j = 0; j < kWidth; ++j) {
+    values.item[j] = RoundTo(ToFloat(values.item[j]) * ToFloat(factors.item[j]), T());
+  }
+  StoreGroup(at, values);
+}
+
+template <typename T, typename F>
+Error LaunchMultiplyBy(F, const MultiplyParams& params, Stream stream) {
+  constexpr int kWide = 16 / sizeof(T);
+  if (IsAligned<T>(params.x, kWide) && IsAligned<F>(params.factor, 16 / sizeof(F))) {
+    return Launch(MultiplyKernel<T, F, kWide>,
+                  RowsShape(params.x.rows, params.x.cols / kWide, kThreads), stream, params);
+  }
+  return Launch(MultiplyKernel<T, F, 1>, RowsShape(params.x.rows, params.x.cols, kThreads), stream,
+                params);
+}
+
 struct SquashParams {
   Squash kind;
   Tensor x;
@@ -113,6 +147,14 @@ Error LaunchGateElements(Tensor gate, Tensor x, DType act, Stream stream) {
 Error LaunchScaleElements(Tensor x, float factor, DType act, Stream stream) {
   return ForActivation(act, [&]<typename T>(T) {
     return Launch(ScaleElementsKernel<T>, ShapeOf(x), stream, ScaleElementsParams{x, factor});
+  });
+}
+
+Error LaunchMultiply(Tensor factor, Tensor x, DType act, Stream stream) {
+  const MultiplyParams params = {factor, x};
+  return ForActivation(act, [&]<typename T>(T) {
+    return factor.stride == 0 ? LaunchMultiplyBy<T>(float(), params, stream)
+                              : LaunchMultiplyBy<T>(T(), params, stream);
   });
 }
 

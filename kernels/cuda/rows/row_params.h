@@ -16,9 +16,13 @@
 
 namespace heddle::kernels::cuda {
 
+// Tokens beyond the table have its first row; negative ones, which a step draws that draws nothing,
+// zeros.
+Error LaunchEmbed(const DeviceBatch& batch, const DeviceWeight& table, float scale, Tensor out,
+                  DType act, Stream stream);
 // The table's rows are those of the vocabulary from `first_row` on; other tokens have zeros.
-Error LaunchEmbed(const DeviceBatch& batch, const DeviceWeight& table, int32_t first_row,
-                  float scale, Tensor out, DType act, Stream stream);
+Error LaunchEmbedShare(const DeviceBatch& batch, const DeviceWeight& table, int32_t first_row,
+                       float scale, Tensor out, DType act, Stream stream);
 Error LaunchAddPositions(const DeviceBatch& batch, const DeviceWeight& table, int32_t offset,
                          Tensor x, DType act, Stream stream);
 Error LaunchAddTokenTypes(const DeviceBatch& batch, const DeviceWeight& table, Tensor x, DType act,
@@ -31,10 +35,16 @@ Error LaunchSumRows(Tensor x, const RowRange* ranges, int32_t n_ranges, float* o
 Error LaunchScaleLogits(Tensor logits_f32, float scale, float softcap, Stream stream);
 Error LaunchSharpen(const DeviceBatch& batch, const SharpenArgs& args, DType act, Stream stream);
 Error LaunchXielu(const XieluArgs& args, DType act, Stream stream);
-// Ops::GateElements, Ops::Scale and Ops::SquashElements.
+// Ops::GateElements, Ops::Multiply, Ops::Scale and Ops::SquashElements.
 Error LaunchGateElements(Tensor gate, Tensor x, DType act, Stream stream);
+Error LaunchMultiply(Tensor factor, Tensor x, DType act, Stream stream);
 Error LaunchScaleElements(Tensor x, float factor, DType act, Stream stream);
 Error LaunchSquash(Squash kind, Tensor x, DType act, Stream stream);
+// The ops of the same names, kernels/cuda/rows/streams.cu. REQUIRES: args.count <= kMaxStreams.
+Error LaunchPredictStreams(const StreamsArgs& args, DType act, Stream stream);
+Error LaunchCorrectStreams(const StreamsArgs& args, DType act, Stream stream);
+Error LaunchMatchMagnitude(Tensor like, Tensor x, DType act, Stream stream);
+Error LaunchSparseGate(const SparseGateArgs& args, DType act, Stream stream);
 // Copies positions [0, num_tokens) of a page, keys and values.
 Error LaunchCopyPage(const KvCacheView& cache, int32_t from, int32_t to, int32_t num_tokens,
                      Stream stream);

@@ -17,16 +17,18 @@ struct TableParams {
   float scale;
   int32_t offset;
   Tensor out;
+  int64_t has_first_row_for_others = 0;  // tokens beyond the table are its first row
 };
 
-// Ids outside the table give zeros instead of foreign memory: the engine lets none through, except
-// for those of the step before if it drew nothing.
+// Other ids outside the table give zeros instead of foreign memory: the engine lets none through,
+// except for those of the step before if it drew nothing.
 template <typename T, WeightLayout kLayout>
 HEDDLE_KERNEL EmbedKernel(HEDDLE_PARAMS(TableParams, p)) {
   StartInTurn();
   const int t = BlockX();
   const int32_t draw = p.batch.draw_of_row == nullptr ? -1 : p.batch.draw_of_row[t];
-  const int64_t id = (draw >= 0 ? p.batch.drawn[draw] : p.batch.token_ids[t]) - int64_t{p.offset};
+  int64_t id = (draw >= 0 ? p.batch.drawn[draw] : p.batch.token_ids[t]) - int64_t{p.offset};
+  if (p.has_first_row_for_others != 0 && id >= p.table.rows) id = 0;
   const bool known = id >= 0 && id < p.table.rows;
   for (int64_t i = ThreadX(); i < p.table.cols; i += ThreadCount()) {
     float value = known ? WeightElement<kLayout>(p.table, id, i) * p.scale : 0.0f;
@@ -178,6 +180,15 @@ HEDDLE_KERNEL CopyPageKernel(HEDDLE_PARAMS(CopyPageParams, p)) {
   CopyBytes<uint8_t>(to + p.scales_at, from + p.scales_at, p.scale_bytes);
 }
 
+Error LaunchLookUp(const TableParams& params, DType act, Stream stream) {
+  const LaunchShape shape = {.grid_x = params.batch.n_tokens, .threads = kThreads};
+  return ForActivation(act, [&]<typename T>(T) {
+    return ForLayout(params.table.layout, [&]<WeightLayout kLayout>() {
+      return Launch(EmbedKernel<T, kLayout>, shape, stream, params);
+    });
+  });
+}
+
 }  // namespace
 
 int FindCode() {
@@ -190,15 +201,15 @@ int FindCode() {
 #endif
 }
 
-Error LaunchEmbed(const DeviceBatch& batch, const DeviceWeight& table, int32_t first_row,
-                  float scale, Tensor out, DType act, Stream stream) {
-  const TableParams params = {batch, table, scale, first_row, out};
-  const LaunchShape shape = {.grid_x = batch.n_tokens, .threads = kThreads};
-  return ForActivation(act, [&]<typename T>(T) {
-    return ForLayout(table.layout, [&]<WeightLayout kLayout>() {
-      return Launch(EmbedKernel<T, kLayout>, shape, stream, params);
-    });
-  });
+Error LaunchEmbed(const DeviceBatch& batch, const DeviceWeight& table, float scale, Tensor out,
+                  DType act, Stream stream) {
+  return LaunchLookUp({batch, table, scale, /*offset=*/0, out, /*has_first_row_for_others=*/1}, act,
+                      stream);
+}
+
+Error LaunchEmbedShare(const DeviceBatch& batch, const DeviceWeight& table, int32_t first_row,
+                       float scale, Tensor out, DType act, Stream stream) {
+  return LaunchLookUp({batch, table, scale, first_row, out}, act, stream);
 }
 
 Error LaunchAddPositions(const DeviceBatch& batch, const DeviceWeight& table, int32_t offset,

@@ -19,13 +19,15 @@ struct Result {
 Result Attend(Device& device, const AttentionCase& c, const HostBatch& batch,
               const KvCacheView& cache, Matrix q, const std::vector<float>& sinks, int64_t pad) {
   const DType act = device.activation_dtype();
-  Result result{Matrix(q.num_rows(), q.num_cols()), Matrix(q.num_rows(), c.n_heads)};
+  Result result{Matrix(q.num_rows(), int64_t{c.n_heads} * c.head_dim),
+                Matrix(q.num_rows(), c.n_heads)};
   Activations q_device(act, q, pad);
   Activations out(act, result.out, pad);
   REQUIRE(device.Plan(batch).ok());
   AttentionArgs args;
   args.q = q_device.tensor();
   args.n_heads = c.n_heads;
+  args.half_keys = c.half_keys;
   args.cache = cache;
   args.scale = 1.0f / std::sqrt(static_cast<float>(c.head_dim));
   args.window = c.window;
@@ -38,11 +40,11 @@ Result Attend(Device& device, const AttentionCase& c, const HostBatch& batch,
   args.softcap = c.softcap;
   args.sinks = c.sinks ? sinks.data() : nullptr;
   args.out = out.tensor();
-  args.lse = result.lse.at(0, 0);
+  args.lse = c.lse ? result.lse.at(0, 0) : nullptr;
   MustRun(device, [&](Ops& ops) { ops.Attention(args); });
   CHECK(out.GapsIntact());
   for (int64_t t = 0; t < q.num_rows(); ++t) {
-    for (int64_t i = 0; i < q.num_cols(); ++i) *result.out.at(t, i) = out(t, i);
+    for (int64_t i = 0; i < result.out.num_cols(); ++i) *result.out.at(t, i) = out(t, i);
   }
   return result;
 }
@@ -136,7 +138,8 @@ void CheckAttentionOf(Device& device, const AttentionCase& c, const HostBatch& b
   if (c.latent) cache.view.values = cache.view.keys;
   if (c.poisoned) PoisonRest(batch.OfGroup(group), cache);
   Random random(seed);
-  Matrix q = Matrix::RandomOf(random, batch.n_tokens(), int64_t{c.n_heads} * c.head_dim);
+  Matrix q = Matrix::RandomOf(random, batch.n_tokens(),
+                              int64_t{c.n_heads} * c.head_dim / (c.half_keys ? 2 : 1));
   { Activations rounded(device.activation_dtype(), q); }
   const std::vector<float> sinks = random.Normals(c.n_heads);
   const auto reference = CreateReferenceDevice();
@@ -146,16 +149,16 @@ void CheckAttentionOf(Device& device, const AttentionCase& c, const HostBatch& b
   INFO(Info(device.activation_dtype()).name
        << " head_dim " << c.head_dim << " heads " << c.n_heads << "/" << c.n_kv_heads << " "
        << Info(c.cache).name << " window " << c.window << " softcap " << c.softcap << " sinks "
-       << c.sinks << " major " << c.compute_major << " page " << c.batch.page_tokens << " seqs "
-       << batch.n_seqs() << " first context " << batch.context_len[0] << " group " << group
-       << " seed " << seed);
+       << c.sinks << " half keys " << c.half_keys << " major " << c.compute_major << " page "
+       << c.batch.page_tokens << " seqs " << batch.n_seqs() << " first context "
+       << batch.context_len[0] << " group " << group << " seed " << seed);
   Compare(c, device.activation_dtype(), found, expected);
 }
 
-void CheckAttention(const AttentionCase& c, DType act, uint32_t seed) {
+void CheckAttention(const AttentionCase& c, DType act, uint32_t seed, int64_t workspace_bytes) {
   const TestBatch batch = BatchOf(c, seed);
   cuda::emulate::SetMachine({.compute_major = c.compute_major});
-  const auto device = EmulatedDevice(act);
+  const auto device = EmulatedDevice(act, workspace_bytes);
   CheckAttentionOf(*device, c, batch.view(), batch.num_pages, 0, seed);
   cuda::emulate::SetMachine({});
 }

@@ -22,8 +22,10 @@ struct AttentionCase {
   float softcap = 0;
   bool sinks = false;
   int64_t pad = 0;
-  int32_t compute_major = 9;        // prompts on warpgroups; 8: on warps
-  bool latent = false;              // the keys are the values
+  int32_t compute_major = 9;  // prompts on warpgroups; 8: on warps
+  bool latent = false;        // the keys are the values
+  bool half_keys = false;
+  bool lse = true;                  // the log-sum-exp is asked for and compared
   bool poisoned = false;            // unused positions of the cache are NaN
   bool rounds_keys = false;         // keys are rounded to BF16 for the matrix instruction
   std::vector<int32_t> trees = {};  // sequences whose rows are trees
@@ -36,7 +38,8 @@ TestBatch BatchOf(const AttentionCase& c, uint32_t seed = 1);
 // Attention of random queries over a random cache, both of the seed, in `act`; fails the test
 // unless output and log-sum-exp are the reference's but for rounding. `groups`: the batch's further
 // layer groups, and `group` the one that the cache is of.
-void CheckAttention(const AttentionCase& c, DType act, uint32_t seed = 1);
+void CheckAttention(const AttentionCase& c, DType act, uint32_t seed = 1,
+                    int64_t workspace_bytes = int64_t{4} << 20);
 void CheckAttentionOf(Device& device, const AttentionCase& c, const HostBatch& batch,
                       int32_t num_pages, int32_t group, uint32_t seed = 1);
 

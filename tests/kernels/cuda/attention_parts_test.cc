@@ -202,5 +202,72 @@ TEST_CASE("A replayed step shares what its own pages are", "[cuda][shared]") {
   }
 }
 
+// Prompts on warpgroups and warps, decodes, splits and shared prefixes; types that no matrix
+// instruction reads; odd sizes.
+TEST_CASE("Queries that meet half of each key match the reference in every cache type",
+          "[cuda][halves]") {
+  const BatchSpec mixed = {{{5, 5}, {1, 77}, {37, 90, 9}, {1, 600}}, 16};
+  for (const DType cache : {DType::kBF16, DType::kF16, DType::kF32, DType::kF8E4M3, DType::kInt8}) {
+    AttentionCase c = {.batch = mixed, .n_heads = 4, .n_kv_heads = 1, .head_dim = 64};
+    c.cache = cache;
+    c.half_keys = true;
+    c.window = cache == DType::kF16 ? 40 : 0;
+    CheckAttention(c, DType::kBF16);
+    if (cache == DType::kBF16) c.compute_major = 8;
+    if (cache == DType::kBF16 || cache == DType::kF32) CheckAttention(c, DType::kF32);
+    if (cache == DType::kBF16) CheckAttention(c, DType::kBF16);
+  }
+  for (const auto& [heads, kv_heads, dim] :
+       {std::tuple(2, 1, 2), std::tuple(6, 3, 20), std::tuple(10, 5, 24), std::tuple(8, 2, 128)}) {
+    CheckAttention({.batch = {{{7, 19}, {1, 33}}, 8},
+                    .n_heads = heads,
+                    .n_kv_heads = kv_heads,
+                    .head_dim = dim,
+                    .cache = DType::kBF16,
+                    .half_keys = true},
+                   DType::kBF16);
+  }
+  CheckAttention({.batch = {{{16, 75}, {1, 60}}, 16},
+                  .n_heads = 4,
+                  .head_dim = 64,
+                  .cache = DType::kBF16,
+                  .half_keys = true,
+                  .trees = {0}},
+                 DType::kBF16);
+}
+
+// Whole queries of 16 rows of a key head are 4 KiB: half of the workspace holds those of all six
+// heads, of three, of two, and of none.
+TEST_CASE("Whole queries are made of as many key heads as the workspace has room for",
+          "[cuda][halves]") {
+  AttentionCase c = {.batch = {{{13, 40}, {3, 70}}, 16},
+                     .n_heads = 12,
+                     .n_kv_heads = 6,
+                     .head_dim = 64,
+                     .cache = DType::kBF16,
+                     .half_keys = true};
+  c.sinks = true;
+  c.lse = false;
+  for (const int64_t bytes : {int64_t{4} << 20, int64_t{28} << 10, int64_t{16} << 10}) {
+    CheckAttention(c, DType::kBF16, 1, bytes);
+  }
+  const TestBatch batch = BatchOf(c);
+  TestCache cache(c.cache, batch.num_pages, 16, c.n_kv_heads, c.head_dim, 1);
+  Matrix queries(16, 12 * 32), zeros(16, 12 * 64);
+  Activations q(DType::kBF16, queries), out(DType::kBF16, zeros);
+  const auto device = EmulatedDevice(DType::kBF16, int64_t{4} << 10);
+  REQUIRE(device->Plan(batch.view()).ok());
+  const absl::Status status = device->Run([&](Ops& ops) {
+    ops.Attention({.q = q.tensor(),
+                   .n_heads = 12,
+                   .half_keys = true,
+                   .cache = cache.view,
+                   .scale = 0.125f,
+                   .out = out.tensor()});
+  });
+  CHECK(absl::IsResourceExhausted(status));
+  CHECK_THAT(std::string(status.message()), Catch::Contains("--max-batch-tokens"));
+}
+
 }  // namespace
 }  // namespace heddle::kernels::test

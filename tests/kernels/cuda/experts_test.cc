@@ -18,6 +18,7 @@ TEST_CASE("Routing chooses the reference's experts with its weights", "[cuda]") 
       Random random(static_cast<uint32_t>(experts));
       Matrix logits = Matrix::RandomOf(random, 7, experts);
       const std::vector<float> bias = random.Normals(experts);
+      const std::vector<float> scale = random.Normals(experts);
       const RouteRule rule{.score = n_groups == 1 ? RouteScore::kSoftmax : RouteScore::kSigmoid,
                            .top_k = std::min(experts, 3),
                            .n_groups = n_groups,
@@ -26,11 +27,12 @@ TEST_CASE("Routing chooses the reference's experts with its weights", "[cuda]") 
                            .renormalise = n_groups > 1,
                            .scale = 2.5f};
       auto run = [&](Device& device, std::vector<int32_t>* chosen, std::vector<float>* weights) {
-        chosen->resize(static_cast<size_t>(7 * rule.top_k));
+        chosen->resize(static_cast<size_t>(int64_t{7} * rule.top_k));
         weights->resize(chosen->size());
         MustRun(device, [&](Ops& ops) {
           ops.Route({.logits = logits.tensor(),
                      .choice_bias = bias.data(),
+                     .expert_scale = n_groups > 1 ? scale.data() : nullptr,
                      .rule = rule,
                      .experts = chosen->data(),
                      .weights = weights->data()});
@@ -71,6 +73,7 @@ TEST_CASE("Equal scores go to the lower index, twice the best counts twice", "[c
 std::unique_ptr<PackedStack> Pack(Device& device, const std::vector<TestWeight>& weights,
                                   int32_t count) {
   std::vector<WeightSource> sources;
+  sources.reserve(weights.size());
   for (const TestWeight& weight : weights) sources.push_back(weight.source());
   auto packed = device.PackStack(sources, count);
   REQUIRE(packed.ok());
@@ -107,7 +110,7 @@ TEST_CASE("A mixture of experts is that of the reference in every format", "[cud
         Matrix x = Matrix::RandomOf(random, n_rows, kHidden);
         Matrix zeros(n_rows, kHidden), inner(n_rows * kTopK, kInter), rows(n_rows * kTopK, kHidden);
         { Activations rounded(act, x); }
-        auto run = [&](Device& device, DType type) {
+        auto run = [&, activation = activation](Device& device, DType type) {
           Activations own_x(type, x), own_inner(type, inner), own_rows(type, rows);
           Activations out(type, zeros, /*pad=*/3);
           auto up = Pack(device, ups, kExperts);
@@ -173,6 +176,7 @@ void CheckHeads(const HeadCase& c) {
                         << c.rows << " rows, " << c.carried << " carried");
     Random random(16);
     std::vector<TestWeight> heads;
+    heads.reserve(static_cast<size_t>(c.heads));
     for (int32_t h = 0; h < c.heads; ++h) {
       heads.push_back(MakeWeight(random, c.dtype, c.out, c.in));
     }
