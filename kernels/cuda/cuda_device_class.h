@@ -71,6 +71,7 @@ class CudaDevice final : public Device, public HostMeetings {
   bool has_recurrence() const override { return true; }
   bool has_time_mix() const override { return true; }
   bool has_layer_inputs() const override { return true; }
+  bool has_streams() const override { return true; }
   int32_t max_row_sums(int64_t dim) const override {
     return static_cast<int32_t>(kRowSumBytes / (dim * int64_t{sizeof(float)}));
   }

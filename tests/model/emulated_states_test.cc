@@ -103,11 +103,12 @@ TEST_CASE("Families with state have the reference's logits", "[cuda]") {
 }
 
 // Keys of other layers, inputs of single layers, factors of the stream and of experts; pairs of
-// heads and memory units.
+// heads and memory units; several streams and sparse gates.
 TEST_CASE("Families whose layers read what others have made have the reference's logits",
           "[cuda]") {
   for (const char* name : test::Some<const char*>(
-           3, {"gemma4", "gemma4_moe", "phi4flash", "gemma4_dense", "phi4flash_biases"})) {
+           4,
+           {"gemma4", "gemma4_moe", "phi4flash", "gemma3n", "gemma4_dense", "phi4flash_biases"})) {
     CheckLogits(name);
   }
 }
@@ -160,7 +161,8 @@ TEST_CASE("Families with state stay near the reference with BF16 activations", "
 
 TEST_CASE("Families with inputs of layers stay near the reference with BF16 activations",
           "[cuda]") {
-  for (const char* name : test::Some<const char*>(1, {"phi4flash", "gemma4", "gemma4_moe"})) {
+  for (const char* name :
+       test::Some<const char*>(2, {"phi4flash", "gemma3n", "gemma4", "gemma4_moe"})) {
     CheckRounded(name);
   }
 }
@@ -239,7 +241,7 @@ TEST_CASE("Answers of models with state are the same under load, with drafts, an
 TEST_CASE("Answers of models with shared keys and inputs of layers are the same under load",
           "[cuda]") {
   for (const auto& [name, spare] : test::Some<std::pair<const char*, int32_t>>(
-           2, {{"gemma4", 2}, {"phi4flash", 5}, {"gemma4_moe", 2}})) {
+           2, {{"gemma3n", 2}, {"phi4flash", 5}, {"gemma4", 2}, {"gemma4_moe", 2}})) {
     CheckUnderLoad(name, spare);
   }
 }
