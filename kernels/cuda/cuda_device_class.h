@@ -67,6 +67,8 @@ class CudaDevice final : public Device, public HostMeetings {
   DType activation_dtype() const override { return options_.activations; }
   bool HasKvType(DType) const override { return true; }
   bool has_attention_both_ways() const override { return true; }
+  bool has_segments() const override { return true; }
+  bool has_norms_behind_rotation() const override { return true; }
   bool has_short_conv() const override { return true; }
   bool has_recurrence() const override { return true; }
   bool has_time_mix() const override { return true; }

@@ -82,6 +82,8 @@ CudaOps CudaDevice::OpsFor(Part part) {
       .stream = runtime_->stream(part == kSecond ? 1 : 0),
       .groups = batch_.groups(),
       .n_rows = batch_.n_tokens(),
+      .host = batch_.host(),
+      .segments = batch_.segments(),
       .workspace = workspace(part),
       .drawn = {static_cast<uint8_t*>(results_->data()), kDrawnBytes},
       .results = {static_cast<uint8_t*>(results_->data()) + kDrawnBytes,

@@ -89,6 +89,12 @@ void CudaOps::AddTokenTypes(const PackedWeight& table, Tensor x) {
        "adding types of tokens");
 }
 
+void CudaOps::AddSegments(const SegmentArgs& args) {
+  if (!step_.status.ok() || args.x.rows == 0) return;
+  const int32_t* segments = step_.segments == nullptr ? nullptr : step_.segments + step_.first_row;
+  Note(LaunchAddSegments(segments, args, step_.activations, step_.stream), "adding segments");
+}
+
 void CudaOps::Norm(const NormArgs& args) {
   if (!step_.status.ok()) return;
   Note(LaunchNorm(args, NormAdaptersOf(step_, args), step_.activations, step_.stream), "norm");

@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "kernels/batch.h"
 #include "kernels/cuda/attention/attention_params.h"
 #include "kernels/cuda/attention/attention_plan.h"
 #include "kernels/cuda/device_batch.h"
@@ -65,6 +66,8 @@ struct DeviceStep {
   std::span<const DeviceBatch> groups;
   int32_t first_row = 0;  // row of the batch that is the tensors' row 0
   int32_t n_rows = 0;
+  const HostBatch& host;              // all sequences; what is planned with them asks for lengths
+  const int32_t* segments = nullptr;  // [rows of the batch], or nullptr: all are 0
   Workspace workspace;
   Workspace drawn;                // the step's tokens, in the order of its draws
   Workspace results;              // other results of sampling, kept until the end of the step

@@ -98,6 +98,14 @@ void SplitOps::AddTokenTypes(const PackedWeight& table, Tensor x) {
   });
 }
 
+void SplitOps::AddSegments(const SegmentArgs& args) {
+  Each([this, args](CudaOps& ops, const Half& half) {
+    SegmentArgs own = args;
+    own.x = Rows(args.x, half);
+    ops.AddSegments(own);
+  });
+}
+
 // From here on tensors may be rows of logits, which are not rows of the step; lanes are joined by
 // then.
 void SplitOps::Norm(const NormArgs& args) {

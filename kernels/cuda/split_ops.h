@@ -41,6 +41,7 @@ class SplitOps final : public Ops {
   void AdaptEmbedding(const AdapterMatrix& adapters, Tensor x) override;
   void AddPositions(const PackedWeight& table, int32_t offset, Tensor x) override;
   void AddTokenTypes(const PackedWeight& table, Tensor x) override;
+  void AddSegments(const SegmentArgs& args) override;
   void Norm(const NormArgs& args) override;
   void Linear(const LinearArgs& args) override;
   void RopeAngles(const RopeAnglesArgs& args) override;

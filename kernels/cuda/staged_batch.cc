@@ -16,6 +16,7 @@ void StagedBatch::Stage(Staging& staging, const int32_t* drawn) {
   groups_[0].draw_of_row = staging.Add(batch.draw_of_row);
   groups_[0].token_types = staging.Add(batch.token_types);
   groups_.resize(static_cast<size_t>(batch.n_groups()), groups_[0]);
+  segments_ = staging.Add(batch.segments);
   adapters_ = StageAdapters(staging, batch.adapter_slot, &adapter_groups_);
   logit_slots_.clear();
   for (size_t i = 0; !batch.adapter_slot.empty() && i < batch.logit_rows.size(); ++i) {

@@ -29,6 +29,7 @@ class StagedBatch {
   std::span<const DeviceBatch> groups() const { return groups_; }
   const DeviceAdapters& adapters() const { return adapters_; }
   const DeviceAdapters& logit_adapters() const { return logit_adapters_; }
+  const int32_t* segments() const { return segments_; }  // [n_tokens], or nullptr: all are 0
   int32_t n_tokens() const { return groups_[0].n_tokens; }
 
  private:
@@ -42,6 +43,7 @@ class StagedBatch {
   AdapterGroups adapter_groups_, logit_groups_;
   std::vector<int32_t> logit_slots_;
   DeviceAdapters adapters_, logit_adapters_;
+  const int32_t* segments_ = nullptr;
   std::vector<int32_t> span_first_;  // for one group, while it is staged
 };
 

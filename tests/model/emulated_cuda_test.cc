@@ -261,7 +261,7 @@ TEST_CASE("Layers for which the device has no op are refused by name", "[cuda]")
   engine::LoadOptions options;
   options.make_device = [] { return kernels::CreateCudaDevice({.activations = DType::kF32}); };
   options.capacity.kv_bytes = 8 << 20;
-  for (const auto& [name, what] : {std::pair("llama4", "norms behind the rotation")}) {
+  for (const auto& [name, what] : {std::pair("llama4", "attention in chunks")}) {
     const auto path = test::WriteSyntheticModel(test::LoadGolden(name), dir.path() / name);
     const auto model = engine::LoadLocalModel(path, options);
     INFO(model.status().ToString());
@@ -272,7 +272,7 @@ TEST_CASE("Layers for which the device has no op are refused by name", "[cuda]")
 
 // A bias at the output head, the activation xIELU, and queries that grow with the position.
 TEST_CASE("Families with parts that few have are those of the reference", "[cuda]") {
-  for (const std::string name : {"phi", "apertus", "ministral3_long", "granite_swa"}) {
+  for (const std::string name : {"phi", "apertus", "ministral3_long", "granite_swa", "hunyuan"}) {
     INFO(name);
     const test::Golden golden = test::LoadGolden(name);
     test::TempDir dir;

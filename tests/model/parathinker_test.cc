@@ -11,6 +11,7 @@
 #include "catch2/catch.hpp"
 #include "engine/model/load.h"
 #include "engine/step.h"
+#include "kernels/cuda/cuda_device.h"
 #include "nlohmann/json.hpp"
 #include "scheduler/context_layout.h"
 #include "tests/model/part_rows.h"
@@ -107,6 +108,28 @@ TEST_CASE("Thoughts side by side have the logits of their segments", "[model][go
   wrong[2].segment = 4;
   CHECK(MaxError(file["joined_top"], file["joined_last"], Run(*model->executor, joined, wrong)) >
         1e-2f);
+}
+
+TEST_CASE("Thoughts side by side have the logits of their segments on CUDA", "[model][cuda]") {
+  const Golden golden = test::LoadGolden("parathinker");
+  const json file = test::LoadGoldenJson("parathinker.json");
+  const test::TempDir folder;
+  LoadOptions options;
+  options.make_device = [] {
+    return kernels::CreateCudaDevice(
+        {.activations = kernels::DType::kF32, .workspace_bytes = int64_t{4} << 20});
+  };
+  options.capacity.kv_bytes = 4 << 20;
+  options.capacity.page_tokens = kPageTokens;
+  options.capacity.max_batch_tokens = 64;
+  options.kv_type = "f32";
+  auto model = LoadLocalModel(test::WriteSyntheticModel(golden, folder.path()), options);
+  INFO(model.status().ToString());
+  REQUIRE(model.ok());
+  const std::vector<TokenId> prompt = file["prompt"], joined = file["joined"];
+  CHECK(MaxError(file["top"], file["last"], Run(*model->executor, prompt, {{}})) < 1e-3f);
+  const std::vector<float> logits = Run(*model->executor, joined, Thoughts(file));
+  CHECK(MaxError(file["joined_top"], file["joined_last"], logits) < 1e-3f);
 }
 
 TEST_CASE("Tables of segments are refused where they are not what they should be", "[model]") {

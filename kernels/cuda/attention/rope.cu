@@ -180,10 +180,11 @@ HEDDLE_KERNEL RopeKvWriteKernel(HEDDLE_PARAMS(RopeParams, p)) {
                              : a.k.row<T>(t) + static_cast<int64_t>(kv_head) * dim;
   LoadHead<kWidth>(from, dim, head);
   const float* norm = is_value ? nullptr : is_query ? a.q_norm : a.k_norm;
-  if (norm != nullptr) {
-    NormHead(a, norm, GainsOf(is_query ? p.adapters.q_norm : p.adapters.k_norm, t), head);
-  }
+  const Gains gains =
+      norm == nullptr ? Gains{} : GainsOf(is_query ? p.adapters.q_norm : p.adapters.k_norm, t);
+  if (norm != nullptr && !a.norms_last) NormHead(a, norm, gains, head);
   if (rotates) RotateHead(a, angles, head);
+  if (norm != nullptr && a.norms_last) NormHead(a, norm, gains, head);
   if (is_query) return StoreHead<kWidth>(head, dim, query);
   const KeyPlace place =
       PlaceOfKey(a.cache, slot / a.cache.page_tokens, slot % a.cache.page_tokens, kv_head);

@@ -47,6 +47,22 @@ HEDDLE_KERNEL XieluKernel(HEDDLE_PARAMS(XieluArgs, p)) {
   *at = RoundTo(bent + p.beta * x, T());
 }
 
+struct AddSegmentsParams {
+  const int32_t* segments;
+  SegmentArgs args;
+};
+
+// A segment that the table lacks adds nothing, instead of foreign memory.
+template <typename T>
+HEDDLE_KERNEL AddSegmentsKernel(HEDDLE_PARAMS(AddSegmentsParams, p)) {
+  StartInTurn();
+  const int64_t i = static_cast<int64_t>(BlockY()) * ThreadCount() + ThreadX();
+  const int64_t segment = p.segments == nullptr ? 0 : p.segments[BlockX()];
+  if (i >= p.args.x.cols || segment < 0 || segment >= p.args.n_segments) return;
+  T* at = p.args.x.row<T>(BlockX()) + i;
+  *at = RoundTo(ToFloat(*at) + p.args.table[segment * p.args.width + i % p.args.width], T());
+}
+
 // x *= sigmoid(gate).
 struct GateElementsParams {
   Tensor gate;
@@ -130,6 +146,13 @@ LaunchShape ShapeOf(const Tensor& x) { return RowsShape(x.rows, x.cols, kThreads
 Error LaunchSharpen(const DeviceBatch& batch, const SharpenArgs& args, DType act, Stream stream) {
   return ForActivation(act, [&]<typename T>(T) {
     return Launch(SharpenKernel<T>, ShapeOf(args.x), stream, SharpenParams{batch.positions, args});
+  });
+}
+
+Error LaunchAddSegments(const int32_t* segments, const SegmentArgs& args, DType act,
+                        Stream stream) {
+  return ForActivation(act, [&]<typename T>(T) {
+    return Launch(AddSegmentsKernel<T>, ShapeOf(args.x), stream, AddSegmentsParams{segments, args});
   });
 }
 

@@ -34,6 +34,8 @@ Error LaunchSumRows(Tensor x, const RowRange* ranges, int32_t n_ranges, float* o
                     Stream stream);
 Error LaunchScaleLogits(Tensor logits_f32, float scale, float softcap, Stream stream);
 Error LaunchSharpen(const DeviceBatch& batch, const SharpenArgs& args, DType act, Stream stream);
+// segments: [x.rows], or nullptr: all are 0.
+Error LaunchAddSegments(const int32_t* segments, const SegmentArgs& args, DType act, Stream stream);
 Error LaunchXielu(const XieluArgs& args, DType act, Stream stream);
 // Ops::GateElements, Ops::Multiply, Ops::Scale and Ops::SquashElements.
 Error LaunchGateElements(Tensor gate, Tensor x, DType act, Stream stream);

@@ -115,6 +115,49 @@ TEST_CASE("Types of tokens add their rows, and those that the table lacks the fi
   }
 }
 
+TEST_CASE("Segments add their rows to every head, the first one where none are given", "[cuda]") {
+  constexpr int32_t kHeads = 3, kSegments = 4;
+  for (const int32_t width : {1, 20, 64}) {
+    for (const DType act : kActivations) {
+      Random random(static_cast<uint32_t>(width));
+      const std::vector<float> table = random.Normals(int64_t{kSegments} * width);
+      TestBatch batch({{{3, 3}, {1, 9}}, 16});
+      const std::vector<int32_t> segments = {3, 0, 2, 1};
+      Matrix x = Matrix::RandomOf(random, 4, int64_t{kHeads} * width);
+      for (const bool has_segments : {false, true}) {
+        const auto add = [&](Device& device, Activations& rows) {
+          HostBatch view = batch.view();
+          if (has_segments) view.segments = segments;
+          REQUIRE(device.Plan(view).ok());
+          MustRun(device, [&](Ops& ops) {
+            ops.AddSegments({table.data(), kSegments, width, rows.tensor()});
+          });
+        };
+        Activations found(act, x, /*pad=*/5), expected(DType::kF32, x);
+        add(*EmulatedDevice(act), found);
+        add(*CreateReferenceDevice(), expected);
+        CheckClose(found, expected, act, 4, int64_t{kHeads} * width);
+        CHECK(found.GapsIntact());
+      }
+    }
+  }
+}
+
+TEST_CASE("A segment that the table lacks adds nothing", "[cuda]") {
+  const std::vector<float> table = {1.0f, 2.0f};
+  TestBatch batch({{{2, 2}}, 16});
+  const std::vector<int32_t> segments = {1, 7};
+  HostBatch view = batch.view();
+  view.segments = segments;
+  auto device = EmulatedDevice(DType::kF32);
+  REQUIRE(device->Plan(view).ok());
+  Matrix zeros(2, 2);
+  Activations x(DType::kF32, zeros);
+  MustRun(*device, [&](Ops& ops) { ops.AddSegments({table.data(), 2, 1, x.tensor()}); });
+  CHECK(x(0, 1) == 2.0f);
+  CHECK(x(1, 0) == 0.0f);
+}
+
 TEST_CASE("Stacked sources of different formats read as their rows", "[cuda]") {
   for (DType act : kActivations) {
     Random random(8);
@@ -193,6 +236,7 @@ struct RopeCase {
   RopeLayout layout;
   DType cache;
   bool norms;
+  bool norms_last = false;
 };
 
 // One unit in the last place of `value` in a row of the cache whose largest is `largest`.
@@ -262,6 +306,7 @@ void CheckRope(const RopeCase& c, DType act) {
     args.n_heads = c.n_heads;
     args.q_norm = c.norms ? q_norm.data() : nullptr;
     args.k_norm = c.norms ? k_norm.data() : nullptr;
+    args.norms_last = c.norms_last;
     args.cos_sin = c.rotary_dim > 0 ? cos_sin.data() : nullptr;
     args.rotary_dim = c.rotary_dim;
     args.layout = c.layout;
@@ -286,6 +331,9 @@ TEST_CASE("Rotation, head norms and cache writes match the reference", "[cuda]")
       {4, 2, 64, 64, RopeLayout::kHalf, DType::kF8E4M3, true},
       {3, 3, 48, 32, RopeLayout::kInterleaved, DType::kInt8, true},
       {2, 1, 7, 0, RopeLayout::kHalf, DType::kInt8, false},
+      {4, 2, 64, 64, RopeLayout::kHalf, DType::kF16, true, true},
+      {3, 3, 48, 32, RopeLayout::kInterleaved, DType::kF32, true, true},
+      {5, 1, 7, 0, RopeLayout::kHalf, DType::kBF16, true, true},
   };
   for (const RopeCase& c : cases) {
     for (DType act : kActivations) CheckRope(c, act);
