@@ -152,6 +152,7 @@ void CudaOps::AttendTiles(const AttentionArgs& args, const TilesOf& of) {
       .prefill_rows = choice.prefill_rows,
       .layers = args.cache.group,
       .window = args.window,
+      .in_chunks = args.in_chunks && args.window > 0,
       .in_order = args.in_order,
       .both_ways = args.both_ways,
       .shares_prefixes =
@@ -170,6 +171,7 @@ void CudaOps::AttendTiles(const AttentionArgs& args, const TilesOf& of) {
   params.args = args;
   params.batch = step_.groups[static_cast<size_t>(args.cache.group)];
   if (args.in_order) params.batch.tree_mask = nullptr;
+  if (plan->chunk_masks != nullptr) params.batch.tree_mask = plan->chunk_masks;
   params.shared_rows = plan->shared_rows;
   params.tile_merges = plan->tile_merges;
   params.merge_counters = step_.counters;

@@ -143,9 +143,11 @@ void CudaOps::MixExperts(const ExpertMixArgs& args, int64_t first) {
   const auto is_float = [](const PackedStack& stack) {
     return ViewOf(stack).layout == WeightLayout::kF32 || ViewOf(stack).layout == WeightLayout::kF16;
   };
-  const bool fast = step_.activations == DType::kBF16 && !is_float(*args.up) &&
-                    !is_float(*args.down) && IsAligned(args.x, 2) && IsAligned(args.inner, 2);
-  const bool by_codes = fast && MixesCodes(args);
+  const bool fast =
+      step_.activations == DType::kBF16 && !is_float(*args.up) && !is_float(*args.down) &&
+      IsAligned(args.weighs_inputs ? args.rows : args.x, 2) && IsAligned(args.inner, 2);
+  // Weighed inputs lie where codes of x would.
+  const bool by_codes = fast && !args.weighs_inputs && MixesCodes(args);
   ExpertGroups groups;
   if (fast) {
     const bool hopper = step_.runtime.info().has_hopper_code;
@@ -169,13 +171,18 @@ void CudaOps::MixExperts(const ExpertMixArgs& args, int64_t first) {
   ExpertLinearParams up;
   up.linear.weight = ViewOf(*args.up);
   up.linear.x = args.x;
+  if (args.weighs_inputs) {  // as many rows as pairs, in memory that the second product writes
+    up.linear.x = {args.rows.data, n_pairs, args.x.cols, args.rows.stride};
+    Note(LaunchWeighPairs(args.x, args.weights, args.top_k, up.linear.x, step_.activations, stream),
+         "experts (inputs)");
+  }
   up.linear.half = args.down->cols;
   up.linear.bias = args.up_bias;
   up.linear.epilogue = args.gated ? Epilogue::kGated : Epilogue::kNone;
   up.linear.activation = args.activation;
   up.linear.out = args.inner;
   if (args.gated && args.up_bias != nullptr) up.linear.bias_up = args.up_bias + args.down->cols;
-  up.pairs_per_row = args.top_k;
+  up.pairs_per_row = args.weighs_inputs ? 1 : args.top_k;
   up.matrix_rows = args.up->rows;
   AdaptExperts(args, args.up_adapters, first, scratch, &up);
   multiply(up, static_cast<uint8_t*>(args.rows.data), "experts (up)");
@@ -187,7 +194,8 @@ void CudaOps::MixExperts(const ExpertMixArgs& args, int64_t first) {
   down.matrix_rows = args.down->rows;
   AdaptExperts(args, args.down_adapters, first, scratch, &down);
   multiply(down, Behind(step_.workspace, used).data, "experts (down)");
-  Note(LaunchExpertSum(args.rows, args.weights, args.experts, OwnOf(args), args.top_k, args.out,
+  const float* weights = args.weighs_inputs ? nullptr : args.weights;
+  Note(LaunchExpertSum(args.rows, weights, args.experts, OwnOf(args), args.top_k, args.out,
                        args.adds, step_.activations, stream),
        "experts (sum)");
 }

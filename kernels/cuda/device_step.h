@@ -44,6 +44,7 @@ struct PlannedAttention {
   const AttentionMerge* merges = nullptr;
   const AttentionMerge* tile_merges = nullptr;
   const int32_t* shared_rows = nullptr;
+  const uint64_t* chunk_masks = nullptr;  // nullptr: HostBatch::tree_mask serves
   // As in AttentionPlan. wide_of_span is the address for span 0: earlier spans than the first have
   // no entry.
   int32_t prefill_rows = 0, decode_rows = 0;

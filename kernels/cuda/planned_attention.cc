@@ -24,6 +24,7 @@ PlannedAttention StagePlan(const AttentionPlan& plan, const AttentionGrouping& g
           .merges = staging->Add(plan.merges),
           .tile_merges = staging->Add(plan.tile_merges),
           .shared_rows = staging->Add(plan.shared_rows),
+          .chunk_masks = staging->Add(plan.chunk_masks),
           .prefill_rows = plan.prefill_rows,
           .decode_rows = plan.decode_rows,
           .n_wide_pages = static_cast<int32_t>(plan.wide_pages.size()),

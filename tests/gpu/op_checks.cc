@@ -189,6 +189,7 @@ struct AttentionShape {
   bool sinks = false;
   bool latent = false;  // the keys are the values
   bool half_keys = false;
+  bool in_chunks = false;
 };
 
 std::vector<float> Attend(Device& device, const TestBatch& batch, const TestCache& cache, Matrix q,
@@ -200,6 +201,7 @@ std::vector<float> Attend(Device& device, const TestBatch& batch, const TestCach
   OnDevice out(device, act, zeros);
   AttentionArgs args = ArgsFor(input, out, on_device.view, shape.n_heads);
   args.window = shape.window;
+  args.in_chunks = shape.in_chunks;
   args.softcap = shape.softcap;
   args.half_keys = shape.half_keys;
   if (shape.latent) args.cache.values = args.cache.keys;
@@ -257,7 +259,7 @@ std::string NameOf(DType dtype, const AttentionShape& shape, const TestBatch& ba
                       shape.n_heads, "/", shape.n_kv_heads, " window ", shape.window, " rows ",
                       batch.token_ids.size(), shape.softcap > 0 ? " capped" : "",
                       shape.sinks ? " with sinks" : "", shape.latent ? " latent" : "",
-                      shape.half_keys ? " half keys" : "");
+                      shape.half_keys ? " half keys" : "", shape.in_chunks ? " in chunks" : "");
 }
 
 double CheckAttention(Device& device, DType dtype, const AttentionShape& shape,
@@ -411,6 +413,12 @@ class Checks {
     Attention(dtype, {64, 4, 2, window}, Trees(), "trees ");
     const AttentionShape halves = {128, 8, 2, window, 0, false, false, /*half_keys=*/true};
     Attention(dtype, halves, Mixed());
+    if (window > 0) {
+      AttentionShape chunks = {64, 4, 2, window};
+      chunks.in_chunks = true;
+      Attention(dtype, chunks, Mixed());
+      Attention(dtype, chunks, Trees(), "trees ");
+    }
     if (!is_bf16_ || dtype == DType::kF32) return;
     // Tiles enough for each key that 8-bit caches are copied as 16 bits.
     Attention(dtype, {64, 8, 1, window}, Prompts());

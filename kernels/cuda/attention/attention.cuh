@@ -19,6 +19,7 @@ struct SequenceView {
   int32_t rows;
   int32_t context;
   int32_t window;
+  bool in_chunks;  // AttentionArgs::in_chunks, with a window
   bool both_ways;  // AttentionArgs::both_ways
   bool tree;       // the rows are a tree of drafts; batch.h
 
@@ -30,6 +31,7 @@ struct SequenceView {
     rows = p.batch.q_begin[s + 1] - q_begin;
     context = p.batch.context_len[s];
     window = p.args.window;
+    in_chunks = p.args.in_chunks && window > 0;
     both_ways = p.args.both_ways;
     tree = may_be_tree && p.batch.tree_mask[q_begin] != 0;
   }
@@ -41,7 +43,7 @@ struct SequenceView {
     rows = tile.n_shared;
     context = tile.key_end + rows;
     window = 0;
-    tree = false;
+    in_chunks = tree = false;
   }
   HEDDLE_DEVICE bool Has(int packed) const { return packed < rows * group; }
   // The row of the batch. REQUIRES: not shared.
@@ -58,11 +60,12 @@ struct SequenceView {
   }
   HEDDLE_DEVICE int FirstKey(const DeviceBatch& batch, int packed) const {
     if (window <= 0) return 0;
-    int first = OwnKeys() + 1 + packed / group - window;
+    const int row = packed / group < rows ? packed / group : rows - 1;
+    const int seen = in_chunks ? batch.positions[q_begin + row] % window + 1 : window;
+    int first = OwnKeys() + 1 + packed / group - seen;
     if (tree) {
-      const int row = packed / group < rows ? packed / group : rows - 1;
       const int depth = batch.positions[q_begin + row] - batch.positions[q_begin];
-      first = OwnKeys() + (depth + 1 < window ? depth + 1 - window : 0);
+      first = OwnKeys() + (depth + 1 < seen ? depth + 1 - seen : 0);
     }
     return first > 0 ? first : 0;
   }

@@ -102,6 +102,7 @@ class Planner {
       Emit(wide_, wide, is_shared, plan_.prefill);
       Emit(narrow_, narrow, is_shared, plan_.decode);
     }
+    if (grouping_.in_chunks) CutTrees();
     plan_.decode_rows = narrow_.MostRows() <= kNarrowTileRows ? kNarrowTileRows : kDecodeTileRows;
     std::stable_sort(plan_.prefill.begin(), plan_.prefill.end(),
                      [](const AttentionTile& a, const AttentionTile& b) {
@@ -122,8 +123,43 @@ class Planner {
   bool MayShare(int32_t s) const {
     const int32_t rows = RowsOf(s);
     return IsPlanned(s) && (rows == 1 || PackedOf(s) <= grouping_.prefill_rows) &&
-           (grouping_.window == 0 || batch_.context_len[s] <= grouping_.window);
+           FirstKeyOf(s, rows - 1) == 0;
   }
+
+  // The first key that row i of a sequence sees, at least up to its rows.
+  int32_t FirstKeyOf(int32_t s, int32_t i) const {
+    if (grouping_.window == 0) return 0;
+    const int32_t before = batch_.context_len[s] - RowsOf(s);
+    if (!grouping_.in_chunks) return std::max(0, before + i + 1 - grouping_.window);
+    const auto position = [&](int32_t row) {
+      return batch_.positions[static_cast<size_t>(batch_.q_begin[s] + row)];
+    };
+    const int32_t behind = position(i) % grouping_.window;  // positions of its chunk before its own
+    if (!IsTree(s)) return std::max(0, before + i - behind);
+    return std::max(0, before + std::min(0, position(i) - position(0) - behind));
+  }
+  // Takes what lies in other chunks than a row out of its mask.
+  void CutTrees() {
+    for (int32_t s = sequences_.begin; s < sequences_.end; ++s) {
+      if (RowsOf(s) == 0 || !IsTree(s)) continue;
+      const int32_t first = batch_.q_begin[s], end = batch_.q_begin[s + 1];
+      const auto chunk = [&](int32_t row) {
+        return batch_.positions[static_cast<size_t>(row)] / grouping_.window;
+      };
+      if (chunk(first) == chunk(end - 1)) continue;  // positions rise
+      if (plan_.chunk_masks.empty()) {
+        plan_.chunk_masks.assign(batch_.tree_mask.begin(), batch_.tree_mask.end());
+      }
+      for (int32_t row = first; row < end; ++row) {
+        uint64_t in_it = 0;
+        for (int32_t i = first; i < end; ++i) {
+          in_it |= uint64_t{chunk(i) == chunk(row)} << (i - first);
+        }
+        plan_.chunk_masks[static_cast<size_t>(row)] &= in_it;
+      }
+    }
+  }
+  bool IsTree(int32_t s) const { return !grouping_.in_order && batch_.IsTree(s); }
 
   void SharePrefixes() {
     std::vector<int32_t> candidates;
@@ -194,15 +230,13 @@ class Planner {
         prefix_of_.empty() ? std::pair(-1, 0) : prefix_of_[static_cast<size_t>(s)];
     const int32_t shared_keys = prefix < 0 ? 0 : prefixes_[static_cast<size_t>(prefix)].keys;
     const int32_t before = batch_.context_len[s] - rows;
-    const bool tree = !grouping_.in_order && batch_.IsTree(s);
+    const bool tree = IsTree(s);
     for (int32_t first = 0; first < packed; first += pieces.tile_rows) {
       const int32_t count = std::min(pieces.tile_rows, packed - first);
-      const int32_t first_row = tree ? 0 : first / grouping_.group;
+      // Positions of a tree rise with its rows, but by less than one.
+      const int32_t first_row = tree && !grouping_.in_chunks ? 0 : first / grouping_.group;
       const int32_t last_row = (first + count - 1) / grouping_.group;
-      int32_t begin = shared_keys;
-      if (grouping_.window > 0) {
-        begin = std::max(begin, before + first_row + 1 - grouping_.window);
-      }
+      const int32_t begin = std::max(shared_keys, FirstKeyOf(s, first_row));
       const int32_t end = EndOf(s, tree, before + last_row);
       pieces.list.push_back({{s, first, begin, end, -1}, count, prefix, position + first, false});
     }

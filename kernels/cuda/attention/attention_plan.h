@@ -40,6 +40,7 @@ struct AttentionGrouping {
   int32_t prefill_rows = kPrefillTileRows;  // per tile
   int32_t layers = 0;                       // the layers' group, see KvCacheView::group
   int32_t window = 0;                       // AttentionArgs::window
+  bool in_chunks = false;                   // AttentionArgs::in_chunks
   bool in_order = false;                    // AttentionArgs::in_order
   bool both_ways = false;                   // AttentionArgs::both_ways
   bool shares_prefixes = false;             // kernels take tiles of shared rows and gain by it
@@ -65,6 +66,8 @@ struct AttentionPlan {
   std::vector<AttentionMerge> merges;       // in a launch behind all tiles
   std::vector<AttentionMerge> tile_merges;  // by the decode tiles that name them
   std::vector<int32_t> shared_rows;
+  // [n_tokens] HostBatch::tree_mask without the rows of other chunks, or empty: no tree has any.
+  std::vector<uint64_t> chunk_masks;
   int32_t n_partials = 0;
   int32_t prefill_rows = 0;  // per tile
   int32_t decode_rows = 0;   // kNarrowTileRows or kDecodeTileRows

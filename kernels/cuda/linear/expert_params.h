@@ -67,7 +67,8 @@ Error LaunchExpertMixed(const ExpertLinearParams& params, Stream stream);
 // ChunkRowsOfCodes rows.
 Error LaunchExpertBulkCodes(const ExpertLinearParams& params, const CodeRows& x,
                             int32_t num_multiprocessors, Stream stream);
-// out[t] += sum over i of weights[t, i] * rows[t * top_k + i], for experts that are here.
+// out[t] += sum over i of weights[t, i] * rows[t * top_k + i], for experts that are here. weights
+// == nullptr: all are 1.
 Error LaunchExpertSum(Tensor rows, const float* weights, const int32_t* experts,
                       const OwnExperts& own, int32_t top_k, Tensor out, bool adds, DType act,
                       Stream stream);

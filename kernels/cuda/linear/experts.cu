@@ -342,7 +342,7 @@ HEDDLE_KERNEL ExpertSumKernel(HEDDLE_PARAMS(SumParams, p)) {
       const int64_t pair = t * p.top_k + choice;
       const int expert = p.experts[pair] - p.own.first;
       is_here[i] = first + i < p.top_k && expert >= 0 && expert < p.own.count;
-      weight[i] = p.weights[pair];
+      weight[i] = p.weights == nullptr ? 1.0f : p.weights[pair];
       row[i] = LoadGroup<kWidth>(p.rows.row<T>(pair) + c);
     }
     HEDDLE_UNROLL

@@ -63,6 +63,24 @@ HEDDLE_KERNEL AddSegmentsKernel(HEDDLE_PARAMS(AddSegmentsParams, p)) {
   *at = RoundTo(ToFloat(*at) + p.args.table[segment * p.args.width + i % p.args.width], T());
 }
 
+struct WeighParams {
+  Tensor x;
+  const float* weights;
+  int32_t top_k;
+  Tensor out;
+};
+
+// BlockX: a pair of a row and one of its experts. BlockY: kThreads of its columns.
+template <typename T>
+HEDDLE_KERNEL WeighPairsKernel(HEDDLE_PARAMS(WeighParams, p)) {
+  StartInTurn();
+  const int64_t pair = BlockX();
+  const int64_t c = static_cast<int64_t>(BlockY()) * kThreads + ThreadX();
+  if (c >= p.x.cols) return;
+  const float value = ToFloat(p.x.row<T>(pair / p.top_k)[c]);
+  p.out.row<T>(pair)[c] = RoundTo(value * p.weights[pair], T());
+}
+
 // x *= sigmoid(gate).
 struct GateElementsParams {
   Tensor gate;
@@ -153,6 +171,14 @@ Error LaunchAddSegments(const int32_t* segments, const SegmentArgs& args, DType 
                         Stream stream) {
   return ForActivation(act, [&]<typename T>(T) {
     return Launch(AddSegmentsKernel<T>, ShapeOf(args.x), stream, AddSegmentsParams{segments, args});
+  });
+}
+
+Error LaunchWeighPairs(Tensor x, const float* weights, int32_t top_k, Tensor out, DType act,
+                       Stream stream) {
+  return ForActivation(act, [&]<typename T>(T) {
+    return Launch(WeighPairsKernel<T>, RowsShape(out.rows, x.cols, kThreads), stream,
+                  WeighParams{x, weights, top_k, out});
   });
 }
 

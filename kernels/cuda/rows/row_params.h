@@ -36,6 +36,9 @@ Error LaunchScaleLogits(Tensor logits_f32, float scale, float softcap, Stream st
 Error LaunchSharpen(const DeviceBatch& batch, const SharpenArgs& args, DType act, Stream stream);
 // segments: [x.rows], or nullptr: all are 0.
 Error LaunchAddSegments(const int32_t* segments, const SegmentArgs& args, DType act, Stream stream);
+// out[t * top_k + i] = weights[t, i] * x[t], [x.rows * top_k, x.cols].
+Error LaunchWeighPairs(Tensor x, const float* weights, int32_t top_k, Tensor out, DType act,
+                       Stream stream);
 Error LaunchXielu(const XieluArgs& args, DType act, Stream stream);
 // Ops::GateElements, Ops::Multiply, Ops::Scale and Ops::SquashElements.
 Error LaunchGateElements(Tensor gate, Tensor x, DType act, Stream stream);

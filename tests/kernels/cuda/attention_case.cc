@@ -31,6 +31,7 @@ Result Attend(Device& device, const AttentionCase& c, const HostBatch& batch,
   args.cache = cache;
   args.scale = 1.0f / std::sqrt(static_cast<float>(c.head_dim));
   args.window = c.window;
+  args.in_chunks = c.in_chunks;
   args.both_ways = c.both_ways;
   constexpr int32_t kReach = 256;
   Random bias_random(5);
@@ -128,6 +129,7 @@ TestBatch BatchOf(const AttentionCase& c, uint32_t seed) {
   Random random(seed + 1);
   GrowTrees(random, c.trees, &batch);
   for (const SharedPages& shared : c.shared) SharePages(shared, &batch);
+  for (int32_t& position : batch.positions) position += c.passed;
   return batch;
 }
 
@@ -148,10 +150,11 @@ void CheckAttentionOf(Device& device, const AttentionCase& c, const HostBatch& b
   const Result found = Attend(device, c, batch, cache.view, q, sinks, c.pad);
   INFO(Info(device.activation_dtype()).name
        << " head_dim " << c.head_dim << " heads " << c.n_heads << "/" << c.n_kv_heads << " "
-       << Info(c.cache).name << " window " << c.window << " softcap " << c.softcap << " sinks "
-       << c.sinks << " half keys " << c.half_keys << " major " << c.compute_major << " page "
-       << c.batch.page_tokens << " seqs " << batch.n_seqs() << " first context "
-       << batch.context_len[0] << " group " << group << " seed " << seed);
+       << Info(c.cache).name << " window " << c.window << (c.in_chunks ? " in chunks" : "")
+       << " softcap " << c.softcap << " sinks " << c.sinks << " half keys " << c.half_keys
+       << " major " << c.compute_major << " page " << c.batch.page_tokens << " seqs "
+       << batch.n_seqs() << " first context " << batch.context_len[0] << " group " << group
+       << " seed " << seed);
   Compare(c, device.activation_dtype(), found, expected);
 }
 

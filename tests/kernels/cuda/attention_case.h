@@ -17,6 +17,8 @@ struct AttentionCase {
   int32_t head_dim = 64;
   DType cache = DType::kF16;
   int32_t window = 0;
+  bool in_chunks = false;  // of `window`
+  int32_t passed = 0;      // positions that are missing in front of every context
   bool both_ways = false;
   bool bias = false;  // of distances, for contexts of up to 256
   float softcap = 0;

@@ -65,7 +65,8 @@ class Audit {
     const int32_t q = batch_.q_begin[s];
     const bool tree = batch_.IsTree(s);
     const int32_t depth = tree ? batch_.positions[q + row] - batch_.positions[q] : row;
-    const int32_t window = grouping_.window;
+    const int32_t window =
+        grouping_.in_chunks ? batch_.positions[q + row] % grouping_.window + 1 : grouping_.window;
     const int32_t first = window > 0 ? std::max(0, before + depth + 1 - window) : 0;
     return tree ? Keys{std::min(first, before), before + rows} : Keys{first, before + row + 1};
   }
@@ -195,11 +196,13 @@ TEST_CASE("A plan lets every row meet every key that it sees once, within its pa
       prefix = std::min(prefix, spec.sequences[s].context - spec.sequences[s].rows);
     }
     if (sharing.size() > 1) SharePages({sharing, prefix / 16 * 16}, &batch);
+    const int32_t kind = random.Below(3);
     const AttentionGrouping grouping = {
         .group = 1 + random.Below(20),
         .n_kv_heads = 1 + random.Below(4),
         .prefill_rows = random.Below(2) == 0 ? kPrefillTileRows : kHopperTileRows,
-        .window = random.Below(2) == 0 ? 0 : 1 + random.Below(3000),
+        .window = kind == 0 ? 0 : 1 + random.Below(3000),
+        .in_chunks = kind == 1,
         .shares_prefixes = random.Below(3) > 0,
         .widened_page_tokens = random.Below(2) * 16};
     CheckPlan(batch.view(), grouping,

@@ -81,11 +81,16 @@ std::unique_ptr<PackedStack> Pack(Device& device, const std::vector<TestWeight>&
 }
 
 TEST_CASE("A mixture of experts is that of the reference in every format", "[cuda]") {
+  // The weights of rows are those of outputs, or for some of the formats of inputs.
+  const bool weighs_inputs = GENERATE(false, true);
   constexpr int32_t kExperts = 3, kTopK = 2;
   constexpr int64_t kHidden = 64, kInter = 32;
   for (DType act : kActivations) {
     for (DType dtype : {DType::kF32, DType::kF16, DType::kBF16, DType::kQ8_0, DType::kQ4_0,
                         DType::kQ4_1, DType::kQ5_1, DType::kMXFP4, DType::kF8G32}) {
+      if (weighs_inputs && dtype != DType::kF32 && dtype != DType::kBF16 && dtype != DType::kQ4_0) {
+        continue;
+      }
       // Some 27 of 40 rows share an expert: chunks of 32, the last one partly filled.
       for (auto [n_rows, activation] :
            {std::pair{int64_t{5}, Activation::kSilu}, {40, Activation::kClampedSwiglu}}) {
@@ -128,7 +133,8 @@ TEST_CASE("A mixture of experts is that of the reference in every format", "[cud
                            .activation = activation,
                            .inner = own_inner.tensor(),
                            .rows = own_rows.tensor(),
-                           .out = out.tensor()});
+                           .out = out.tensor(),
+                           .weighs_inputs = weighs_inputs});
           });
           CHECK(out.GapsIntact());
           return out;
