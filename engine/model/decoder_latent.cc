@@ -28,7 +28,8 @@ void Decoder::ChoosePositions(kernels::Ops& ops, int32_t layer, Tensor in, Tenso
             .bias = weights.k_norm.bias.data(),
             .eps = kIndexKeyNormEps,
             .out = k});
-  Tensor q = View(*heads_, n_tokens, indexer.n_heads * indexer.head_dim);
+  const Tensor q =
+      Spread(*heads_, strides_.heads, n_tokens, int64_t{indexer.n_heads} * indexer.head_dim);
   if (chooses) ops.Linear({.x = latent, .weight = weights.q.matrix.get(), .out = q});
   ops.RopeKvWrite(
       {.q = chooses ? q : Tensor{},

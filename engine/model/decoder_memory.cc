@@ -106,7 +106,9 @@ Widths WidestLayer(const ModelSpec& spec) {
     widths.attention_heads = std::max(
         widths.attention_heads, int64_t{attention.n_heads} * std::max(mla.q_dim(), mla.v_dim));
     if (const IndexerSpec& indexer = mla.indexer; indexer.is_here()) {
-      widths.heads = std::max(widths.heads, int64_t{indexer.n_heads} * indexer.head_dim);
+      const int64_t width = int64_t{indexer.n_heads} * indexer.head_dim;
+      widths.heads = std::max(widths.heads, width);
+      widths.attention_heads = std::max(widths.attention_heads, width);
       widths.index_keys = std::max<int64_t>(widths.index_keys, indexer.head_dim);
       widths.index_weights = std::max<int64_t>(widths.index_weights, indexer.n_heads);
       widths.index_places = std::max<int64_t>(widths.index_places, 1 + int64_t{indexer.top_k});

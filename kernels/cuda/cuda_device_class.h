@@ -70,6 +70,7 @@ class CudaDevice final : public Device, public HostMeetings {
   bool has_segments() const override { return true; }
   bool has_norms_behind_rotation() const override { return true; }
   bool has_attention_in_chunks() const override { return true; }
+  bool has_selection() const override { return true; }
   bool has_short_conv() const override { return true; }
   bool has_recurrence() const override { return true; }
   bool has_time_mix() const override { return true; }

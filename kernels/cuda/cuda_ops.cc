@@ -155,6 +155,7 @@ void CudaOps::AttendTiles(const AttentionArgs& args, const TilesOf& of) {
       .in_chunks = args.in_chunks && args.window > 0,
       .in_order = args.in_order,
       .both_ways = args.both_ways,
+      .top_k = args.chosen.rows == nullptr ? 0 : args.chosen.top_k,
       .shares_prefixes =
           choice.prefill != AttentionKernel::kPlain && choice.decode != AttentionKernel::kPlain,
       .widened_page_tokens =

@@ -46,6 +46,9 @@ class CudaOps final : public Ops, public LateSums {
   void Attention(const AttentionArgs& args) override;
   // cuda_ops_latent.cc
   void AttendLatents(const LatentAttentionArgs& args) override;
+  // cuda_ops_select.cc
+  void SelectPositions(const SelectArgs& args) override;
+  bool SeesMoreThan(int32_t group, int32_t positions) const override;
   void Route(const RouteArgs& args) override;
   void ExpertMix(const ExpertMixArgs& args) override;
   void HeadLinear(const HeadLinearArgs& args) override;

@@ -10,6 +10,7 @@ set(heddle_cuda_host_sources
   cuda_ops_experts.cc
   cuda_ops_halves.cc
   cuda_ops_latent.cc
+  cuda_ops_select.cc
   cuda_ops_state.cc
   cuda_ops_streams.cc
   linear_products.cc
@@ -45,6 +46,8 @@ set(heddle_cuda_kernel_sources
   attention/attention_plain.cu
   attention/attention_widen.cu
   attention/rope.cu
+  attention/select_places.cu
+  attention/select_scores.cu
   linear/adapters.cu
   linear/experts.cu
   linear/linear_bulk.cu

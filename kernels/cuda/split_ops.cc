@@ -74,6 +74,21 @@ void SplitOps::AttendLatents(const LatentAttentionArgs& args) {
   EndPhases([&args](CudaOps& ops) { ops.AttendLatents(args); });
 }
 
+// A row chooses from its own sequence, whose rows are all in one half.
+void SplitOps::SelectPositions(const SelectArgs& args) {
+  Each([this, args](CudaOps& ops, const Half& half) {
+    SelectArgs own = args;
+    own.q = Rows(args.q, half);
+    own.weights = Rows(args.weights, half, kF32Bytes);
+    own.out = At(args.out, half.begin * ChosenPlaces{nullptr, args.top_k}.stride());
+    ops.SelectPositions(own);
+  });
+}
+
+bool SplitOps::SeesMoreThan(int32_t group, int32_t positions) const {
+  return halves_.whole.SeesMoreThan(group, positions);
+}
+
 void SplitOps::Embed(const PackedWeight& table, float scale, Tensor out) {
   Each([this, &table, scale, out](CudaOps& ops, const Half& half) {
     ops.Embed(table, scale, Rows(out, half));

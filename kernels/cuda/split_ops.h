@@ -49,6 +49,8 @@ class SplitOps final : public Ops {
   void ProjectHeads(const LinearArgs& product, const RopeKvWriteArgs& heads) override;
   void Attention(const AttentionArgs& args) override;
   void AttendLatents(const LatentAttentionArgs& args) override;
+  void SelectPositions(const SelectArgs& args) override;
+  bool SeesMoreThan(int32_t group, int32_t positions) const override;
   void Route(const RouteArgs& args) override;
   void ExpertMix(const ExpertMixArgs& args) override;
   void HeadLinear(const HeadLinearArgs& args) override;

@@ -13,6 +13,7 @@
 #include "tests/gpu/head_ops.h"
 #include "tests/gpu/latent_ops.h"
 #include "tests/gpu/on_device.h"
+#include "tests/gpu/select_ops.h"
 #include "tests/gpu/state_ops.h"
 #include "tests/gpu/stream_ops.h"
 #include "tests/kernels/batch_edits.h"
@@ -331,6 +332,10 @@ class Checks {
     for (DType cache : {DType::kBF16, DType::kF8E4M3}) {
       Check(absl::StrCat("keys and values made of latents, cache ", std::string(Info(cache).name)),
             [&] { return CheckLatents(device_, cache); });
+    }
+    for (DType cache : {DType::kBF16, DType::kF8E4M3}) {
+      Check(absl::StrCat("chosen positions, cache ", std::string(Info(cache).name)),
+            [&] { return CheckSelection(device_, cache); });
     }
     for (int32_t rank : {1, 16, 200}) {
       for (int32_t rows : {3, 40}) {

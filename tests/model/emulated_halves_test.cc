@@ -66,9 +66,9 @@ test::Answers AnswersOf(const std::filesystem::path& path, bool splits) {
 
 // DeciLM's layers have one, two and four KV heads; DeepSeek's queries of heads are wider than what
 // their values give, in one buffer; Phi's MLP is beside its attention; Gemma 4's layers have heads
-// of two sizes, and inputs of their own.
+// of two sizes, and inputs of their own; indexers' queries are in the buffer that values go to.
 TEST_CASE("Halves of a step keep to their own rows, whichever is ahead", "[cuda][nano]") {
-  const std::string name = GENERATE("decilm", "deepseek_v2_lite", "phi", "gemma4");
+  const std::string name = GENERATE("decilm", "deepseek_v2_lite", "phi", "gemma4", "deepseek_v32");
   INFO(name);
   test::TempDir dir;
   const auto path = test::WriteSyntheticModel(test::LoadGolden(name), dir.path());

@@ -75,6 +75,20 @@ struct SequenceView {
   }
 };
 
+// The rows of a tile, of which there may be fewer than the sequence has, or one whose list says
+// what keys it sees (AttentionTile::is_listed): those are then counted in the list's order.
+HEDDLE_DEVICE SequenceView ViewOfTile(const AttentionParams& p, const AttentionTile& tile,
+                                      int32_t head, bool may_be_tree) {
+  SequenceView s(p, tile, head, may_be_tree);
+  if (tile.row_end == 0) return s;
+  s.context = tile.is_listed ? tile.key_end : s.context - (s.rows - tile.row_end);
+  s.rows = tile.row_end;
+  if (!tile.is_listed) return s;
+  s.window = 0;
+  s.in_chunks = s.tree = false;
+  return s;
+}
+
 // Whether the mask shows the key at `own` = key - OwnKeys(), which may be any number.
 HEDDLE_DEVICE bool TreeSees(uint64_t mask, int own) {
   return own < 0 || (own < kMaxTreeRows && (mask >> own & 1) != 0);
@@ -149,6 +163,42 @@ class KeyCursor {
 
  private:
   int span_;
+};
+
+// The place of the key at `place` of a context. No search is needed if all spans before it are
+// full.
+HEDDLE_DEVICE KeyPlace PlaceInContext(const DeviceBatch& batch, const KvCacheView& cache, int seq,
+                                      int place, int kv_head) {
+  int span = batch.span_begin[seq] + place / cache.page_tokens;
+  const int first = batch.span_first[span];
+  if (place < first || place >= first + batch.span_tokens[span]) {
+    span = FindSpan(batch, seq, place);
+  }
+  return PlaceOfKey(cache, batch.span_page[span], place - batch.span_first[span], kv_head);
+}
+
+// The keys of a tile in turn: those of its sequence, or of its row's list, which WaitForPrevious
+// makes readable. In two registers.
+class KeyFinder {
+ public:
+  // REQUIRES: key < context length.
+  HEDDLE_DEVICE KeyFinder(const AttentionParams& p, const AttentionTile& tile, int key)
+      : list_(tile.is_listed ? p.batch.q_begin[tile.seq] + tile.row_end - 1 : -1),
+        at_(tile.is_listed ? tile.seq : FindSpan(p.batch, tile.seq, key)) {}
+  // Keys only move forward.
+  HEDDLE_DEVICE KeyPlace Find(const AttentionParams& p, int key, int kv_head) {
+    if (list_ >= 0) {
+      const ChosenPlaces& chosen = p.args.chosen;
+      const int place = chosen.rows[list_ * chosen.stride() + 1 + key];
+      return PlaceInContext(p.batch, p.args.cache, at_, place, kv_head);
+    }
+    while (key >= p.batch.span_first[at_] + p.batch.span_tokens[at_]) ++at_;
+    return PlaceOfKey(p.args.cache, p.batch.span_page[at_], key - p.batch.span_first[at_], kv_head);
+  }
+
+ private:
+  int list_;  // the row of the batch that has it; -1: none
+  int at_;    // the span of the last key; with a list the sequence
 };
 
 inline constexpr float kLog2E = 1.44269504f;

@@ -102,8 +102,11 @@ const Row& First(const AttentionArgs& args, DType activations, bool has_hopper_c
         (row.kv_element_bytes == 0 || row.kv_element_bytes == KvElementBytes(args.cache.dtype));
     const int32_t rows = decodes ? row.decode_rows : row.prefill_rows;
     const bool fits = row.shared_bytes(args, rows) <= max_shared_bytes;
-    const bool right_scores = args.bias.table == nullptr || row.kernel == AttentionKernel::kPlain;
-    if (right_kind && right_size && right_scores && fits && row.can(args)) return row;
+    const bool is_plain = row.kernel == AttentionKernel::kPlain;
+    const bool right_scores = args.bias.table == nullptr || is_plain;
+    const bool right_keys =
+        args.chosen.rows == nullptr || is_plain || row.kernel == AttentionKernel::kLatent;
+    if (right_kind && right_size && right_scores && right_keys && fits && row.can(args)) return row;
   }
   return kRows[std::size(kRows) - 1];
 }

@@ -264,11 +264,12 @@ HEDDLE_DEVICE void StoreRows(const AttentionParams& p, const SequenceView& s,
 template <typename S, typename Kv, bool kTrees>
 HEDDLE_DEVICE void Attend(const AttentionParams& p, const AttentionTile& tile) {
   using Q = typename Memory<S, Kv>::Q;
-  const SequenceView s(p, tile, BlockY(), kTrees);
+  const SequenceView s = ViewOfTile(p, tile, BlockY(), kTrees);
   const KeyRange keys(p.batch, s, tile, S::kRows);
   const Memory<S, Kv> memory{SharedArena()};
 
-  StagedKeys<S, Kv> staged(p, s, keys, memory);
+  if (tile.is_listed) WaitForPrevious();  // for the list
+  StagedKeys<S, Kv> staged(p, s, tile, keys, memory);
   staged.FindFirst();
   WaitForPrevious();  // for queries, and the newest keys
   SyncThreads();

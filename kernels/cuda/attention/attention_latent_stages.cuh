@@ -76,7 +76,8 @@ struct Memory {
 template <typename S, typename Kv>
 class StagedKeys {
  public:
-  HEDDLE_DEVICE StagedKeys(const AttentionParams& p, const SequenceView& s, const KeyRange& keys,
+  HEDDLE_DEVICE StagedKeys(const AttentionParams& p, const SequenceView& s,
+                           const AttentionTile& tile, const KeyRange& keys,
                            const Memory<S, Kv>& memory)
       : p_(p),
         memory_(memory),
@@ -84,8 +85,7 @@ class StagedKeys {
         begin_(keys.begin),
         end_(keys.end),
         // Each of the first kKeys threads looks up one key of every stage.
-        cursor_(p.batch, s.seq,
-                keys.begin + ThreadX() < keys.end ? keys.begin + ThreadX() : keys.begin) {}
+        finder_(p, tile, keys.begin + ThreadX() < keys.end ? keys.begin + ThreadX() : keys.begin) {}
 
   // Finds the first stage's keys, which a barrier publishes to all threads.
   HEDDLE_DEVICE void FindFirst() { Find(begin_, 0); }
@@ -119,7 +119,7 @@ class StagedKeys {
     if (ThreadX() >= S::kKeys) return;
     const int key = first_key + ThreadX();
     KeyPlace place = {-1, -1};
-    if (key < end_) place = cursor_.Find(p_.batch, p_.args.cache, key, kv_head_);
+    if (key < end_) place = finder_.Find(p_, key, kv_head_);
     memory_.offsets.Set(stage * S::kKeys + ThreadX(), place.row);
     if constexpr (M::kScales > 0) {
       memory_.scale_places.Set(stage * S::kKeys + ThreadX(), place.scale);
@@ -184,7 +184,7 @@ class StagedKeys {
   const Memory<S, Kv>& memory_;
   int kv_head_, begin_, end_;
   int stage_ = 0;  // the next one to read
-  KeyCursor cursor_;
+  KeyFinder finder_;
 };
 
 }  // namespace latent

@@ -45,6 +45,12 @@ struct AttentionTile {
   int32_t n_shared = 0;
   // The last block to finish a part of AttentionParams::tile_merges[merge] merges them; -1: none.
   int32_t merge = -1;
+  // > 0: of the sequence's rows the tile has none from this one on. Only kLatent and kPlain know
+  // it and what follows.
+  int32_t row_end = 0;
+  // The tile has row row_end - 1 alone, and its keys are those at [key_begin, key_end) of the row's
+  // list (AttentionArgs::chosen).
+  bool is_listed = false;
 };
 // Partial results begin + i * stride, i < count, belong to one packed row.
 struct PartialRange {
@@ -52,15 +58,16 @@ struct PartialRange {
   int32_t stride = 0;
   int32_t count = 0;
 };
-// kDecodeTileRows packed rows of a sequence, or the rest of it. The ranges are those of the first
-// row; those of the following rows are adjacent.
+inline constexpr int32_t kDecodeTileRows = 16;
+// kDecodeTileRows packed rows of a sequence, or fewer. The ranges are those of the first row; those
+// of the following rows are adjacent.
 struct AttentionMerge {
   int32_t seq;
   int32_t first;
   PartialRange own;
   PartialRange shared;  // of a prefix that other sequences share
+  int32_t rows = kDecodeTileRows;
 };
-inline constexpr int32_t kDecodeTileRows = 16;
 inline constexpr int32_t kNarrowTileRows = 8;  // for decode tiles if all have so few rows
 inline constexpr int32_t kPrefillTileRows = 64;
 inline constexpr int32_t kHopperTileRows = 128;

@@ -27,10 +27,10 @@ HEDDLE_DEVICE Softmax WalkKeys(const AttentionParams& p, const SequenceView& s,
   const float* biases = bias.table == nullptr ? nullptr
                                               : bias.table + s.Head(packed) * bias.stride() +
                                                     bias.reach - (s.OwnKeys() + packed / s.group);
-  KeyCursor cursor(p.batch, s.seq, begin + WarpIndex());
+  KeyFinder finder(p, tile, begin + WarpIndex());
   for (int key = begin + WarpIndex(); key < end; key += kWarps) {
     if (s.tree && !TreeSees(tree, key - s.OwnKeys())) continue;
-    const KeyPlace place = cursor.Find(p.batch, a.cache, key, s.kv_head);
+    const KeyPlace place = finder.Find(p, key, s.kv_head);
     const Kv* k = RowOfKey<Kv>(a.cache.keys, place);
     const Kv* v = RowOfKey<Kv>(a.cache.values, place);
     float dot = 0;
@@ -100,7 +100,7 @@ HEDDLE_KERNEL AttentionPlainKernel(HEDDLE_PARAMS(AttentionParams, p)) {
   Shared<float> states = arena.Take<float>(2 * kWarps);
   Shared<float> sums = arena.Take<float>(kWarps * dim);
   const AttentionTile tile = p.tiles[BlockX()];
-  const SequenceView s(p, tile, BlockY(), p.batch.tree_mask != nullptr);
+  const SequenceView s = ViewOfTile(p, tile, BlockY(), p.batch.tree_mask != nullptr);
   const int packed = tile.first + BlockZ();
   if (!s.Has(packed)) return;
   Softmax mine = WalkKeys<T, Kv>(p, s, tile, packed, sums.From(WarpIndex() * dim));

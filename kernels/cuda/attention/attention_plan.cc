@@ -1,6 +1,7 @@
 #include "kernels/cuda/attention/attention_plan.h"
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 #include "kernels/cuda/attention/shared_prefixes.h"
@@ -123,16 +124,37 @@ class Planner {
   bool MayShare(int32_t s) const {
     const int32_t rows = RowsOf(s);
     return IsPlanned(s) && (rows == 1 || PackedOf(s) <= grouping_.prefill_rows) &&
-           FirstKeyOf(s, rows - 1) == 0;
+           FirstKeyOf(s, rows - 1) == 0 && FirstListed(s) == rows;
+  }
+
+  // The keys before a sequence's own rows.
+  int32_t BeforeRows(int32_t s) const { return batch_.context_len[s] - RowsOf(s); }
+
+  // The keys that row i of a sequence sees; in groupings with lists, which have no windows.
+  int32_t SeenBy(int32_t s, int32_t i) const {
+    if (!IsTree(s)) return BeforeRows(s) + i + 1;
+    return BeforeRows(s) +
+           std::popcount(batch_.tree_mask[static_cast<size_t>(int64_t{batch_.q_begin[s]} + i)]);
+  }
+
+  // The first row of a sequence that has a list, as all behind it do: kernels/selection.h.
+  int32_t FirstListed(int32_t s) const {
+    const int32_t rows = RowsOf(s);
+    if (grouping_.top_k == 0) return rows;
+    if (!IsTree(s)) return std::clamp(grouping_.top_k - BeforeRows(s), 0, rows);
+    for (int32_t i = 0; i < rows; ++i) {
+      if (SeenBy(s, i) > grouping_.top_k) return 0;
+    }
+    return rows;
   }
 
   // The first key that row i of a sequence sees, at least up to its rows.
   int32_t FirstKeyOf(int32_t s, int32_t i) const {
     if (grouping_.window == 0) return 0;
-    const int32_t before = batch_.context_len[s] - RowsOf(s);
+    const int32_t before = BeforeRows(s);
     if (!grouping_.in_chunks) return std::max(0, before + i + 1 - grouping_.window);
     const auto position = [&](int32_t row) {
-      return batch_.positions[static_cast<size_t>(batch_.q_begin[s] + row)];
+      return batch_.positions[static_cast<size_t>(int64_t{batch_.q_begin[s]} + row)];
     };
     const int32_t behind = position(i) % grouping_.window;  // positions of its chunk before its own
     if (!IsTree(s)) return std::max(0, before + i - behind);
@@ -221,15 +243,34 @@ class Planner {
     for (int32_t s = sequences_.begin; s < sequences_.end; ++s) AddSequence(s);
   }
 
-  // The keys of a tile are those that some of its rows sees.
+  // Each row with a list is by itself, and those before the first one are together.
   void AddSequence(int32_t s) {
-    const int32_t rows = RowsOf(s), packed = PackedOf(s);
     if (!IsPlanned(s)) return;
+    const int32_t listed = FirstListed(s);
+    if (listed > 0) AddRows(s, listed);
+    for (int32_t i = listed; i < RowsOf(s); ++i) AddListedRow(s, i);
+  }
+
+  void AddListedRow(int32_t s, int32_t i) {
+    Pieces& pieces = PiecesFor(1, grouping_.group);
+    const int32_t keys = std::min(grouping_.top_k, SeenBy(s, i));
+    const int32_t end = (i + 1) * grouping_.group;
+    for (int32_t first = i * grouping_.group; first < end; first += pieces.tile_rows) {
+      AttentionTile tile = {s, first, 0, keys, -1};
+      tile.row_end = i + 1;
+      tile.is_listed = true;
+      pieces.list.push_back({tile, std::min(pieces.tile_rows, end - first), -1, first, false});
+    }
+  }
+
+  // The first `rows` rows of a sequence. The keys of a tile are those that some of its rows sees.
+  void AddRows(int32_t s, int32_t rows) {
+    const int32_t packed = rows * grouping_.group;
     Pieces& pieces = PiecesFor(rows, packed);
     const auto [prefix, position] =
         prefix_of_.empty() ? std::pair(-1, 0) : prefix_of_[static_cast<size_t>(s)];
     const int32_t shared_keys = prefix < 0 ? 0 : prefixes_[static_cast<size_t>(prefix)].keys;
-    const int32_t before = batch_.context_len[s] - rows;
+    const int32_t before = BeforeRows(s);
     const bool tree = IsTree(s);
     for (int32_t first = 0; first < packed; first += pieces.tile_rows) {
       const int32_t count = std::min(pieces.tile_rows, packed - first);
@@ -238,7 +279,9 @@ class Planner {
       const int32_t last_row = (first + count - 1) / grouping_.group;
       const int32_t begin = std::max(shared_keys, FirstKeyOf(s, first_row));
       const int32_t end = EndOf(s, tree, before + last_row);
-      pieces.list.push_back({{s, first, begin, end, -1}, count, prefix, position + first, false});
+      AttentionTile tile = {s, first, begin, end, -1};
+      if (rows < RowsOf(s)) tile.row_end = rows;
+      pieces.list.push_back({tile, count, prefix, position + first, false});
     }
   }
 
@@ -328,7 +371,8 @@ class Planner {
     PartialRange shared;
     if (piece.prefix >= 0) shared = prefixes_[static_cast<size_t>(piece.prefix)].partials;
     for (int32_t row = 0; row < piece.rows; row += kDecodeTileRows) {
-      AttentionMerge merge = {piece.tile.seq, piece.tile.first + row, own, shared};
+      AttentionMerge merge = {piece.tile.seq, piece.tile.first + row, own, shared,
+                              std::min(kDecodeTileRows, piece.rows - row)};
       merge.own.begin += row;
       merge.shared.begin += piece.position + row;
       plan_.merges.push_back(merge);

@@ -12,6 +12,9 @@
 // tiles of all their rows over the shared keys, and tiles of each one's rows over the rest, merged
 // by their log-sum-exp like splits.
 //
+// Rows that read lists of positions (AttentionArgs::chosen) have tiles of their own: how many keys
+// those have is known, which ones is not.
+//
 // The splits of contexts depend on the whole batch: on CUDA devices a row's last bits may depend on
 // the other rows (ops.h promises otherwise for the CPU only).
 // Sources: Dao et al., "Flash-Decoding", 2023; Juravsky et al., "Hydragen", 2024.
@@ -43,7 +46,8 @@ struct AttentionGrouping {
   bool in_chunks = false;                   // AttentionArgs::in_chunks
   bool in_order = false;                    // AttentionArgs::in_order
   bool both_ways = false;                   // AttentionArgs::both_ways
-  bool shares_prefixes = false;             // kernels take tiles of shared rows and gain by it
+  int32_t top_k = 0;  // AttentionArgs::chosen: rows that see more have a list of so many; 0: none
+  bool shares_prefixes = false;  // kernels take tiles of shared rows and gain by it
   // Not 0: the cache has 8 bits and pages of so many positions, and prefill_rows is that of a
   // kernel that reads 16 bits. If copying the pages does not pay, tiles have kPrefillTileRows.
   int32_t widened_page_tokens = 0;

@@ -1,6 +1,7 @@
 // How attention is cut into tiles: every row meets every key that it sees once, and the cuts are
 // where they pay.
 #include <algorithm>
+#include <bit>
 #include <map>
 #include <numeric>
 #include <utility>
@@ -57,11 +58,28 @@ class Audit {
   }
 
  private:
-  // Between the first and the last key that a row sees: batch.h.
+  int32_t SeenBy(int32_t s, int32_t row) const {
+    const int32_t before = batch_.context_len[s] - (batch_.q_begin[s + 1] - batch_.q_begin[s]);
+    if (!batch_.IsTree(s)) return before + row + 1;
+    return before + std::popcount(batch_.tree_mask[batch_.q_begin[s] + row]);
+  }
+  // Whether a row has a list: if one of a tree has, all have.
+  bool IsListed(int32_t s, int32_t row) const {
+    if (grouping_.top_k == 0) return false;
+    if (!batch_.IsTree(s)) return SeenBy(s, row) > grouping_.top_k;
+    bool any = false;
+    for (int32_t i = 0; i < batch_.q_begin[s + 1] - batch_.q_begin[s]; ++i) {
+      any = any || SeenBy(s, i) > grouping_.top_k;
+    }
+    return any;
+  }
+
+  // Between the first and the last key that a row sees, or all of its list: batch.h.
   Keys Visible(int32_t s, int32_t packed) const {
     const int32_t rows = batch_.q_begin[s + 1] - batch_.q_begin[s];
     const int32_t before = batch_.context_len[s] - rows;
     const int32_t row = packed / grouping_.group;
+    if (IsListed(s, row)) return {0, std::min(grouping_.top_k, SeenBy(s, row))};
     const int32_t q = batch_.q_begin[s];
     const bool tree = batch_.IsTree(s);
     const int32_t depth = tree ? batch_.positions[q + row] - batch_.positions[q] : row;
@@ -88,8 +106,15 @@ class Audit {
 
   void Add(const AttentionTile& tile, int32_t tile_rows) {
     CHECK(tile.key_begin < tile.key_end);
-    const int32_t rows =
+    int32_t rows =
         tile.n_shared > 0 ? tile.n_shared : batch_.q_begin[tile.seq + 1] - batch_.q_begin[tile.seq];
+    if (tile.row_end > 0) {
+      CHECK(tile.row_end <= rows);
+      rows = tile.row_end;
+    }
+    CHECK(tile.is_listed ==
+          (tile.n_shared == 0 && IsListed(tile.seq, tile.first / grouping_.group)));
+    if (tile.is_listed) CHECK(tile.first / grouping_.group == tile.row_end - 1);
     const int32_t end = std::min(tile.first + tile_rows, rows * grouping_.group);
     if (tile.n_shared == 0) {  // kernels may rely on keys that some row of the tile sees
       CHECK(tile.key_begin < Visible(tile.seq, end - 1).end);
@@ -109,7 +134,8 @@ class Audit {
 
   void Merge(const AttentionMerge& merge) {
     const int32_t rows = batch_.q_begin[merge.seq + 1] - batch_.q_begin[merge.seq];
-    const int32_t end = std::min(merge.first + kDecodeTileRows, rows * grouping_.group);
+    CHECK(merge.rows <= kDecodeTileRows);
+    const int32_t end = std::min(merge.first + merge.rows, rows * grouping_.group);
     for (int32_t packed = merge.first; packed < end; ++packed) {
       for (const PartialRange& range : {merge.own, merge.shared}) {
         for (int32_t i = 0; i < range.count; ++i) {
@@ -196,6 +222,7 @@ TEST_CASE("A plan lets every row meet every key that it sees once, within its pa
       prefix = std::min(prefix, spec.sequences[s].context - spec.sequences[s].rows);
     }
     if (sharing.size() > 1) SharePages({sharing, prefix / 16 * 16}, &batch);
+    // One in three batches has windows, one chunks, one lists or neither.
     const int32_t kind = random.Below(3);
     const AttentionGrouping grouping = {
         .group = 1 + random.Below(20),
@@ -203,6 +230,7 @@ TEST_CASE("A plan lets every row meet every key that it sees once, within its pa
         .prefill_rows = random.Below(2) == 0 ? kPrefillTileRows : kHopperTileRows,
         .window = kind == 0 ? 0 : 1 + random.Below(3000),
         .in_chunks = kind == 1,
+        .top_k = kind == 0 && random.Below(3) > 0 ? 1 + random.Below(2000) : 0,
         .shares_prefixes = random.Below(3) > 0,
         .widened_page_tokens = random.Below(2) * 16};
     CheckPlan(batch.view(), grouping,

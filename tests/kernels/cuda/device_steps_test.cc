@@ -2,12 +2,15 @@
 // is launched where a library refuses.
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <vector>
 
 #include "catch2/catch.hpp"
+#include "kernels/cuda/attention/select_params.h"
 #include "kernels/cuda/linear/expert_params.h"
 #include "kernels/cuda/runtime/runtime.h"
 #include "tests/emulate/machine.h"
+#include "tests/kernels/batch_edits.h"
 #include "tests/kernels/cuda/emulated.h"
 #include "tests/kernels/cuda/on_machine.h"
 
@@ -230,6 +233,64 @@ TEST_CASE("Rows of experts are added up whatever their width and number", "[cuda
         }
       }
     }
+  }
+}
+
+// Places behind those that shared memory keeps, 160 here.
+TEST_CASE("Places are chosen alike whether shared memory keeps their scores or not", "[cuda]") {
+  auto runtime = *cuda::Runtime::Open(0);
+  constexpr int32_t kTopK = 70, kContext = 512;
+  TestBatch batch({{{1, 300}, {5, 420}, {1, 150}, {1, 50}}, 16});
+  Random random(8);
+  GrowTrees(random, {1}, &batch);
+  const auto rows = static_cast<int64_t>(batch.token_ids.size());
+  std::vector<float> scores(static_cast<size_t>(rows * kContext));
+  for (float& score : scores) {
+    score = static_cast<float>(random.Below(7) - 3) * (random.Below(2) == 0 ? 1.0f : -0.0f);
+    if (random.Below(9) == 0) score = std::numeric_limits<float>::quiet_NaN();
+  }
+  cuda::SelectParams params;
+  params.args.top_k = kTopK;
+  params.batch.q_begin = batch.q_begin.data();
+  params.batch.context_len = batch.context_len.data();
+  params.batch.tree_mask = batch.tree_mask.data();
+  params.batch.n_seqs = 4;
+  params.n_rows = static_cast<int32_t>(rows);
+  params.context = kContext;
+  params.stride = kContext;
+  params.scores = scores.data();
+  const auto lists = [&](int32_t max_shared_bytes) {
+    std::vector<int32_t> out(static_cast<size_t>(rows * (1 + kTopK)), -7);
+    params.args.out = out.data();
+    REQUIRE(cuda::LaunchChoosePlaces(params, max_shared_bytes, runtime->stream()) ==
+            cuda::kSuccess);
+    REQUIRE(runtime->Synchronize().ok());
+    return out;
+  };
+  const std::vector<int32_t> few = lists(9000);
+  CHECK(few == lists(64 << 10));
+  for (int64_t t = 0; t < rows; ++t) {
+    const int32_t* row = few.data() + t * (1 + kTopK);
+    const bool in_tree = t >= 1 && t < 6;
+    const int32_t sees = t == 0 ? 300 : in_tree ? 415 : t == 6 ? 150 : 50;  // a tree: before it
+    CHECK(*row == (sees > kTopK ? kTopK : 0));
+    if (*row == 0) continue;
+    CHECK(std::is_sorted(row + 1, row + 1 + kTopK));
+    // NaN counts as less than all, and of equal ones the first are chosen.
+    const auto value = [&](int32_t place) {
+      const float score = scores[static_cast<size_t>(t * kContext + place)];
+      return std::isnan(score) ? -INFINITY : score;
+    };
+    std::vector<int32_t> places;
+    for (int32_t place = 0; place < sees; ++place) places.push_back(place);
+    for (int32_t i = 0; in_tree && i < 5; ++i) {
+      if ((batch.tree_mask[static_cast<size_t>(t)] >> i & 1) != 0) places.push_back(415 + i);
+    }
+    std::stable_sort(places.begin(), places.end(),
+                     [&](int32_t a, int32_t b) { return value(a) > value(b); });
+    places.resize(kTopK);
+    std::sort(places.begin(), places.end());
+    CHECK(std::vector<int32_t>(row + 1, row + 1 + kTopK) == places);
   }
 }
 
