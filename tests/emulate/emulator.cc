@@ -63,6 +63,9 @@ struct Block {
   uint32_t block_epoch = 1;
   ThreadId current;
   std::vector<char> shared = std::vector<char>(kMaxShared + kSharedAlignment);
+  char* const shared_base =
+      reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(shared.data()) + kSharedAlignment - 1) /
+                              kSharedAlignment * kSharedAlignment);
   int32_t shared_bytes = 0;
   Shadow shadow;
   AsyncState async;
@@ -83,6 +86,11 @@ struct State {
 thread_local Block* running = nullptr;
 thread_local int64_t num_findings = 0;
 
+void Enter(Block& block) {
+  running = &block;
+  detail::current = &block.current;
+}
+
 State& Get() {
   static auto* state = new State;  // never destroyed: fibers may outlive main's statics
   return *state;
@@ -99,6 +107,26 @@ std::unique_ptr<Block> TakeBlock() {
   return block;
 }
 
+bool IsForward() { return Get().order == Order::kForward; }
+
+bool Blocked(const Thread& thread) {
+  if (thread.ready != nullptr) return !(*thread.ready)();
+  return thread.waits_for != nullptr && thread.waits_for->generation == thread.generation;
+}
+
+// Leaves the running thread for the one that RunRound would resume next, or for RunRound.
+void GiveWay(Block& block, Fiber& self) {
+  const int32_t next = block.current.thread + (IsForward() ? 1 : -1);
+  if (Fiber::kSwitches && next >= 0 && next < block.current.threads) {
+    const Thread& other = block.threads[next];
+    if (!other.fiber->done() && !Blocked(other)) {
+      block.current.thread = next;
+      return self.YieldTo(*other.fiber);
+    }
+  }
+  self.Yield();
+}
+
 // Arrives at `meeting` and runs other threads until all `expected` have arrived.
 void Meet(Meeting& meeting, int32_t expected) {
   if (++meeting.arrived == expected) {
@@ -111,20 +139,15 @@ void Meet(Meeting& meeting, int32_t expected) {
   Thread& self = block.threads[thread];
   self.waits_for = &meeting;
   self.generation = meeting.generation;
-  self.fiber->Yield();
+  GiveWay(block, *self.fiber);
   self.waits_for = nullptr;
   block.current.thread = thread;
-}
-
-bool Blocked(const Thread& thread) {
-  if (thread.ready != nullptr) return !(*thread.ready)();
-  return thread.waits_for != nullptr && thread.waits_for->generation == thread.generation;
 }
 
 // Resumes every thread that can run. Returns false if none could.
 bool RunRound(Block& block) {
   const int32_t threads = block.current.threads;
-  const bool forward = Get().order == Order::kForward;
+  const bool forward = IsForward();
   bool progress = false;
   for (int32_t i = 0; i < threads; ++i) {
     const int32_t index = forward ? i : threads - 1 - i;
@@ -133,6 +156,8 @@ bool RunRound(Block& block) {
     block.current.thread = index;
     thread.fiber->Resume();
     progress = true;
+    // It may have given way to those behind it.
+    i = forward ? block.current.thread : threads - 1 - block.current.thread;
   }
   return progress;
 }
@@ -168,7 +193,7 @@ void FinishThreads(Block& block) {
 
 void StartBlock(Block& block, const ThreadId& first, int32_t shared_bytes,
                 const std::function<void()>& body) {
-  running = &block;
+  Enter(block);
   block.current = first;
   block.shared_bytes = shared_bytes;
   block.is_held = block.has_waited = false;
@@ -191,7 +216,7 @@ void StartBlock(Block& block, const ThreadId& first, int32_t shared_bytes,
 
 // Runs the block as far as its threads get.
 void RunBlock(Block& block) {
-  running = &block;
+  Enter(block);
   while (RunRound(block)) {
   }
 }
@@ -234,6 +259,10 @@ Moment Now(int32_t thread) {
 }
 
 }  // namespace
+
+namespace detail {
+constinit thread_local ThreadId* current = nullptr;
+}  // namespace detail
 
 std::string Where() {
   const ThreadId& id = Current();
@@ -304,8 +333,6 @@ std::vector<std::string> TakeFindings() {
 
 void SetOrder(Order order) { Get().order = order; }
 
-const ThreadId& Current() { return Running().current; }
-
 AsyncState& Async() { return Running().async; }
 
 void WaitForPrevious() {
@@ -322,7 +349,7 @@ void SyncThreads() {
   Meet(block.barrier, threads);
 }
 
-const char* Exchange(const char* kind, const void* mine, int32_t bytes) {
+char* Exchange(const char* kind, const void* mine, int32_t bytes) {
   Block& block = Running();
   HEDDLE_CHECK(bytes <= kSlotBytes, "a lane's deposit is too large");
   const int32_t thread = block.current.thread;
@@ -347,17 +374,13 @@ void SyncWarp() {
   Exchange("SyncWarp", nullptr, 0);
 }
 
-char* SharedBase() {
-  auto address = reinterpret_cast<uintptr_t>(Running().shared.data());
-  return reinterpret_cast<char*>((address + kSharedAlignment - 1) / kSharedAlignment *
-                                 kSharedAlignment);
-}
+char* SharedBase() { return Running().shared_base; }
 
 int32_t SharedBytes() { return Running().shared_bytes; }
 
 bool CheckShared(const void* address, int32_t bytes, Access access) {
   Block& block = Running();
-  const int64_t offset = static_cast<const char*>(address) - SharedBase();
+  const int64_t offset = static_cast<const char*>(address) - block.shared_base;
   const char* verb = access == Access::kRead ? "reads" : "writes";
   if (offset < 0 || offset + bytes > block.shared_bytes) {
     Report(absl::StrCat(Where(), " ", verb, " ", bytes, " bytes at ", offset, " of ",
@@ -367,7 +390,9 @@ bool CheckShared(const void* address, int32_t bytes, Access access) {
   if (offset % std::min(bytes, 16) != 0) {
     Report(absl::StrCat(Where(), " ", verb, " ", bytes, " bytes at misaligned offset ", offset));
   }
-  AsyncOrdinary(static_cast<int32_t>(offset), bytes, access != Access::kRead);
+  if (block.async.is_used) {
+    AsyncOrdinary(static_cast<int32_t>(offset), bytes, access != Access::kRead);
+  }
   switch (
       block.shadow.Record(static_cast<int32_t>(offset), bytes, access, Now(block.current.thread))) {
     case Conflict::kNone:
@@ -411,7 +436,7 @@ void WaitUntil(const std::function<bool()>& ready) {
   const int32_t thread = block.current.thread;
   Thread& self = block.threads[thread];
   self.ready = &ready;
-  self.fiber->Yield();
+  GiveWay(block, *self.fiber);
   self.ready = nullptr;
   block.current.thread = thread;
 }

@@ -89,7 +89,12 @@ void SetOrder(Order order);
 
 // The following is for the primitives, within a kernel only.
 
-const ThreadId& Current();
+namespace detail {
+// Each host thread's own: the thread that it runs.
+extern constinit thread_local ThreadId* current;
+}  // namespace detail
+
+inline const ThreadId& Current() { return *detail::current; }
 void WaitForPrevious();
 void SyncThreads();
 void SyncWarp();
@@ -97,7 +102,7 @@ void SyncWarp();
 // All 32 lanes deposit `bytes` (<= 64) at `mine` and continue when the last has. Returns the
 // deposits, 64 bytes apart, valid until this lane's next collective. `kind` tells operations
 // apart: lanes of a warp that meet in different ones are a finding.
-const char* Exchange(const char* kind, const void* mine, int32_t bytes);
+char* Exchange(const char* kind, const void* mine, int32_t bytes);
 
 // The block's dynamic shared memory.
 char* SharedBase();

@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 #include <ucontext.h>
 
+#include <atomic>
 #include <cstdint>
 
 #include "base/check.h"
@@ -17,6 +18,9 @@ namespace {
 // Kernels keep their arrays in "registers", which here are on this stack; 256 KiB is far more than
 // the hardware's 255 registers, and only touched pages take memory.
 constexpr size_t kStackBytes = size_t{256} << 10;
+// Stacks begin in different lines of the caches, or those of a block would drive each other out.
+constexpr size_t kStagger = 17 * 64, kStaggers = 60;
+static_assert(kStagger * kStaggers < kStackBytes / 2);
 
 }  // namespace
 
@@ -103,7 +107,9 @@ Fiber::Fiber() : context_(std::make_unique<Context>()) {
 #if defined(__x86_64__)
   // As if HeddleFiberSwitch had been called from `entry`'s first instruction: six registers, then
   // the return address; the ABI wants the stack 8 past a multiple of 16 at a function's start.
-  auto* top = reinterpret_cast<uint64_t*>(stack_ + kStackBytes);
+  static std::atomic<size_t> count{0};
+  const size_t stagger = count.fetch_add(1, std::memory_order_relaxed) % kStaggers * kStagger;
+  auto* top = reinterpret_cast<uint64_t*>(stack_ + kStackBytes - stagger);
   for (int i = 1; i <= 8; ++i) top[-i] = 0;
   top[-2] = reinterpret_cast<uint64_t>(entry);
   context_->fiber = top - 8;
@@ -142,6 +148,14 @@ void Fiber::Yield() {
   swapcontext(&context_->fiber, &context_->caller);
 #endif
   AfterSwitch(context_->fiber_fake_stack, &context_->caller_bottom, &context_->caller_size);
+}
+
+void Fiber::YieldTo([[maybe_unused]] Fiber& next) {
+#if defined(__x86_64__)
+  next.context_->caller = context_->caller;
+  entering = &next;
+  HeddleFiberSwitch(&context_->fiber, next.context_->fiber);
+#endif
 }
 
 }  // namespace heddle::kernels::cuda::emulate

@@ -22,6 +22,14 @@ class Fiber {
   void Resume();
   // Within the body: back to the caller of Resume.
   void Yield();
+  // Within the body, where kSwitches: to `next`, which yields to this one's caller of Resume in its
+  // place. REQUIRES: `next` is not done and does not run.
+  void YieldTo(Fiber& next);
+#if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__)
+  static constexpr bool kSwitches = true;
+#else
+  static constexpr bool kSwitches = false;
+#endif
   bool done() const { return body_ == nullptr; }
 
  private:

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <cstddef>
 #include <cstring>
 #include <limits>
 
@@ -121,44 +122,79 @@ void LoadMatrix(const char* kind, uint32_t (&out)[4], Shared<T> rows, int i, boo
   const char* deposits = Exchange(kind, &mine, sizeof(mine));
   const int lane = MyLane();
   for (int m = 0; m < 4; ++m) {
-    uint32_t pair = 0;
-    for (int e = 0; e < 2; ++e) {
-      int row = transposed ? 2 * (lane % 4) + e : lane / 4;
-      int col = transposed ? lane / 4 : 2 * (lane % 4) + e;
-      const Row from = *reinterpret_cast<const Row*>(deposits + 64 * (8 * m + row));
-      pair |= static_cast<uint32_t>(from.rows.template GetAs<uint16_t>(
-                  from.i + col * static_cast<int>(2 / sizeof(T))))
-              << (16 * e);
+    constexpr int kPerColumn = 2 / sizeof(T);
+    const auto from = [&](int row) {
+      return *reinterpret_cast<const Row*>(deposits + 64 * (8 * m + row));
+    };
+    if (!transposed) {
+      const Row own = from(lane / 4);
+      out[m] = own.rows.template GetAs<uint32_t>(own.i + 2 * (lane % 4) * kPerColumn);
+      continue;
     }
-    out[m] = pair;
+    const Row low = from(2 * (lane % 4)), high = from(2 * (lane % 4) + 1);
+    out[m] =
+        low.rows.template GetAs<uint16_t>(low.i + lane / 4 * kPerColumn) |
+        static_cast<uint32_t>(high.rows.template GetAs<uint16_t>(high.i + lane / 4 * kPerColumn))
+            << 16;
   }
 }
 
+// A lane's fragments, and behind them its part of the products.
+struct MmaDeposit {
+  uint32_t a[4];
+  uint32_t b[2];
+  float sums[4];
+  bool is_done;  // lane 0's alone
+};
+
+// The products of all lanes: the columns side by side, each sum in the order of its 16 terms.
 template <typename T>
-void Mma(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], T type) {
-  uint32_t mine[6] = {a[0], a[1], a[2], a[3], b[0], b[1]};
-  const char* deposits = Exchange("Mma16816", mine, sizeof(mine));
-  const int lane = MyLane();
-  // Rows lane / 4 and that + 8 of A, columns 2 (lane % 4) and the next of B.
-  float row[2][16], column[2][16];
-  for (int k = 0; k < 16; k += 2) {
-    const char* from_a = deposits + 64 * (lane / 4 * 4 + k % 8 / 2);
-    for (int i = 0; i < 2; ++i) {
-      const char* from_b = deposits + 64 * ((2 * (lane % 4) + i) * 4 + k % 8 / 2);
-      uint32_t pair_a, pair_b;
-      std::memcpy(&pair_a, from_a + 4 * (2 * (k / 8) + i), 4);
-      std::memcpy(&pair_b, from_b + 4 * (4 + k / 8), 4);
+void MultiplyFragments(char* deposits, T type) {
+  const auto word = [deposits](int lane, size_t offset) {
+    uint32_t pair;
+    std::memcpy(&pair, deposits + 64 * lane + offset, 4);
+    return pair;
+  };
+  float a[16][16], b[16][8];
+  for (int g = 0; g < 8; ++g) {
+    for (int k = 0; k < 16; k += 2) {
+      const int lane = g * 4 + k % 8 / 2;
+      const uint32_t upper = word(lane, offsetof(MmaDeposit, a) + 8 * (k / 8));
+      const uint32_t lower = word(lane, offsetof(MmaDeposit, a) + 8 * (k / 8) + 4);
+      const uint32_t column = word(lane, offsetof(MmaDeposit, b) + 4 * (k / 8));
       for (int h = 0; h < 2; ++h) {
-        row[i][k + h] = Element(pair_a, h, type);
-        column[i][k + h] = Element(pair_b, h, type);
+        a[g][k + h] = Element(upper, h, type);
+        a[g + 8][k + h] = Element(lower, h, type);
+        b[k + h][g] = Element(column, h, type);
       }
     }
   }
-  float sums[4] = {};
-  for (int k = 0; k < 16; ++k) {
-    for (int e = 0; e < 4; ++e) sums[e] += row[e / 2][k] * column[e % 2][k];
+  for (int row = 0; row < 16; ++row) {
+    float sums[8] = {};
+    for (int k = 0; k < 16; ++k) {
+      for (int n = 0; n < 8; ++n) sums[n] += a[row][k] * b[k][n];
+    }
+    for (int n = 0; n < 8; n += 2) {
+      char* const to = deposits + 64 * (row % 8 * 4 + n / 2) + offsetof(MmaDeposit, sums);
+      std::memcpy(to + 8 * (row / 8), sums + n, 8);
+    }
   }
-  for (int e = 0; e < 4; ++e) c[e] += sums[e];
+}
+
+// The first lane that goes on multiplies for all.
+template <typename T>
+void Mma(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], T type) {
+  const MmaDeposit mine = {{a[0], a[1], a[2], a[3]}, {b[0], b[1]}, {}, false};
+  char* const deposits = Exchange("Mma16816", &mine, sizeof(mine));
+  bool is_done;
+  std::memcpy(&is_done, deposits + offsetof(MmaDeposit, is_done), sizeof(is_done));
+  if (!is_done) {
+    MultiplyFragments(deposits, type);
+    is_done = true;
+    std::memcpy(deposits + offsetof(MmaDeposit, is_done), &is_done, sizeof(is_done));
+  }
+  const auto own = FromLane<MmaDeposit>(deposits, MyLane());
+  for (int e = 0; e < 4; ++e) c[e] += own.sums[e];
 }
 
 }  // namespace emulate
@@ -315,16 +351,30 @@ inline float Infinity() { return std::numeric_limits<float>::infinity(); }
 
 namespace emulate {
 
+struct Combined {
+  float value;
+  float all = 0;
+  bool is_known = false;
+};
+
 // What exchanges between lanes 16, 8, 4, 2 and 1 apart bring each of them, since fn(a, b) is fn(b,
-// a). Most of the emulator's time would be switching between lanes.
+// a). Most of the emulator's time would be switching between lanes. The first lane that goes on
+// leaves it in lane 0's deposit.
 template <typename Fn>
 float Combine(const char* kind, float value, Fn fn) {
-  const char* deposits = Exchange(kind, &value, sizeof(value));
+  const Combined mine = {value};
+  char* deposits = Exchange(kind, &mine, sizeof(mine));
+  auto first = FromLane<Combined>(deposits, 0);
+  if (first.is_known) return first.all;
   float all[kWarpLanes];
-  for (int lane = 0; lane < kWarpLanes; ++lane) all[lane] = FromLane<float>(deposits, lane);
+  for (int lane = 0; lane < kWarpLanes; ++lane)
+    all[lane] = FromLane<Combined>(deposits, lane).value;
   for (int mask = kWarpLanes / 2; mask > 0; mask /= 2) {
     for (int lane = 0; lane < mask; ++lane) all[lane] = fn(all[lane], all[lane + mask]);
   }
+  first.all = all[0];
+  first.is_known = true;
+  std::memcpy(deposits, &first, sizeof(first));
   return all[0];
 }
 

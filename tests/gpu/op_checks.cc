@@ -12,6 +12,7 @@
 #include "tests/gpu/expert_ops.h"
 #include "tests/gpu/head_ops.h"
 #include "tests/gpu/latent_ops.h"
+#include "tests/gpu/mix_ops.h"
 #include "tests/gpu/on_device.h"
 #include "tests/gpu/select_ops.h"
 #include "tests/gpu/state_ops.h"
@@ -347,6 +348,7 @@ class Checks {
     Check("sampling, 3 rows of 128256", [&] { return CheckSample(device_, 3, 128256); });
     CheckStates(device_, report_);
     CheckStreamOps(device_, report_);
+    CheckMixes(device_, report_);
   }
 
  private:

@@ -9,6 +9,7 @@
 #include "tests/gpu/expert_ops.h"
 #include "tests/gpu/head_ops.h"
 #include "tests/gpu/latent_ops.h"
+#include "tests/gpu/mix_ops.h"
 #include "tests/gpu/on_device.h"
 #include "tests/gpu/op_checks.h"
 #include "tests/gpu/select_ops.h"
@@ -357,6 +358,7 @@ class Timings {
     TimeExperts(device_, report_);
     TimeStates(device_, repeats_, report_);
     TimeStreamOps(device_, repeats_, report_);
+    TimeMixes(device_, repeats_, report_);
     Draws();
   }
 

@@ -16,7 +16,8 @@ CALLS = ("first", "second", "third", "throughput")
 FILES = {
     "first": {"ops.txt": "0 failed", "shapes.txt": "0 failed", "same.txt": "0 failed",
               "models.txt": "ok "},
-    "second": {"bench.jsonl": "sampling, top_p", "peers.jsonl": "peers", "memcheck.txt": "0 failed",
+    "second": {"bench.jsonl": "short convolution", "hybrids.jsonl": "qwen3.5-9b bf16 128/256",
+               "peers.jsonl": "peers", "memcheck.txt": "0 failed",
                "racecheck.txt": "0 failed"},
     "third": {"serve.jsonl": "5000/500/96", "tune.jsonl": "nano-batches", "tune_profile.jsonl": "{"},
     "throughput": {"split.jsonl": "5000/500/96"},

@@ -9,9 +9,10 @@
 # Parts: ops (against the reference, each twenty times), shapes (a layer of real size against the CPU
 # backend), same (a fixed load with one thing after the other left out: the same tokens), models (greedy
 # tokens equal the reference's), bench (single ops), peers (PyTorch on the same shapes), serve (one
-# stream, first token, offline throughput), tune (nano-batches), throughput (offline throughput again,
-# with what tune found), sanitize (memory and races). Everything in three calls:
-#   first   ops shapes same models       second   bench peers sanitize       third   serve tune
+# stream, first token, offline throughput), hybrids (the same of models with convolutions and recurrences),
+# tune (nano-batches), throughput (offline throughput again, with what tune found), sanitize (memory and
+# races). Everything in three calls:
+#   first   ops shapes same models   second   bench hybrids peers sanitize   third   serve tune
 # Without any named: ops models bench serve, all that the goals of docs/benchmarks/gpu.md ask for, in one
 # call. A later call with the same OUT completes its tables. OUT holds eight files at most; what the
 # tables do not need is in rest.tar.
@@ -34,10 +35,10 @@ cd "$here/../.."
 
 default_parts="ops models bench serve"
 # Seconds that each part may take. Those of one call are less than nine minutes together.
-declare -A limit=([ops]=80 [shapes]=170 [same]=120 [models]=60 [bench]=115 [serve]=280
-                  [peers]=90 [tune]=150 [throughput]=235 [sanitize]=160)
+declare -A limit=([ops]=84 [shapes]=190 [same]=120 [models]=60 [bench]=115 [serve]=280
+                  [peers]=90 [tune]=150 [throughput]=235 [sanitize]=160 [hybrids]=90)
 # Words that stand for several parts.
-declare -A call=([first]="ops shapes same models" [second]="bench peers sanitize"
+declare -A call=([first]="ops shapes same models" [second]="bench hybrids peers sanitize"
                  [third]="serve tune")
 # These stay as they are; the rest goes into one file.
 kept="table.txt summary.json parts.txt ops.txt shapes.txt bench.jsonl serve.jsonl"
@@ -175,6 +176,15 @@ part_serve() {
   return $failed
 }
 
+part_hybrids() {
+  local failed=0 model
+  fresh hybrids.jsonl
+  for model in lfm2-1.2b qwen3.5-9b; do
+    check hybrids.jsonl serve $model bf16 16/256/1 200/1/20@5 128/256/64 || failed=1
+  done
+  return $failed
+}
+
 part_tune() { fresh tune.jsonl; check tune.jsonl tune llama-3.1-8b fp8 "$out/tune_profile.jsonl"; }
 
 part_throughput() {
@@ -261,7 +271,7 @@ dry=
 out=build/gpu/results
 case ${1:-} in
   build) build; exit ;;
-  -h|--help) sed -n '2,31s/^# \{0,1\}//p' "$0"; exit ;;
+  -h|--help) sed -n '2,32s/^# \{0,1\}//p' "$0"; exit ;;
   --dry-run) dry=yes; shift ;;
   run) shift; out=${1:-$out}; shift $(($# > 0 ? 1 : 0)) ;;
   *) build; out=${1:-$out}; shift $(($# > 0 ? 1 : 0)) ;;

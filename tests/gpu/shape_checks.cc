@@ -27,6 +27,7 @@ struct Case {
   const char* kv_type;
   int64_t kv_mib = 16;
   int32_t vocab = kSmallVocab;
+  size_t n_layers = 1;
 };
 constexpr Case kCases[] = {
     // Keys of one layer beyond 2^31 bytes and elements, which a pool of all of a GPU's memory has
@@ -41,6 +42,9 @@ constexpr Case kCases[] = {
     {"qwen3-1.7b", "mxfp4", "f16"},
     {"llama-3.1-70b", "bf16", "bf16", 16, 128256},  // a head of 2.1 GB
     {"llama-3.1-70b", "q4_0", "fp8"},
+    // Short convolutions and gated delta nets, with the first layer of each that attends.
+    {"lfm2-1.2b", "bf16", "bf16", 1 << 10, kSmallVocab, 3},
+    {"qwen3.5-0.8b", "bf16", "bf16", 1 << 10, kSmallVocab, 4},
 };
 
 // Where products, norms and attention begin to go another way, and the numbers beside.
@@ -53,7 +57,7 @@ absl::StatusOr<engine::LocalModel> Load(
     const Case& c,
     const std::function<absl::StatusOr<std::unique_ptr<kernels::Device>>()>& make_device) {
   HEDDLE_ASSIGN_OR_RETURN(engine::ModelSpec spec, engine::KnownShape(c.shape));
-  spec.layers.resize(1);
+  spec.layers.resize(c.n_layers);
   spec.vocab = c.vocab;
   spec = Sized(std::move(spec));
   HEDDLE_ASSIGN_OR_RETURN(const kernels::DType weights, engine::RandomFormat(c.weights));

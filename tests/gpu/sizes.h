@@ -22,17 +22,25 @@ T Sized(T size, std::type_identity_t<T> small) {
   return IsRehearsal() ? std::min(size, small) : size;
 }
 
-// The model; in a rehearsal one layer of it, of a few hundred columns.
+// The model; in a rehearsal its layers up to the first that attends, of a few hundred columns.
 inline engine::ModelSpec Sized(engine::ModelSpec spec) {
   if (!IsRehearsal()) return spec;
   spec.hidden = 256;
   spec.vocab = 512;
-  spec.layers.resize(1);
+  const auto attends = [](const engine::LayerSpec& layer) { return layer.attention.n_heads > 0; };
+  const auto first = std::find_if(spec.layers.begin(), spec.layers.end(), attends);
+  if (first != spec.layers.end()) spec.layers.erase(first + 1, spec.layers.end());
   for (engine::LayerSpec& layer : spec.layers) {
-    layer.attention.n_heads = 4;
-    layer.attention.n_kv_heads = 2;
-    layer.attention.head_dim = layer.attention.rope.rotary_dim = 64;
     layer.mlp.inter = 256;
+    engine::AttentionSpec& attention = layer.attention;
+    if (attention.conv.channels > 0) attention.conv.channels = spec.hidden;
+    if (attention.recurrence.is_here()) {
+      attention.recurrence.shape.n_heads = attention.recurrence.shape.n_key_heads = 1;
+    }
+    if (attention.n_heads == 0) continue;
+    attention.n_heads = 4;
+    attention.n_kv_heads = 2;
+    attention.head_dim = attention.rope.rotary_dim = 64;
   }
   return spec;
 }

@@ -126,6 +126,7 @@ def main(folder):
         print(f"{part}: {state}" if state == "ok" else f"{part}: FAILED: {state}")
     bench, serve = read(folder, "bench.jsonl"), read(folder, "serve.jsonl")
     split, tune = read(folder, "split.jsonl"), read(folder, "tune.jsonl")
+    hybrids = read(folder, "hybrids.jsonl")
     loads = {row["model"]: row["load_s"] for row in serve if "load_s" in row}
     found = goals(by_name(bench), by_name(serve), loads)
     for row in bench:
@@ -147,13 +148,14 @@ def main(folder):
             print(f"lacks {row['lacks']}: {row['why']}")
         elif "us" in row:
             print(bench_line(row))
-    for title, rows in (("", serve), ("with nano-batches:", split)):
+    for title, rows in (("", serve), ("with convolutions and recurrences:", hybrids),
+                        ("with nano-batches:", split)):
         rows = [row for row in rows if "output_tok_s" in row]
         if rows and title:
             print("\n" + title)
         for row in rows:
             print(serve_line(row))
-    choices = [row["choice"] for row in bench + serve if "choice" in row]
+    choices = [row["choice"] for row in bench + serve + hybrids if "choice" in row]
     if choices:
         print("\nways to make products, what was chosen first:")
         for choice in dict.fromkeys(choices):
