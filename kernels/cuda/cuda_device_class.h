@@ -190,7 +190,8 @@ class CudaDevice final : public Device, public HostMeetings {
   LinearWays ways_;  // CudaDeviceOptions::tunes
   std::unique_ptr<Buffer> workspace_;
   std::unique_ptr<Buffer> results_;
-  std::unique_ptr<Buffer> counters_;               // zeros between ops; products never overlap
+  // Zeros between ops. Phases of halves never overlap; what runs beside them takes none.
+  std::unique_ptr<Buffer> counters_;
   std::vector<AttentionGrouping> groupings_;       // known so far; planned with every batch
   std::vector<PlannedAttention> planned_[kParts];  // for this batch
   NanoBatchProfile nano_batches_;

@@ -51,6 +51,7 @@ class CudaOps final : public Ops, public LateSums {
   bool SeesMoreThan(int32_t group, int32_t positions) const override;
   void Route(const RouteArgs& args) override;
   void ExpertMix(const ExpertMixArgs& args) override;
+  // Takes no counters: AttendLatents calls it beside the other half's phase (split_ops.h).
   void HeadLinear(const HeadLinearArgs& args) override;
   void GateRows(Tensor gate_f32, Tensor x) override;
   // Factors of elements and several streams: kernels/cuda/cuda_ops_streams.cc.

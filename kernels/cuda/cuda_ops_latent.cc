@@ -225,8 +225,10 @@ void CudaOps::AttendExpanded(const LatentAttentionArgs& args, const PlannedAtten
   AttentionParams of_pages = params;
   of_pages.batch.span_page = plan.wide_of_span;
   const ExpandedKeys expanded = {keys.data, values.data, plan.n_wide_pages};
-  Note(LaunchAttentionExpanded(of_pages, expanded, step_.runtime.info().num_multiprocessors,
-                               step_.stream),
+  const int32_t multiprocessors = step_.attention_multiprocessors > 0
+                                      ? step_.attention_multiprocessors
+                                      : step_.runtime.info().num_multiprocessors;
+  Note(LaunchAttentionExpanded(of_pages, expanded, multiprocessors, step_.stream),
        "attention of heads");
   Note(LaunchAttentionMerge(params, plan.merges, plan.n_merges, step_.activations, step_.stream),
        "attention merge");

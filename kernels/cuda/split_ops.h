@@ -10,7 +10,9 @@
 //   lane 1           |phase 0          |attention 0      |phase 1 ...
 //
 // So that the second half's phase can wait for the first's, its ops are kept until that has been
-// enqueued. As phases never overlap they may share memory that only products use.
+// enqueued. As phases never overlap they may share memory that only products use. AttendLatents is
+// an attention whose products of heads run beside the other half's phase: they take none of it
+// (counters, the library's workspace).
 // Life: ops in the order of a forward, then Join once. GatherLogitRows joins, too; what follows it
 // runs whole, on lane 0.
 // Thread-safety: none.

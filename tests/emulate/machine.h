@@ -49,6 +49,8 @@ int64_t GraphChanges();
 int64_t GraphLaunches();
 // Page-locked memory that this process holds now.
 int64_t PinnedBytes();
+// The number of launches on lane 1 of any device since SetMachine.
+int64_t SecondLaneLaunches();
 // The number of tiles that bulk copies have moved in this process.
 int64_t TileCopies();
 

@@ -2,6 +2,8 @@
 // machine when it is waited for. Launches are held back until some more have come, or until
 // something else is to happen, so that those that may begin early can (emulator.h). Each device's
 // work is done by the thread that gives it or waits for it, so that devices run at the same time.
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -9,6 +11,7 @@
 #include <cstring>
 #include <deque>
 #include <functional>
+#include <limits>
 #include <mutex>
 #include <new>
 #include <numeric>
@@ -33,6 +36,14 @@ constexpr std::align_val_t kAlignment{256};  // as cudaMalloc aligns
 constexpr int32_t kBuiltWith = 13000;
 constexpr int kMostBlocks = 65535;      // along a grid's y and z
 constexpr Error kIllegalAddress = 700;  // cudaErrorIllegalAddress
+
+// Memory from here on comes from the system in pages, which are zeros and cost nothing until they
+// are touched. Not where AddressSanitizer is to see what is beyond its ends.
+#if defined(__SANITIZE_ADDRESS__)
+constexpr int64_t kLeastMapped = std::numeric_limits<int64_t>::max();
+#else
+constexpr int64_t kLeastMapped = int64_t{1} << 20;
+#endif
 
 // Launches that are held back. A launch may begin before the previous two have run, because
 // launches let the next one begin before they have waited for their own predecessor.
@@ -65,6 +76,7 @@ struct Machines {
   emulate::Machine machine;
   std::atomic<int64_t> graph_changes{0};
   std::atomic<int64_t> graph_launches{0};
+  std::atomic<int64_t> second_lane_launches{0};
   std::mutex mutex;
   std::vector<DeviceState*> devices;                              // GUARDED_BY(mutex)
   std::vector<std::pair<const uint8_t*, int64_t>> pinned_blocks;  // GUARDED_BY(mutex)
@@ -81,6 +93,7 @@ thread_local int32_t bound_ordinal = 0;
 // A lane of a device.
 struct EmulatedStream {
   DeviceState* device = nullptr;
+  bool is_second = false;
   bool follows_launch = true;  // the last thing that it was given, if any, was a launch
 };
 
@@ -98,6 +111,19 @@ int32_t MaxSharedBytes(const emulate::Machine& machine) {
   const int32_t capability = 10 * machine.compute_major + machine.compute_minor;
   const bool is_small = capability == 86 || capability == 89 || capability >= 120;
   return (is_small ? 99 : capability < 90 ? 163 : 227) << 10;
+}
+
+void* TakeZeros(int64_t bytes) {
+  const auto size = static_cast<size_t>(bytes);
+  if (bytes < kLeastMapped) return std::memset(::operator new(size, kAlignment), 0, size);
+  void* data = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  HEDDLE_CHECK(data != MAP_FAILED, "no memory for the emulated device");
+  return data;
+}
+
+void GiveBack(void* data, int64_t bytes) {
+  if (bytes < kLeastMapped) return ::operator delete(data, kAlignment);
+  munmap(data, static_cast<size_t>(bytes));
 }
 
 bool IsPinned(const void* data) {
@@ -178,7 +204,7 @@ void SetMachine(const Machine& machine) {
   CatchUp();
   Machines& state = All();
   state.machine = machine;
-  state.graph_changes = state.graph_launches = 0;
+  state.graph_changes = state.graph_launches = state.second_lane_launches = 0;
   const std::lock_guard lock(state.mutex);
   for (DeviceState* device : state.devices) {
     device->launches = 0;
@@ -199,6 +225,7 @@ void CatchUp(const LaunchQueue* queue) { cuda::CatchUp(DeviceOf(*queue)); }
 
 int64_t GraphChanges() { return All().graph_changes; }
 int64_t GraphLaunches() { return All().graph_launches; }
+int64_t SecondLaneLaunches() { return All().second_lane_launches; }
 
 int64_t PinnedBytes() {
   const std::lock_guard lock(All().mutex);
@@ -229,7 +256,8 @@ absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Open(int32_t ordinal) {
   auto* device = new DeviceState{.ordinal = ordinal};
   for (LaunchQueue& queue : runtime->queues_) {
     queue.early = machine.compute_major == 9;
-    queue.stream = new EmulatedStream{.device = device};
+    queue.stream =
+        new EmulatedStream{.device = device, .is_second = &queue != &runtime->queues_[0]};
   }
   bound_ordinal = ordinal;
   const std::lock_guard lock(All().mutex);
@@ -258,10 +286,9 @@ absl::StatusOr<void*> Runtime::AllocateDevice(int64_t bytes) {
   if (bytes > FreeBytes()) {
     return OutOfDeviceMemory(info_, bytes, FreeBytes(), allocated_bytes_);
   }
-  void* data = ::operator new(static_cast<size_t>(bytes), kAlignment);
+  void* data = TakeZeros(bytes);
   FollowOther();
   NoteOther(queues_[0]);
-  std::memset(data, 0, static_cast<size_t>(bytes));
   allocated_bytes_ += bytes;
   return data;
 }
@@ -269,26 +296,31 @@ absl::StatusOr<void*> Runtime::AllocateDevice(int64_t bytes) {
 void Runtime::FreeDevice(void* data, int64_t bytes) {
   if (data == nullptr) return;
   CatchUp(DeviceOf(queues_[0]));  // as cudaFree does
-  ::operator delete(data, kAlignment);
+  GiveBack(data, bytes);
   allocated_bytes_ -= bytes;
 }
 
 absl::StatusOr<void*> Runtime::AllocatePinned(int64_t bytes) {
   const int64_t limit = All().machine.pinned_bytes;
   if (limit >= 0 && emulate::PinnedBytes() + bytes > limit) return OutOfPinnedMemory(info_, bytes);
-  void* data = ::operator new(static_cast<size_t>(bytes), kAlignment);
-  std::memset(data, 0, static_cast<size_t>(bytes));
+  void* data = TakeZeros(bytes);
   const std::lock_guard lock(All().mutex);
   All().pinned_blocks.emplace_back(static_cast<const uint8_t*>(data), bytes);
   return data;
 }
 
 void Runtime::FreePinned(void* data) {
+  int64_t bytes = 0;
   {
     const std::lock_guard lock(All().mutex);
-    std::erase_if(All().pinned_blocks, [data](const auto& block) { return block.first == data; });
+    auto& blocks = All().pinned_blocks;
+    const auto found = std::find_if(blocks.begin(), blocks.end(),
+                                    [data](const auto& block) { return block.first == data; });
+    if (found == blocks.end()) return;
+    bytes = found->second;
+    blocks.erase(found);
   }
-  ::operator delete(data, kAlignment);
+  GiveBack(data, bytes);
 }
 
 absl::Status Runtime::CopyToDevice(void* to, const void* from, int64_t bytes) {
@@ -361,6 +393,7 @@ Error LaunchKernel(const void* kernel, Tape::Caller call, const LaunchShape& sha
   HEDDLE_CHECK(own.device->ordinal == bound_ordinal,
                "a launch on another device than the thread's");
   own.follows_launch = true;
+  if (own.is_second) ++All().second_lane_launches;
   HEDDLE_CHECK(shape.shared_bytes <= MaxSharedBytes(All().machine),
                "more shared memory than the device has");
   HEDDLE_CHECK(shape.grid_y <= kMostBlocks && shape.grid_z <= kMostBlocks,

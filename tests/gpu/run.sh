@@ -36,7 +36,7 @@ cd "$here/../.."
 default_parts="ops models bench serve"
 # Seconds that each part may take. Those of one call are less than nine minutes together.
 declare -A limit=([ops]=84 [shapes]=190 [same]=120 [models]=60 [bench]=115 [serve]=280
-                  [peers]=90 [tune]=150 [throughput]=235 [sanitize]=160 [hybrids]=90)
+                  [peers]=90 [tune]=150 [throughput]=235 [sanitize]=200 [hybrids]=90)
 # Words that stand for several parts.
 declare -A call=([first]="ops shapes same models" [second]="bench hybrids peers sanitize"
                  [third]="serve tune")

@@ -1,6 +1,7 @@
 """Ranks on emulated GPUs of several processes: the answers of GPUs of one process, also behind a lost rank."""
 
 import json
+import os
 import pathlib
 import re
 import shutil
@@ -16,6 +17,8 @@ EMULATED = BINARY.parent / "tests" / "heddle_emulated"
 GPU = ("--device", "cuda")
 TWO_GPUS = (*GPU, "--rank-devices", "0,1")  # of one process
 PROMPTS = ("The cat went to", "The old fish")
+# More of the same kind, every night (tests/run.sh --long).
+NIGHTLY = unittest.skipUnless("HEDDLE_LONG_TESTS" in os.environ, "every night")
 
 
 class GpuServer(Server):
@@ -63,25 +66,33 @@ class GpuProcessesTest(unittest.TestCase):
     def test_machines_of_two_gpus_are_stages(self):
         self.check(("--tp", "2", "--pp", "2"), 1, TWO_GPUS)
 
+    @NIGHTLY
     def test_a_stage_may_have_a_rank_elsewhere(self):
         self.check(("--tp", "3"), 1, TWO_GPUS, GPU)
 
+    @NIGHTLY
     def test_experts_may_be_in_other_processes(self):
         self.check(("--tp", "2", "--expert-parallel"), 1, model=EXPERTS)
 
     def test_sums_of_ladder_models_begin_early(self):
+        self.check_ladder(("--tp", "2"), 1)
+
+    @NIGHTLY
+    def test_late_rows_of_ladder_models_pass_between_stages(self):
+        self.check_ladder(("--tp", "2", "--pp", "2"), 3)
+
+    def check_ladder(self, layout, others):
         with tempfile.TemporaryDirectory() as directory:
             model = pathlib.Path(directory) / "ladder"
             shutil.copytree(DEMO_MODEL, model)
             config = json.loads((model / "config.json").read_text())
             (model / "config.json").write_text(json.dumps({**config, "ladder_residual": True}))
-            self.check(("--tp", "2"), 1, model=model)
-            self.check(("--tp", "2", "--pp", "2"), 3, model=model)
+            self.check(layout, others, model=model)
 
     def test_drafters_and_adapters_run_on_gpus_of_processes(self):
         flags = ("--lora", f"pirate={DEMO_MODEL / 'adapters' / 'pirate'}", "--speculate", f"draft:{DRAFTERS / 'draft'}")
         layout = ("--tp", "2", "--pp", "2")
-        asked = ({"tokens": 24}, {"tokens": 6, "model": "pirate"})
+        asked = ({"tokens": 16}, {"tokens": 4, "model": "pirate"})
         with GpuServer(*LIMITS, *GPU, *layout, *flags) as one:
             expected = [answers(one, **fields) for fields in asked]
         with GpuGroup(1, *layout, *TWO_GPUS, *flags, rank_flags=TWO_GPUS) as group:
@@ -92,7 +103,7 @@ class GpuProcessesTest(unittest.TestCase):
     def lose(self, number, layout, *flags):
         with GpuGroup(1, *layout, *GPU, *flags, rank_flags=GPU) as group:
             expected = answers(group.head)
-            events = iter(group.head.stream("/v1/completions", {"prompt": "Once", "max_tokens": 40,
+            events = iter(group.head.stream("/v1/completions", {"prompt": "Once", "max_tokens": 20,
                                                                 "temperature": 0, "ignore_eos": True}))
             for _ in range(3):
                 next(events)

@@ -1,4 +1,5 @@
 // Memory and copies.
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -63,6 +64,21 @@ cudaError_t Copy(Context& context, CUstream_st& stream, void* to, const void* fr
   return cudaSuccess;
 }
 
+// Of memory beyond some MiB, the first page of each 64 KiB alone is filled: to touch the others
+// would take most of the time of tests that open a device often.
+constexpr int64_t kFilledWhole = int64_t{2} << 20, kFilled = 4096, kFilledOf = 65536;
+
+void Poison(void* data, int64_t bytes) {
+  if (bytes <= kFilledWhole) {
+    std::memset(data, 0xFF, static_cast<size_t>(bytes));
+    return;
+  }
+  auto* const begin = static_cast<uint8_t*>(data);
+  for (int64_t at = 0; at < bytes; at += kFilledOf) {
+    std::memset(begin + at, 0xFF, static_cast<size_t>(std::min(kFilled, bytes - at)));
+  }
+}
+
 }  // namespace
 
 // Neither memory is cleared: what is read before it was written is a NaN of every type, or -1.
@@ -71,7 +87,7 @@ cudaError_t Context::Allocate(bool is_pinned, int64_t bytes, void** data) {
   if (bytes == 0) return cudaSuccess;
   if (!is_pinned && (bytes < 0 || bytes > free_bytes())) return cudaErrorMemoryAllocation;
   *data = machine_.Allocate(bytes);
-  std::memset(*data, 0xFF, static_cast<size_t>(bytes));
+  Poison(*data, bytes);
   allocations_[static_cast<const uint8_t*>(*data)] = {bytes, is_pinned};
   if (!is_pinned) device_bytes_ += bytes;
   return cudaSuccess;

@@ -1,5 +1,7 @@
 #include "tests/gpu/ptx/machine.h"
 
+#include <malloc.h>
+
 #include <algorithm>
 #include <cstring>
 #include <new>
@@ -53,12 +55,14 @@ AccessCounts& AccessCounts::operator+=(const AccessCounts& other) {
   return *this;
 }
 
-Machine::Machine(MachineOptions options) : options_(options) {}
+// Large pieces come from the system: pages that nobody touches cost nothing, and are zeros.
+Machine::Machine(MachineOptions options) : options_(options) { mallopt(M_MMAP_THRESHOLD, 1 << 20); }
 Machine::~Machine() = default;
 
 void* Machine::Allocate(int64_t bytes) {
   constexpr int64_t kAlignment = 512;
-  auto memory = std::make_unique<uint8_t[]>(static_cast<size_t>(bytes + kAlignment));
+  // Not cleared: the runtime fills it as it wants it.
+  auto memory = std::make_unique_for_overwrite<uint8_t[]>(static_cast<size_t>(bytes + kAlignment));
   const auto begin = reinterpret_cast<uint64_t>(memory.get());
   const uint64_t aligned = (begin + kAlignment - 1) / kAlignment * kAlignment;
   owned_[aligned] = std::move(memory);
