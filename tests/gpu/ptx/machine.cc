@@ -55,8 +55,12 @@ AccessCounts& AccessCounts::operator+=(const AccessCounts& other) {
   return *this;
 }
 
-// Large pieces come from the system: pages that nobody touches cost nothing, and are zeros.
-Machine::Machine(MachineOptions options) : options_(options) { mallopt(M_MMAP_THRESHOLD, 1 << 20); }
+// Large pieces come from the system: pages that nobody touches cost nothing, and are zeros. A
+// launch's registers, some MiB, do not, and the heap keeps its pages for the next one's.
+Machine::Machine(MachineOptions options) : options_(options) {
+  mallopt(M_MMAP_THRESHOLD, 16 << 20);
+  mallopt(M_TRIM_THRESHOLD, 256 << 20);
+}
 Machine::~Machine() = default;
 
 void* Machine::Allocate(int64_t bytes) {
