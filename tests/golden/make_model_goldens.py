@@ -652,7 +652,7 @@ CASES = {
     "gpt_oss_mxfp4": dict(config=dict(GPT_OSS, num_hidden_layers=2,
                                       layer_types=["sliding_attention", "full_attention"],
                                       quantization_config=dict(quant_method="mxfp4"))),
-    "llama_gptq": dict(config=dict(SMALL_LLAMA, intermediate_size=160, quantization_config=dict(
+    "llama_gptq": dict(config=dict(LLAMA, rope_theta=500.0, quantization_config=dict(
         quant_method="gptq", bits=4, group_size=32, desc_act=True, sym=False))),
     "mixtral_gptq": dict(config=dict(TWO_EXPERTS, quantization_config=dict(
         quant_method="gptq", bits=4, group_size=32, desc_act=True, sym=False)),
