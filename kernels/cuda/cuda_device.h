@@ -34,6 +34,9 @@ struct CudaDeviceOptions {
   // Enables the kernels for sm_90a: matrix instructions of warpgroups, bulk copies. Off to find the
   // cause of a problem.
   bool warpgroups = true;
+  // Attention of long chunks over caches of F8 multiplies queries of 8 bits by keys of 8 bits, on
+  // sm_90a and heads of 128. Off: both in 16 bits, to measure one against the other.
+  bool scores_codes = true;
   // Makes all kernels leave as little as possible to the L1, so that they can run at the same time.
   // Not measured yet: it slows kernels that read through the L1.
   bool one_memory_split = false;

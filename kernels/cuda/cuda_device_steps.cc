@@ -95,6 +95,7 @@ CudaOps CudaDevice::OpsFor(Part part) {
       .staging = staging_,
       .library = library_.get(),
       .always_dequantizes = options_.always_dequantizes,
+      .scores_codes = options_.scores_codes,
       .ways = options_.tunes ? &ways_ : nullptr,
       .times_products = part == kWhole && !split_.has_value(),
       .ranks = group_.get(),

@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "kernels/cuda/adapter_products.h"
 #include "kernels/cuda/attention/attention_choice.h"
+#include "kernels/cuda/attention/attention_hopper_f8.h"
 #include "kernels/cuda/attention/wide_pages.h"
 #include "kernels/cuda/linear/cuda_weight.h"
 #include "kernels/cuda/linear/linear_choice.h"
@@ -160,6 +161,8 @@ void CudaOps::AttendTiles(const AttentionArgs& args, const TilesOf& of) {
           choice.prefill != AttentionKernel::kPlain && choice.decode != AttentionKernel::kPlain,
       .widened_page_tokens =
           choice.prefill == AttentionKernel::kHopperWide ? args.cache.page_tokens : 0,
+      .copies_values_alone = choice.prefill == AttentionKernel::kHopperWide && step_.scores_codes &&
+                             HopperF8Can(args.cache),
       .decodes_in_wide_tiles = choice.decode == AttentionKernel::kLatent &&
                                args.n_heads > kMostNarrowHeads * args.cache.n_kv_heads,
       .merges_in_tiles = choice.decode == AttentionKernel::kFlash &&
@@ -214,11 +217,18 @@ void CudaOps::AttendTiles(const AttentionArgs& args, const TilesOf& of) {
 void CudaOps::AttendWide(AttentionParams params, const PlannedAttention& plan, int64_t wide_at,
                          int32_t multiprocessors) {
   const KvCacheView& cache = params.args.cache;
-  const KvCacheView wide = WideView(cache, plan.n_wide_pages, step_.workspace.data + wide_at);
+  const bool values_alone = plan.grouping.copies_values_alone;
+  const KvCacheView wide =
+      WideView(cache, plan.n_wide_pages, values_alone, step_.workspace.data + wide_at);
   Note(LaunchWidenPages(
            {.from = cache, .to = wide, .pages = plan.wide_pages, .n_pages = plan.n_wide_pages},
            step_.stream),
        "widening pages");
+  if (values_alone) {
+    return Note(
+        LaunchAttentionHopperF8(params, wide, plan.wide_of_span, multiprocessors, step_.stream),
+        "attention");
+  }
   params.args.cache = wide;
   params.batch.span_page = plan.wide_of_span;
   Note(LaunchAttentionHopper(params, multiprocessors, step_.stream), "attention");

@@ -79,6 +79,7 @@ struct DeviceStep {
   Staging& staging;
   LibraryMatmul* library = nullptr;       // for products of many rows; nullptr: our own kernels
   bool always_dequantizes = false;        // CudaDeviceOptions
+  bool scores_codes = true;               // CudaDeviceOptions
   LinearWays* ways = nullptr;             // ways of products; nullptr: as predicted
   bool times_products = false;            // shapes that `ways` does not know are timed
   int32_t attention_multiprocessors = 0;  // limit for attention; 0: all

@@ -41,6 +41,7 @@ set(heddle_cuda_kernel_sources
   attention/attention_hopper_bf16.cu
   attention/attention_hopper_expanded.cu
   attention/attention_hopper_f16.cu
+  attention/attention_hopper_f8.cu
   attention/attention_latent.cu
   attention/attention_merge.cu
   attention/attention_plain.cu

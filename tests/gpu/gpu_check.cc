@@ -25,8 +25,9 @@
 // With $HEDDLE_GPU_IN_TURN launches wait for those before them, with $HEDDLE_GPU_NO_GRAPHS they are
 // made one by one, with $HEDDLE_GPU_NO_WARPGROUPS without the kernels for sm_90a alone: to find out
 // what is to blame. With $HEDDLE_GPU_ONE_SPLIT all kernels divide the multiprocessors' memory
-// alike. With $HEDDLE_GPU_AS_PREDICTED bench, serve and tune take the predicted way to make a
-// product; else the one that was fastest when it was first made, and say what they found: lines
+// alike; with $HEDDLE_GPU_WIDE_SCORES attention over caches of F8 has no products of 8 bits. With
+// $HEDDLE_GPU_AS_PREDICTED bench, serve and tune take the predicted way to make a product; else the
+// one that was fastest when it was first made, and say what they found: lines
 // {"choice": ...}. `ops` leaves out the first $HEDDLE_GPU_SKIP of the checks that are asked for,
 // and ends, by SIGALRM, if one takes longer than $HEDDLE_GPU_SECONDS; each runs $HEDDLE_GPU_REPEATS
 // times (20) and must leave the same bits. With $HEDDLE_GPU_REHEARSAL every size is small
@@ -73,6 +74,7 @@ absl::StatusOr<std::unique_ptr<kernels::Device>> CreateDevice(kernels::CudaDevic
   if (std::getenv("HEDDLE_GPU_NO_WARPGROUPS") != nullptr) options.warpgroups = false;
   if (std::getenv("HEDDLE_GPU_NO_GRAPHS") != nullptr) options.graphs = false;
   if (std::getenv("HEDDLE_GPU_ONE_SPLIT") != nullptr) options.one_memory_split = true;
+  if (std::getenv("HEDDLE_GPU_WIDE_SCORES") != nullptr) options.scores_codes = false;
   if (std::getenv("HEDDLE_GPU_AS_PREDICTED") != nullptr || IsRehearsal()) options.tunes = false;
   options.workspace_bytes = Sized(options.workspace_bytes, int64_t{4} << 20);
   return kernels::CreateCudaDevice(options);
@@ -220,6 +222,22 @@ void PrintChoices(const kernels::Device& device) {
   }
 }
 
+// Prompts over caches of F8 without products of 8 bits.
+void TimeWideScores(const TimingReport& report) {
+  const std::string how = ", scores of 16 bits";
+  const TimingReport some = {.begins =
+                                 [&](const std::string& name) {
+                                   return name.starts_with("prefill attention fp8") &&
+                                          report.begins(name + how);
+                                 },
+                             .ends =
+                                 [&](Timing timing) {
+                                   timing.name += how;
+                                   report.ends(timing);
+                                 }};
+  TimeOps(*OpenDevice({.scores_codes = false}), Sized(100, 1), some);
+}
+
 int Bench(std::string_view filter) {
   Clocks clocks(ClockSource::Open());
   auto device = OpenDevice({.tunes = true});
@@ -254,6 +272,7 @@ int Bench(std::string_view filter) {
   TimeOps(*device, Sized(100, 1), report);
   PrintChoices(*device);
   TimeDequantized(*OpenDevice({.always_dequantizes = true}), Sized(100, 1), report);
+  TimeWideScores(report);
   return 0;
 }
 

@@ -273,7 +273,11 @@ double CheckAttention(Device& device, DType dtype, const AttentionShape& shape,
                               int64_t{shape.n_heads} * shape.head_dim / (shape.half_keys ? 2 : 1));
   { OnDevice rounded(device, device.activation_dtype(), q); }
   auto reference = CreateReferenceDevice();
-  return Worst(Attend(device, batch, cache, q, shape), Attend(*reference, batch, cache, q, shape));
+  const std::vector<float> expected = Attend(*reference, batch, cache, q, shape);
+  const std::vector<float> found = Attend(device, batch, cache, q, shape);
+  // Queries of long chunks become codes (attention_hopper_f8.h).
+  const bool may_code = dtype == DType::kF8E4M3 && shape.head_dim == 128;
+  return may_code ? WorstOfCodes(found, expected) : Worst(found, expected);
 }
 
 // Greedy and filtered draws: the share of tokens that differ from the reference must be 0.

@@ -21,9 +21,12 @@
 // longest to the shortest, forth and back, and the next tile's keys are copied while one tile ends.
 // Steps with trees of drafts have separate kernels, whose masks cost the others no registers.
 // Shared memory: 160 KiB at head_dim 128. Registers: 40 + 2 x 232 of 512.
+//
+// Over caches of F8 scores are products of 8 bits (attention_hopper_f8.h): a line of keys has 128
+// elements, as they lie in the cache, and 512 clocks less are spent on products of a stage.
 #pragma once
 
-#include "kernels/cuda/attention/attention_hopper_stages.cuh"
+#include "kernels/cuda/attention/attention_hopper_codes.cuh"
 
 namespace heddle::kernels::cuda {
 namespace hopper {
@@ -35,12 +38,9 @@ struct Rows {
   uint32_t weights[kKeys / 16][4];  // of the next stage of values, as a left matrix
   float max[2];                     // of scores before scaling
   float sum[2];                     // this thread's part
+  float scale[2];                   // of scores of codes; else 1
   int begin[2], end[2];             // keys that the rows see; in trees, those before their own
 };
-
-HEDDLE_DEVICE int Consumer() { return ThreadX() / kGroupThreads - 1; }
-// The row within the tile.
-HEDDLE_DEVICE int RowOfThread(int h) { return (WarpIndex() - 4) * 16 + Lane() / 4 + 8 * h; }
 
 HEDDLE_DEVICE Vec16 UnitAs(const Vec16& unit, BFloat16) { return unit; }
 HEDDLE_DEVICE Vec16 UnitAs(const Vec16& unit, Half type) {
@@ -77,8 +77,9 @@ HEDDLE_DEVICE void LoadQueries(const AttentionParams& p, const Walk& walk,
   NamedBarrierSync(kRowsThere + Consumer(), kGroupThreads);
 }
 
-template <int kDim>
-HEDDLE_DEVICE void StartRows(const AttentionParams& p, const Walk& walk, Rows<kDim>& rows) {
+template <typename M, int kDim>
+HEDDLE_DEVICE void StartRows(const AttentionParams& p, const Walk& walk, const M& memory,
+                             Rows<kDim>& rows) {
   HEDDLE_UNROLL
   for (int h = 0; h < 2; ++h) {
     const int packed = walk.tile.first + RowOfThread(h);
@@ -88,6 +89,8 @@ HEDDLE_DEVICE void StartRows(const AttentionParams& p, const Walk& walk, Rows<kD
     rows.end[h] = end < walk.keys.end ? end : walk.keys.end;
     rows.max[h] = -Infinity();
     rows.sum[h] = 0;
+    rows.scale[h] = 1.0f;
+    if constexpr (M::kScales > 0) rows.scale[h] = memory.scales.Get(RowOfThread(h));
   }
   HEDDLE_UNROLL
   for (int d = 0; d < kDim / 8; ++d) {
@@ -104,7 +107,7 @@ HEDDLE_DEVICE void MultiplyKeys(const Memory<Kv, kDim>& memory, int stage,
   const uint32_t q = AddressOf(memory.q, Consumer() * M::kQueries);
   const uint32_t k = AddressOf(memory.k, stage * M::kKeyStage);
   HEDDLE_UNROLL
-  for (int d = 0; d < kDim / 16; ++d) {
+  for (int d = 0; d < kDim * static_cast<int>(sizeof(Kv)) / 32; ++d) {
     const uint32_t within = d % 4 * 32;  // bytes into the lines
     WarpgroupMma(scores, MatrixDescriptor(q + d / 4 * kGroupRows * 128 + within, 0, kPatternBytes),
                  MatrixDescriptor(k + d / 4 * kKeys * 128 + within, 0, kPatternBytes), d > 0, Kv());
@@ -121,7 +124,7 @@ HEDDLE_DEVICE void MultiplyValues(const Memory<Kv, kDim>& memory, int stage, boo
   for (int n = 0; n < kKeys / 16; ++n) {
     WarpgroupMmaTransposed(rows.out, rows.weights[n],
                            MatrixDescriptor(v + n * 16 * 128, kKeys * 128, kPatternBytes),
-                           adds || n > 0, Kv());
+                           adds || n > 0, ValueOf<Kv>());
   }
   WarpgroupCommit();
 }
@@ -177,20 +180,21 @@ HEDDLE_DEVICE float FactorOf(const AttentionArgs& a) {
 }
 
 // Caps scores, which `factor` completes; tanh x = 1 - 2 / (1 + e^2x).
-HEDDLE_DEVICE void CapScores(const AttentionArgs& a, float (&scores)[kKeyTiles][4]) {
+HEDDLE_DEVICE void CapScores(const AttentionArgs& a, const float (&scale)[2],
+                             float (&scores)[kKeyTiles][4]) {
   const float to_exponent = 2.0f * kLog2E * a.scale / a.softcap;
   HEDDLE_UNROLL
   for (int n = 0; n < kKeyTiles; ++n) {
     HEDDLE_UNROLL
     for (int e = 0; e < 4; ++e) {
-      scores[n][e] = 1.0f - 2.0f / (1.0f + Exp2(scores[n][e] * to_exponent));
+      scores[n][e] = 1.0f - 2.0f / (1.0f + Exp2(scores[n][e] * (to_exponent * scale[e / 2])));
     }
   }
 }
 
 // Turns scores into weights; sums against a smaller maximum have to be rescaled.
 template <int kDim>
-HEDDLE_DEVICE void Weigh(float factor, float (&scores)[kKeyTiles][4], Rows<kDim>& rows,
+HEDDLE_DEVICE void Weigh(const float (&factor)[2], float (&scores)[kKeyTiles][4], Rows<kDim>& rows,
                          float (&shrink)[2]) {
   HEDDLE_UNROLL
   for (int h = 0; h < 2; ++h) {
@@ -201,14 +205,14 @@ HEDDLE_DEVICE void Weigh(float factor, float (&scores)[kKeyTiles][4], Rows<kDim>
     }
     max = Max(max, ShuffleXor(max, 1));
     max = Max(max, ShuffleXor(max, 2));
-    const float base = Softmax::Base(max) * factor;
-    shrink[h] = Exp2(rows.max[h] * factor - base);
+    const float base = Softmax::Base(max) * factor[h];
+    shrink[h] = Exp2(rows.max[h] * factor[h] - base);
     rows.max[h] = max;
     float sum = 0;
     HEDDLE_UNROLL
     for (int n = 0; n < kKeyTiles; ++n) {
-      scores[n][2 * h] = Exp2(scores[n][2 * h] * factor - base);
-      scores[n][2 * h + 1] = Exp2(scores[n][2 * h + 1] * factor - base);
+      scores[n][2 * h] = Exp2(scores[n][2 * h] * factor[h] - base);
+      scores[n][2 * h + 1] = Exp2(scores[n][2 * h + 1] * factor[h] - base);
       sum += scores[n][2 * h] + scores[n][2 * h + 1];
     }
     rows.sum[h] = rows.sum[h] * shrink[h] + sum;
@@ -275,7 +279,7 @@ HEDDLE_DEVICE void StorePartial(const AttentionParams& p, const Walk& walk, int 
 }
 
 template <int kDim>
-HEDDLE_DEVICE void StoreRows(const AttentionParams& p, const Walk& walk, float factor,
+HEDDLE_DEVICE void StoreRows(const AttentionParams& p, const Walk& walk, const float (&factor)[2],
                              const Rows<kDim>& rows) {
   HEDDLE_UNROLL
   for (int h = 0; h < 2; ++h) {
@@ -289,7 +293,7 @@ HEDDLE_DEVICE void StoreRows(const AttentionParams& p, const Walk& walk, float f
     BFloat16* out = nullptr;
     if (there) {
       const int head = walk.s.Head(packed);
-      end = EndOf(p, walk.tile, head, {rows.max[h] * factor, sum});
+      end = EndOf(p, walk.tile, head, {rows.max[h] * factor[h], sum});
       if (Lane() % 4 == 0) StoreLse(p, walk.s, walk.tile, row, end.lse);
       if (walk.tile.partial < 0) {
         out = p.args.out.row<BFloat16>(walk.s.Row(packed)) + static_cast<int64_t>(head) * kDim;
@@ -316,14 +320,18 @@ template <typename Kv, int kDim, bool kCapped>
 HEDDLE_DEVICE void Attend(const AttentionParams& p, const Walk& walk,
                           const Memory<Kv, kDim>& memory, Turn& turn) {
   const BlockBarriers& barriers = memory.barriers;
-  const float factor = FactorOf<kCapped>(p.args);
   Rows<ValueDim(kDim)> rows;
-  StartRows(p, walk, rows);
+  StartRows(p, walk, memory, rows);
+  float factor[2];  // caps come behind the scales
+  HEDDLE_UNROLL
+  for (int h = 0; h < 2; ++h) {
+    factor[h] = FactorOf<kCapped>(p.args) * (kCapped ? 1.0f : rows.scale[h]);
+  }
   float scores[kKeyTiles][4];
   float shrink[2];
   // The scores of stage `at` are complete and become weights.
   const auto weigh = [&](const Turn& at) {
-    if constexpr (kCapped) CapScores(p.args, scores);
+    if constexpr (kCapped) CapScores(p.args, rows.scale, scores);
     MaskScores(p, walk, memory, at.stage(), rows, scores);
     Leave(barriers, kKeysEmpty + at.stage());
     Weigh(factor, scores, rows, shrink);
@@ -335,7 +343,7 @@ HEDDLE_DEVICE void Attend(const AttentionParams& p, const Walk& walk,
   WarpgroupWait<0>();
   HoldSums(scores);
   weigh(turn);
-  PackWeights<Kv>(scores, rows);
+  PackWeights<ValueOf<Kv>>(scores, rows);
   for (int j = 1; j < walk.stages; ++j) {
     const Turn last = turn;
     ++turn.count;
@@ -356,7 +364,7 @@ HEDDLE_DEVICE void Attend(const AttentionParams& p, const Walk& walk,
     HoldSums(rows.out);
     Leave(barriers, kValuesEmpty + last.stage());
     Shrink(shrink, rows);
-    PackWeights<Kv>(scores, rows);
+    PackWeights<ValueOf<Kv>>(scores, rows);
   }
   BarrierWait(barriers, kValuesFull + turn.stage(), turn.parity());
   HoldSums(rows.out);
@@ -376,7 +384,11 @@ HEDDLE_DEVICE void Consume(const AttentionParams& p, const Memory<Kv, kDim>& mem
   if (Consumer() == 1) NamedBarrierArrive(kTurn, kConsumers * kGroupThreads);
   for (int item; items.Next(item);) {
     const Walk walk(p, item, kTrees);
-    LoadQueries<Kv, kDim>(p, walk, memory);
+    if constexpr (kHasScales<Kv>) {
+      LoadCodes(p, walk, memory);
+    } else {
+      LoadQueries<Kv, kDim>(p, walk, memory);
+    }
     Attend<Kv, kDim, kCapped>(p, walk, memory, turn);
   }
   // Takes the turn that was given last.

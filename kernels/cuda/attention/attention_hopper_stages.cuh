@@ -14,6 +14,8 @@ struct HopperAttentionParams {
   // heads of a position side by side.
   TensorMap keys;
   TensorMap values;
+  // Of caches of F8, whose values are copies in F16: the page of the copy that has a span's values.
+  const int32_t* value_page = nullptr;
 };
 
 namespace hopper {
@@ -31,33 +33,56 @@ static_assert(kConsumers * kGroupRows == kHopperTileRows);
 constexpr int kTurn = 1;
 constexpr int kRowsThere = 3;
 
+HEDDLE_DEVICE int Consumer() { return ThreadX() / kGroupThreads - 1; }
+// The row within the tile.
+HEDDLE_DEVICE int RowOfThread(int h) { return (WarpIndex() - 4) * 16 + Lane() / 4 + 8 * h; }
+
 // Keys of 192 columns are those made of latents, whose values have 128 (attention_expand.cu).
 constexpr bool IsExpanded(int dim) { return dim == kExpandedKeyDim; }
 constexpr int ValueDim(int dim) { return IsExpanded(dim) ? kExpandedValueDim : dim; }
+
+// Values lie across their products, for which tiles have 16 bits.
+template <typename Kv>
+struct ValueTraits {
+  using Type = Kv;
+};
+template <>
+struct ValueTraits<Float8> {
+  using Type = Half;
+};
+template <typename Kv>
+using ValueOf = typename ValueTraits<Kv>::Type;
+template <typename Kv>
+constexpr bool kHasScales = sizeof(Kv) == 1;  // queries are codes
 
 template <typename Kv, int kDim>
 struct Memory {
   static constexpr int kQueries = kGroupRows * kDim;  // elements of a consumer
   static constexpr int kKeyStage = kKeys * kDim;
   static constexpr int kValueStage = kKeys * ValueDim(kDim);
-  // [consumer or stage, lines of a row, rows, kLineElements], swizzled; patterns begin at multiples
-  // of 1024 bytes, as all these are.
-  Shared<Kv> q, k, v;
+  static constexpr int kScales = kHasScales<Kv> ? kConsumers * kGroupRows : 0;
+  // [consumer or stage, lines of a row, rows, elements of a line], swizzled; patterns begin at
+  // multiples of 1024 bytes, as all these are.
+  Shared<Kv> q, k;
+  Shared<ValueOf<Kv>> v;
   Shared<int32_t> keys;    // [kStages, kKeys] the key of a column, or kNoKey
   Shared<int32_t> bounds;  // [kStages, 2] the first key; the last, or kNoKey if any column has none
+  Shared<float> scales;    // [kScales] of the rows of queries
   BlockBarriers barriers;
   HEDDLE_DEVICE explicit Memory(SharedArena arena)
       : q(arena.Take<Kv>(kConsumers * kQueries)),
         k(arena.Take<Kv>(kStages * kKeyStage)),
-        v(arena.Take<Kv>(kStages * kValueStage)),
+        v(arena.Take<ValueOf<Kv>>(kStages * kValueStage)),
         keys(arena.Take<int32_t>(kStages * kKeys)),
         bounds(arena.Take<int32_t>(kStages * 2)),
+        scales(arena.Take<float>(kScales)),
         barriers(arena.Take<uint64_t>(kBarriers)) {}
   static constexpr int kBarriers = 4 * kStages + 1;
   static constexpr int kSharedBytes =
       SharedBytesFor<Kv>(kConsumers * kQueries) + SharedBytesFor<Kv>(kStages * kKeyStage) +
-      SharedBytesFor<Kv>(kStages * kValueStage) + SharedBytesFor<int32_t>(kStages * kKeys) +
-      SharedBytesFor<int32_t>(kStages * 2) + SharedBytesFor<uint64_t>(kBarriers);
+      SharedBytesFor<ValueOf<Kv>>(kStages * kValueStage) +
+      SharedBytesFor<int32_t>(kStages * kKeys) + SharedBytesFor<int32_t>(kStages * 2) +
+      SharedBytesFor<float>(kScales) + SharedBytesFor<uint64_t>(kBarriers);
 };
 
 // Indices into Memory::barriers; stages follow each other.
@@ -154,12 +179,18 @@ HEDDLE_DEVICE void PublishColumns(const M& memory, int stage, const Columns& col
   SyncWarp();
 }
 
-// Starts the copies of a stage's pages; barrier `full` ends its phase when they have arrived.
-template <typename Kv, int kDim, bool kSideBySide>
-HEDDLE_DEVICE void CopyStage(const AttentionParams& p, const TensorMap& map, const Walk& walk,
-                             int first_span, Shared<Kv> to, int at, BlockBarriers barriers,
-                             int full) {
-  constexpr int kLines = kDim / kLineElements;
+// Where the lines of a page are: in the cache; in a copy of adjacent pages; in a matrix with the
+// heads of a position side by side.
+enum class PageLines : uint8_t { kCache, kCopy, kSideBySide };
+
+// Starts the copies of a stage's pages, those that `page_of` has for its spans; barrier `full` ends
+// its phase when they have arrived.
+template <typename Kv, int kDim, PageLines kFrom>
+HEDDLE_DEVICE void CopyStage(const AttentionParams& p, const TensorMap& map, const int32_t* page_of,
+                             const Walk& walk, int first_span, Shared<Kv> to, int at,
+                             BlockBarriers barriers, int full) {
+  constexpr int kLine = 128 / static_cast<int>(sizeof(Kv));  // elements
+  constexpr int kLines = kDim / kLine;
   const KvCacheView& cache = p.args.cache;
   const int left = walk.last_span - first_span + 1;
   const int room = kKeys / cache.page_tokens;
@@ -172,15 +203,18 @@ HEDDLE_DEVICE void CopyStage(const AttentionParams& p, const TensorMap& map, con
   for (int i = Lane(); i < pages * kLines; i += 32) {
     const int page = i / kLines;
     const int line = i % kLines;
-    const int where = at + (line * kKeys + page * cache.page_tokens) * kLineElements;
-    const int32_t stored = p.batch.span_page[first_span + page];
-    if constexpr (kSideBySide) {
-      CopyTile(to, where, map, walk.s.kv_head * kDim + line * kLineElements,
-               stored * cache.page_tokens, barriers, full);
+    const int where = at + (line * kKeys + page * cache.page_tokens) * kLine;
+    const int32_t stored = page_of[first_span + page];
+    if constexpr (kFrom == PageLines::kSideBySide) {
+      CopyTile(to, where, map, walk.s.kv_head * kDim + line * kLine, stored * cache.page_tokens,
+               barriers, full);
+    } else if constexpr (kFrom == PageLines::kCopy) {
+      const int row = (stored * cache.n_kv_heads + walk.s.kv_head) * cache.page_tokens;
+      CopyTile(to, where, map, line * kLine, row, barriers, full);
     } else {
       const int64_t row = cache.PageOffset(stored) / (kDim * static_cast<int>(sizeof(Kv))) +
                           static_cast<int64_t>(walk.s.kv_head) * cache.page_tokens;
-      CopyTile(to, where, map, line * kLineElements, static_cast<int>(row), barriers, full);
+      CopyTile(to, where, map, line * kLine, static_cast<int>(row), barriers, full);
     }
   }
 }
@@ -207,7 +241,10 @@ template <typename Kv, int kDim, bool kTrees>
 HEDDLE_DEVICE void Produce(const HopperAttentionParams& params, const Memory<Kv, kDim>& memory) {
   using M = Memory<Kv, kDim>;
   constexpr int kValues = ValueDim(kDim);
+  constexpr auto kKeysFrom = IsExpanded(kDim) ? PageLines::kSideBySide : PageLines::kCache;
+  constexpr auto kValuesFrom = kHasScales<Kv> ? PageLines::kCopy : kKeysFrom;
   const AttentionParams& p = params.attention;
+  const int32_t* value_page = kHasScales<Kv> ? params.value_page : p.batch.span_page;
   const int room = kKeys / p.args.cache.page_tokens;
   Turn turn;
   uint32_t raw_parity = 0;
@@ -221,17 +258,16 @@ HEDDLE_DEVICE void Produce(const HopperAttentionParams& params, const Memory<Kv,
       const Columns columns = FindColumns(p, walk, first_span);
       BarrierWait(memory.barriers, kKeysEmpty + stage, turn.parity() ^ 1);
       PublishColumns(memory, stage, columns);
-      CopyStage<Kv, kDim, IsExpanded(kDim)>(p, params.keys, walk, first_span, memory.k,
-                                            stage * M::kKeyStage, memory.barriers,
-                                            kKeysFull + stage);
+      CopyStage<Kv, kDim, kKeysFrom>(p, params.keys, p.batch.span_page, walk, first_span, memory.k,
+                                     stage * M::kKeyStage, memory.barriers, kKeysFull + stage);
       BarrierWait(memory.barriers, kValuesEmpty + stage, turn.parity() ^ 1);
-      CopyStage<Kv, kValues, IsExpanded(kDim)>(p, params.values, walk, first_span, memory.v,
-                                               values_at, memory.barriers,
-                                               columns.dense ? kValuesFull + stage : kValuesRaw);
+      CopyStage<ValueOf<Kv>, kValues, kValuesFrom>(
+          p, params.values, value_page, walk, first_span, memory.v, values_at, memory.barriers,
+          columns.dense ? kValuesFull + stage : kValuesRaw);
       if (columns.dense) continue;
       BarrierWait(memory.barriers, kValuesRaw, raw_parity);
       raw_parity ^= 1;
-      ClearColumns<Kv, kValues>(columns, memory.v, values_at);
+      ClearColumns<ValueOf<Kv>, kValues>(columns, memory.v, values_at);
       if (Lane() == 0) BarrierArrive(memory.barriers, kValuesFull + stage);
     }
   }

@@ -153,7 +153,7 @@ Error LaunchJoinHeads(const JoinHeadsParams& params, Stream stream);
 // kBF16 if it is of kInt8. head_dim is a multiple of 16; rows of both are at multiples of 16 bytes.
 struct WidenParams {
   KvCacheView from;
-  KvCacheView to;
+  KvCacheView to;                  // keys == nullptr: values alone are copied
   const int32_t* pages = nullptr;  // [n_pages]
   int32_t n_pages = 0;
 };

@@ -51,6 +51,7 @@ struct AttentionGrouping {
   // Not 0: the cache has 8 bits and pages of so many positions, and prefill_rows is that of a
   // kernel that reads 16 bits. If copying the pages does not pay, tiles have kPrefillTileRows.
   int32_t widened_page_tokens = 0;
+  bool copies_values_alone = false;    // that kernel reads the keys where they are
   bool decodes_in_wide_tiles = false;  // single rows of many heads get tiles of prefill_rows
   bool merges_in_tiles = false;        // blocks of decode tiles merge their own parts
   // Sequences with other numbers of rows have no tiles.

@@ -23,7 +23,7 @@ HEDDLE_HOST_DEVICE int UnitsPerPage(const KvCacheView& cache) {
   return cache.n_kv_heads * cache.page_tokens * (cache.head_dim / kElements);
 }
 
-// BlockY: keys or values.
+// BlockY: values or keys.
 template <typename Kv>
 HEDDLE_KERNEL WidenKernel(HEDDLE_PARAMS(WidenParams, p)) {
   StartInTurn();
@@ -32,8 +32,8 @@ HEDDLE_KERNEL WidenKernel(HEDDLE_PARAMS(WidenParams, p)) {
   const int per_page = UnitsPerPage(from);
   const int units = p.n_pages * per_page;
   const int first = BlockX() * (kUnits * kThreads) + ThreadX();
-  const void* source = BlockY() == 0 ? from.keys : from.values;
-  auto* target = static_cast<Vec16*>(BlockY() == 0 ? p.to.keys : p.to.values);
+  const void* source = BlockY() == 0 ? from.values : from.keys;
+  auto* target = static_cast<Vec16*>(BlockY() == 0 ? p.to.values : p.to.keys);
   Vec8 codes[kUnits];
   float scales[kUnits];
   HEDDLE_UNROLL
@@ -59,8 +59,9 @@ HEDDLE_KERNEL WidenKernel(HEDDLE_PARAMS(WidenParams, p)) {
 Error LaunchWidenPages(const WidenParams& params, Stream stream) {
   const KvCacheView& from = params.from;
   const int64_t units = int64_t{params.n_pages} * UnitsPerPage(from);
-  const LaunchShape shape = {
-      .grid_x = CeilDiv(units, kUnits * kThreads), .grid_y = 2, .threads = kThreads};
+  const LaunchShape shape = {.grid_x = CeilDiv(units, kUnits * kThreads),
+                             .grid_y = params.to.keys == nullptr ? 1 : 2,
+                             .threads = kThreads};
   return from.dtype == DType::kInt8 ? Launch(WidenKernel<Int8>, shape, stream, params)
                                     : Launch(WidenKernel<Float8>, shape, stream, params);
 }

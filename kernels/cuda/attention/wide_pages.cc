@@ -75,20 +75,22 @@ AttentionRoom RoomOf(int64_t workspace_bytes, const AttentionGrouping& grouping)
   room.max_partials = std::min(workspace_bytes / 2 / (rows * kFloat), kMostPartials);
   room.lse_at = RoundUp(room.max_partials * rows * kFloat);
   room.wide_at = RoundUp(room.lse_at + room.max_partials * grouping.n_kv_heads * kFloat);
-  const int64_t page_bytes = 2 * rows * kWideBytes * grouping.widened_page_tokens;
+  const int64_t arrays = grouping.copies_values_alone ? 1 : 2;
+  const int64_t page_bytes = arrays * rows * kWideBytes * grouping.widened_page_tokens;
   if (page_bytes == 0 || room.wide_at >= workspace_bytes) return room;
   room.max_wide_pages =
       std::max<int64_t>(0, workspace_bytes - room.wide_at - kAlignment) / page_bytes;
   return room;
 }
 
-KvCacheView WideView(const KvCacheView& cache, int32_t n_pages, void* at) {
+KvCacheView WideView(const KvCacheView& cache, int32_t n_pages, bool values_alone, void* at) {
   KvCacheView wide = cache;
   wide.dtype = cache.dtype == DType::kInt8 ? DType::kBF16 : DType::kF16;
   wide.num_pages = n_pages;
   wide.page_stride = 0;
-  wide.keys = at;
-  wide.values = static_cast<uint8_t*>(at) + RoundUp(n_pages * wide.block_bytes());
+  wide.keys = values_alone ? nullptr : at;
+  wide.values =
+      static_cast<uint8_t*>(at) + (values_alone ? 0 : RoundUp(n_pages * wide.block_bytes()));
   return wide;
 }
 

@@ -34,12 +34,13 @@ constexpr int64_t QueriesAt(int64_t workspace_bytes) { return workspace_bytes / 
 struct AttentionRoom {
   int64_t max_partials = 0;
   int64_t lse_at = 0;   // after the partial results
-  int64_t wide_at = 0;  // the copy's keys, followed by its values
+  int64_t wide_at = 0;  // the copy's keys, if it has any, followed by its values
   int64_t max_wide_pages = 0;
 };
 AttentionRoom RoomOf(int64_t workspace_bytes, const AttentionGrouping& grouping);
 
-// The copy of n_pages of `cache`, kF16 or kBF16, in memory from `at` on.
-KvCacheView WideView(const KvCacheView& cache, int32_t n_pages, void* at);
+// The copy of n_pages of `cache`, kF16 or kBF16, in memory from `at` on; without keys (nullptr) if
+// `values_alone`.
+KvCacheView WideView(const KvCacheView& cache, int32_t n_pages, bool values_alone, void* at);
 
 }  // namespace heddle::kernels::cuda

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "catch2/catch.hpp"
+#include "kernels/cuda/attention/attention_params.h"
 #include "kernels/kv_element.h"
 #include "tests/emulate/machine.h"
 #include "tests/kernels/cuda/emulated.h"
@@ -102,6 +103,27 @@ TestCache InF32(const TestCache& cache) {
   return wide;
 }
 
+// Rounds the rows of sequences in tiles of prompts as LaunchAttentionHopperF8 does: 448 stands for
+// a head's largest magnitude.
+void RoundToCodes(const AttentionCase& c, const HostBatch& batch, Matrix* q) {
+  const int32_t dim = c.half_keys ? c.head_dim / 2 : c.head_dim;
+  for (int32_t s = 0; s < batch.n_seqs(); ++s) {
+    const int32_t rows = batch.q_begin[s + 1] - batch.q_begin[s];
+    if (rows == 1 || rows * (c.n_heads / c.n_kv_heads) <= cuda::kDecodeTileRows) continue;
+    for (int32_t row = batch.q_begin[s]; row < batch.q_begin[s + 1]; ++row) {
+      for (int32_t head = 0; head < c.n_heads; ++head) {
+        float* const x = q->at(row, int64_t{head} * dim);
+        float largest = 1e-20f;
+        for (int32_t i = 0; i < dim; ++i) largest = std::max(largest, std::fabs(x[i]));
+        const float scale = largest / 448, inverse = 448 / largest;
+        for (int32_t i = 0; i < dim; ++i) {
+          x[i] = scale * F8E4M3ToF32(F32ToF8E4M3(x[i] * inverse));
+        }
+      }
+    }
+  }
+}
+
 void Compare(const AttentionCase& c, DType act, const Result& found, const Result& expected) {
   double worst = 0, worst_lse = 0;
   // Scores are sums of products with errors of both signs: some four times that of one.
@@ -146,8 +168,9 @@ void CheckAttentionOf(Device& device, const AttentionCase& c, const HostBatch& b
   const std::vector<float> sinks = random.Normals(c.n_heads);
   const auto reference = CreateReferenceDevice();
   const TestCache wide = InF32(cache);
-  const Result expected = Attend(*reference, c, batch, wide.view, q, sinks, 0);
   const Result found = Attend(device, c, batch, cache.view, q, sinks, c.pad);
+  if (c.codes_queries) RoundToCodes(c, batch, &q);
+  const Result expected = Attend(*reference, c, batch, wide.view, q, sinks, 0);
   INFO(Info(device.activation_dtype()).name
        << " head_dim " << c.head_dim << " heads " << c.n_heads << "/" << c.n_kv_heads << " "
        << Info(c.cache).name << " window " << c.window << (c.in_chunks ? " in chunks" : "")

@@ -30,6 +30,7 @@ struct AttentionCase {
   bool lse = true;                  // the log-sum-exp is asked for and compared
   bool poisoned = false;            // unused positions of the cache are NaN
   bool rounds_keys = false;         // keys are rounded to BF16 for the matrix instruction
+  bool codes_queries = false;       // queries of long chunks are rounded to E4M3 for scores
   std::vector<int32_t> trees = {};  // sequences whose rows are trees
   std::vector<SharedPages> shared = {};
 };

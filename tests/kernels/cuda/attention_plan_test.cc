@@ -306,7 +306,7 @@ TEST_CASE("The parts of attention's workspace lie one behind the other", "[cuda]
           .dtype = DType::kF8E4M3, .page_tokens = 16, .n_kv_heads = 8, .head_dim = head_dim};
       std::vector<uint8_t> memory(static_cast<size_t>(bytes));
       const auto n_pages = static_cast<int32_t>(room.max_wide_pages);
-      const KvCacheView wide = WideView(cache, n_pages, memory.data() + room.wide_at);
+      const KvCacheView wide = WideView(cache, n_pages, false, memory.data() + room.wide_at);
       CHECK(wide.dtype == DType::kF16);
       CHECK(wide.num_pages == n_pages);
       auto* values = static_cast<uint8_t*>(wide.values);
@@ -314,6 +314,14 @@ TEST_CASE("The parts of attention's workspace lie one behind the other", "[cuda]
       CHECK(values + n_pages * wide.block_bytes() <= memory.data() + bytes);
       // The copy takes half of the workspace, except for a little.
       CHECK(2 * n_pages * wide.block_bytes() > bytes * 9 / 20);
+      // Without keys it has twice as many pages in the same place.
+      grouping.copies_values_alone = true;
+      const auto most = static_cast<int32_t>(RoomOf(bytes, grouping).max_wide_pages);
+      CHECK(most >= 2 * n_pages);
+      const KvCacheView alone = WideView(cache, most, true, memory.data() + room.wide_at);
+      CHECK(alone.keys == nullptr);
+      CHECK(alone.values == memory.data() + room.wide_at);
+      CHECK(room.wide_at + most * alone.block_bytes() <= bytes);
     }
   }
 }

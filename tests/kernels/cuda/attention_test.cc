@@ -236,6 +236,7 @@ TEST_CASE("Long chunks over caches of 8 bits match the reference", "[cuda][hoppe
       c.batch.page_tokens = page_tokens;
       c.head_dim = page_tokens == 16 ? 128 : 64;
       c.rounds_keys = cache == DType::kInt8;
+      c.codes_queries = cache == DType::kF8E4M3 && c.head_dim == 128;
       CheckAttention(c, DType::kBF16);
     }
     CheckAttention({.batch = batch,
