@@ -227,7 +227,7 @@ void TimeWideScores(const TimingReport& report) {
   const std::string how = ", scores of 16 bits";
   const TimingReport some = {.begins =
                                  [&](const std::string& name) {
-                                   return name.starts_with("prefill attention fp8") &&
+                                   return name.starts_with("prefill attention fp8,") &&
                                           report.begins(name + how);
                                  },
                              .ends =

@@ -37,7 +37,6 @@ std::vector<Variant> Variants() {
           {"launches in turn", {.early_launches = false}},
           {"one division of memory", {.one_memory_split = true}},
           {"settled before they are planned on", {}, {.ahead = false}, false},
-          {"scores of 16 bits", {.scores_codes = false}, {.ahead = true}, false},
           {"few pages", {}, {.ahead = true, .few_pages = true}, false},
           {"with drafts", {}, {.ahead = false}, false, true},
           {"without kernels of warpgroups", {.warpgroups = false}, {.ahead = true}, false}};
