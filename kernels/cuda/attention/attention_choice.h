@@ -12,7 +12,7 @@ enum class AttentionKernel : uint8_t {
   kPlain,
   kFlash,
   kHopper,
-  kHopperWide,  // kHopper on a 16-bit copy of the cache if that pays, else kFlash
+  kHopperWide,  // on a 16-bit copy of the cache, or of its values, if that pays; else kFlash
   kLatent,
 };
 
