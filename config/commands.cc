@@ -128,8 +128,13 @@ std::string_view CommandUsage(Command command) {
              "one attends while the other one multiplies, with the GPU's multiprocessors divided "
              "in\n"
              "several ways. Prints the times, and writes to FILE which steps are worth splitting;\n"
-             "`heddle serve --tune-profile FILE` follows it.\n\n"
-             "  heddle tune ~/models/Llama-3.1-8B --device cuda:0 --tune-profile h200.jsonl\n";
+             "`heddle serve --tune-profile FILE` follows it. With --device cuda --tp N the halves "
+             "of a\n"
+             "step also sum across the N GPUs while the other one multiplies; such a FILE is for "
+             "N.\n\n"
+             "  heddle tune ~/models/Llama-3.1-8B --device cuda:0 --tune-profile h200.jsonl\n"
+             "  heddle tune ~/models/Llama-3.1-8B --device cuda --tp 2 --tune-profile "
+             "2h200.jsonl\n";
     case kHealth:
       return "heddle health [--url URL]\n\n"
              "Asks a running server's /health. Ends with 0 if requests make progress, else with\n"

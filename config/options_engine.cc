@@ -80,7 +80,7 @@ constexpr Option kEngineOptions[] = {
          "Tensor parallelism: N ranks share every layer of the model, each with its part of the "
          "weights, of the KV cache and of --threads. It pays where each rank has processors "
          "and memory of its own, such as a socket or a GPU (--rank-devices, docs/parallel.md).",
-     .commands = kEngineCommands | kInspect | kBench | kPlanning,
+     .commands = kEngineCommands | kInspect | kBench | kTune | kPlanning,
      .min = 1,
      .max = 64},
     {.name = "pp",
@@ -144,7 +144,7 @@ constexpr Option kEngineOptions[] = {
              "0,1. They have to be of one kind and reach each other's memory. One that is named "
              "twice has two ranks, which is for tests. With --ranks-listen and --join: of each "
              "rank of this process, which share layers.",
-     .commands = kEngineCommands | kBench,
+     .commands = kEngineCommands | kBench | kTune,
      .default_text = "the first ones; of a process among several, that of --device"},
     {.name = "ranks-listen",
      .field = &Config::ranks_listen,

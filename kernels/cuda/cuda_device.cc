@@ -1,6 +1,7 @@
 #include "kernels/cuda/cuda_device.h"
 
 #include <algorithm>
+#include <string_view>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -22,6 +23,13 @@ constexpr int64_t kMostReserve = int64_t{2} << 30;
 // The same after steps of all sizes have run: a few more graphs, and rarely used kernels.
 constexpr int64_t kLeastWarmReserve = int64_t{128} << 20;
 constexpr int64_t kMostWarmReserve = int64_t{512} << 20;
+
+absl::Status NoHalves(std::string_view where) {
+  return absl::UnimplementedError(
+      absl::StrCat("steps run whole ", std::string(where),
+                   ": halves are for GPUs of one process that share all layers; leave the tune "
+                   "profile out"));
+}
 
 }  // namespace
 
@@ -133,13 +141,26 @@ absl::StatusOr<DeviceLimits> CudaDevice::MeasureLimits() {
 // last bits have to be the same: the predicted one.
 absl::Status CudaDevice::JoinGroup(std::shared_ptr<Communicator> communicator) {
   LeaveGroups();
-  HEDDLE_ASSIGN_OR_RETURN(group_, Join(std::move(communicator), /*shares_layers=*/true));
+  if (!nano_batches_.rules.empty() && !communicator->shares_memory()) {
+    const absl::Status status = NoHalves("with ranks in other processes");
+    communicator->Abort(status);  // the others do not wait for this one
+    return status;
+  }
+  HEDDLE_ASSIGN_OR_RETURN(group_, Join(communicator, /*shares_layers=*/true));
+  // Meetings through the host are answered one behind the other.
+  if (!communicator->shares_memory()) return absl::OkStatus();
+  HEDDLE_ASSIGN_OR_RETURN(halves_, Join(std::move(communicator), /*shares_layers=*/true));
   return absl::OkStatus();
 }
 
 // A device that has joined other ranks before it joins stages does so each time.
 absl::Status CudaDevice::JoinStages(std::shared_ptr<Communicator> stages) {
   if (stages_ != nullptr) LeaveGroups();
+  if (!nano_batches_.rules.empty()) {
+    const absl::Status status = NoHalves("in a pipeline");
+    stages->Abort(status);
+    return status;
+  }
   HEDDLE_ASSIGN_OR_RETURN(stages_, Join(std::move(stages), /*shares_layers=*/false));
   return absl::OkStatus();
 }
@@ -155,6 +176,7 @@ absl::StatusOr<std::unique_ptr<PeerGroup>> CudaDevice::Join(
                          {.wait_ms = options_.rank_wait_ms,
                           .activations = options_.activations,
                           .shares_layers = shares_layers,
+                          .nano_batches = &nano_batches_,
                           .relay = relay_,
                           .sizes = shares_layers ? room_.ranks : room_.stages,
                           .host_free_bytes = room_.free_bytes});
@@ -164,7 +186,7 @@ absl::StatusOr<std::unique_ptr<PeerGroup>> CudaDevice::Join(
 void CudaDevice::LeaveGroups() {
   if (group_ == nullptr && stages_ == nullptr) return;
   runtime_->Bind();
-  for (PeerGroup* group : {group_.get(), stages_.get()}) {
+  for (PeerGroup* group : {group_.get(), halves_.get(), stages_.get()}) {
     if (group != nullptr) group->GiveUp();
   }
   if (relay_ != nullptr) relay_->Stop();
@@ -172,6 +194,7 @@ void CudaDevice::LeaveGroups() {
   first_launched_ += num_launched_;
   num_launched_ = 0;
   group_ = nullptr;
+  halves_ = nullptr;
   stages_ = nullptr;
   relay_ = nullptr;
 }
@@ -186,6 +209,10 @@ void CudaDevice::CopyPage(const KvCacheView& cache, int32_t from, int32_t to, in
 absl::Status CudaDevice::SetNanoBatches(const NanoBatchProfile& profile) {
   const DeviceInfo& info = runtime_->info();
   HEDDLE_RETURN_IF_ERROR(CheckProfile(profile, info.name, info.num_multiprocessors));
+  if (!profile.rules.empty()) {
+    if (stages_ != nullptr) return NoHalves("in a pipeline");
+    if (relay_ != nullptr) return NoHalves("with ranks in other processes");
+  }
   nano_batches_ = profile;
   return absl::OkStatus();
 }

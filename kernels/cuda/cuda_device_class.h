@@ -185,6 +185,7 @@ class CudaDevice final : public Device, public HostMeetings {
   std::shared_ptr<HostRelay> relay_;         // to ranks in other processes; nullptr: all are here
   Room room_;                                // for what passes through it
   std::unique_ptr<PeerGroup> group_;         // of ranks that share layers; nullptr: none do
+  std::unique_ptr<PeerGroup> halves_;        // the same ranks, for second halves of steps, or null
   std::unique_ptr<PeerGroup> stages_;        // of a pipeline; nullptr: there is none
   std::vector<std::string> advice_;
   LinearWays ways_;  // CudaDeviceOptions::tunes

@@ -98,7 +98,7 @@ CudaOps CudaDevice::OpsFor(Part part) {
       .scores_codes = options_.scores_codes,
       .ways = options_.tunes ? &ways_ : nullptr,
       .times_products = part == kWhole && !split_.has_value(),
-      .ranks = group_.get(),
+      .ranks = part == kSecond ? halves_.get() : group_.get(),
       .stages = stages_.get(),
       .plan_attention = [this, part](const AttentionGrouping& grouping) {
         return PlanFor(grouping, part);
@@ -107,6 +107,7 @@ CudaOps CudaDevice::OpsFor(Part part) {
     step.leave_tape = [this](bool for_good) { return LeaveTape(for_good); };
   }
   if (part == kWhole) return CudaOps(step);
+  step.is_half = true;
   step.attention_multiprocessors = split_->attention_multiprocessors;
   if (part == kFirst) {
     step.n_rows = split_->rows;
@@ -234,7 +235,7 @@ absl::StatusOr<RunTiming> CudaDevice::Finish() {
   --num_launched_;
   runtime_->Bind();
   HEDDLE_RETURN_IF_ERROR(runtime_->WaitForMark(EndOf(step)));
-  for (PeerGroup* group : {group_.get(), stages_.get()}) {
+  for (PeerGroup* group : {group_.get(), halves_.get(), stages_.get()}) {
     if (group != nullptr) HEDDLE_RETURN_IF_ERROR(group->Check());
   }
   const auto* base = static_cast<const uint8_t*>(results_->data());

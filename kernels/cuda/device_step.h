@@ -83,8 +83,10 @@ struct DeviceStep {
   LinearWays* ways = nullptr;             // ways of products; nullptr: as predicted
   bool times_products = false;            // shapes that `ways` does not know are timed
   int32_t attention_multiprocessors = 0;  // limit for attention; 0: all
-  // The devices that share the layers with this one; nullptr: it has whole ones.
+  // The devices that share the layers with this one; nullptr: it has whole ones. Halves of a step
+  // have one each, since kernels of both wait at the same time.
   PeerGroup* ranks = nullptr;
+  bool is_half = false;         // the ops are those of half a step
   PeerGroup* stages = nullptr;  // of a device that has some of the layers; nullptr: it has all
   // Plans a grouping that the step has not met yet.
   std::function<absl::StatusOr<PlannedAttention>(const AttentionGrouping&)> plan_attention;

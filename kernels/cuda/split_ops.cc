@@ -361,4 +361,30 @@ void SplitOps::Sample(const SampleArgs& args) {
   halves_.whole.Sample(args);
 }
 
+void SplitOps::EmbedShare(const PackedWeight& table, int64_t first_row, float scale, Tensor out) {
+  Each([this, &table, first_row, scale, out](CudaOps& ops, const Half& half) {
+    ops.EmbedShare(table, first_row, scale, Rows(out, half));
+  });
+}
+
+void SplitOps::AllReduce(const AllReduceArgs& args) {
+  if (joined_) return halves_.whole.AllReduce(args);
+  EndPhases([this, &args](CudaOps& ops) {
+    const Half half = HalfOf(ops);
+    AllReduceArgs own = args;
+    own.partial = Rows(args.partial, half);
+    own.residual = Rows(args.residual, half);
+    own.out = Rows(args.out, half);
+    if (args.norm.has_value()) own.norm = NormOf(*args.norm, half);
+    ops.AllReduce(own);
+  });
+}
+
+// Heads of all ranks are brought together in packed rows, in a buffer of attention's results: where
+// the other half's may still be.
+void SplitOps::GatherColumns(const GatherColumnsArgs& args) {
+  Join();
+  halves_.whole.GatherColumns(args);
+}
+
 }  // namespace heddle::kernels::cuda

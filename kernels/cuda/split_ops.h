@@ -9,12 +9,16 @@
 //   lane 0   phase 0 |attention 0      |         phase 1 |attention 1 ...
 //   lane 1           |phase 0          |attention 0      |phase 1 ...
 //
+// Where ranks share layers, their sums end phases as attentions do, and so run beside the other
+// half's products (Gond et al. 2025, "TokenWeave"). Each half meets the same half of the other
+// ranks, in a group of its own, since kernels of the two lanes that wait for other ranks overlap.
+//
 // So that the second half's phase can wait for the first's, its ops are kept until that has been
 // enqueued. As phases never overlap they may share memory that only products use. AttendLatents is
 // an attention whose products of heads run beside the other half's phase: they take none of it
-// (counters, the library's workspace).
-// Life: ops in the order of a forward, then Join once. GatherLogitRows joins, too; what follows it
-// runs whole, on lane 0.
+// (counters, the library's workspace), and nor do sums over ranks.
+// Life: ops in the order of a forward, then Join once. GatherLogitRows joins, too, and so do
+// columns that ranks gather; what follows runs whole, on lane 0.
 // Thread-safety: none.
 #pragma once
 
@@ -76,6 +80,9 @@ class SplitOps final : public Ops {
   void SumRows(const SumRowsArgs& args) override;
   void ScaleLogits(Tensor logits_f32, float scale, float softcap) override;
   void Sample(const SampleArgs& args) override;
+  void EmbedShare(const PackedWeight& table, int64_t first_row, float scale, Tensor out) override;
+  void AllReduce(const AllReduceArgs& args) override;
+  void GatherColumns(const GatherColumnsArgs& args) override;
 
   // Orders lane 0 after both halves.
   void Join();
@@ -93,6 +100,10 @@ class SplitOps final : public Ops {
   template <typename Fn>
   void Each(Fn fn);
   void EndPhases(const std::function<void(CudaOps&)>& between);
+  Half HalfOf(const CudaOps& ops) const {
+    if (&ops == &halves_.first) return {0, halves_.first_rows};
+    return {halves_.first_rows, halves_.rows - halves_.first_rows};
+  }
   void Note(const absl::Status& status);
   NormArgs NormOf(const NormArgs& args, const Half& half) const;
   LinearArgs ProductOf(const LinearArgs& args, const Half& half) const;

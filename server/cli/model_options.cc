@@ -149,16 +149,22 @@ absl::Status PlaceRanks(const config::Config& config, bool are_all, engine::Load
 
 constexpr size_t kMaxProfileBytes = size_t{1} << 20;
 
-// Wraps `make` to apply the profile in `path`.
-absl::StatusOr<std::function<MadeDevice()>> WithProfile(const std::string& path,
-                                                        std::function<MadeDevice()> make) {
+// Has the options' devices follow the profile in `path`.
+absl::Status UseProfile(const std::string& path, engine::LoadOptions* options) {
   HEDDLE_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kMaxProfileBytes));
-  HEDDLE_ASSIGN_OR_RETURN(const kernels::NanoBatchProfile profile, ReadTuneProfile(text, path));
-  return [make = std::move(make), profile]() -> MadeDevice {
-    HEDDLE_ASSIGN_OR_RETURN(std::unique_ptr<kernels::Device> device, make());
-    HEDDLE_RETURN_IF_ERROR(device->SetNanoBatches(profile));
+  HEDDLE_ASSIGN_OR_RETURN(kernels::NanoBatchProfile read, ReadTuneProfile(text, path));
+  HEDDLE_ASSIGN_OR_RETURN(const kernels::NanoBatchProfile profile,
+                          ProfileOfRank(std::move(read), options->layout.tp, path));
+  const auto apply = [profile](MadeDevice device) -> MadeDevice {
+    if (device.ok()) HEDDLE_RETURN_IF_ERROR((*device)->SetNanoBatches(profile));
     return device;
   };
+  options->make_device = [apply, make = std::move(options->make_device)] { return apply(make()); };
+  if (!options->make_rank_device) return absl::OkStatus();
+  options->make_rank_device = [apply, make = std::move(options->make_rank_device)](int32_t rank) {
+    return apply(make(rank));
+  };
+  return absl::OkStatus();
 }
 
 // Lists of processors as the kernel writes them, with ":" between the ranks'.
@@ -273,12 +279,12 @@ absl::StatusOr<engine::LoadOptions> ToLoadOptions(const config::Config& config) 
     HEDDLE_ASSIGN_OR_RETURN(options.make_device, DeviceMaker(config.device, options.cpu));
   }
   if (!config.tune_profile.empty()) {
-    if (is_shared || !are_all) {
+    if (!options.make_device || options.layout.pp > 1 || !are_all) {
       return absl::InvalidArgumentError(
-          "--tune-profile is for one GPU; leave it out with --tp, --pp and --join");
+          "--tune-profile is for a GPU, or those of a process that share layers (--tp); leave "
+          "it out with --pp, --ranks-listen and --join");
     }
-    HEDDLE_ASSIGN_OR_RETURN(options.make_device,
-                            WithProfile(config.tune_profile, std::move(options.make_device)));
+    HEDDLE_RETURN_IF_ERROR(UseProfile(config.tune_profile, &options));
   }
   options.weights = config.weights;
   options.kv_type = config.kv_type;

@@ -21,15 +21,19 @@ namespace {
 
 constexpr int32_t kMostSequences = 1024;  // in TunePoints
 
-absl::StatusOr<engine::LocalModel> Load(const config::Config& config) {
+absl::StatusOr<engine::LocalModel> Load(const config::Config& config, LoadedDevices* devices) {
   config::Config whole = config;
   whole.tune_profile.clear();  // the result replaces it
   HEDDLE_ASSIGN_OR_RETURN(engine::LoadOptions options, ToLoadOptions(whole));
+  if (!options.make_device) {
+    return absl::UnimplementedError("heddle tune is for GPUs: --device cuda");
+  }
   {
     // Checks that the device can be tuned before gigabytes are read.
     HEDDLE_ASSIGN_OR_RETURN(const auto device, options.make_device());
     HEDDLE_RETURN_IF_ERROR(device->nano_batch_device().status());
   }
+  devices->Watch(&options);
   const int32_t tokens = options.capacity.max_batch_tokens;  // 0: the device's
   options.capacity.max_batch_seqs = tokens == 0 ? kMostSequences : std::min(tokens, kMostSequences);
   if (config.random_weights.empty()) return engine::LoadLocalModel(config.model, options);
@@ -59,7 +63,11 @@ absl::Status Write(const std::string& path, const std::string& text) {
 }  // namespace
 
 absl::Status RunTune(const config::Config& config) {
-  HEDDLE_ASSIGN_OR_RETURN(const engine::LocalModel model, Load(config));
+  LoadedDevices devices;
+  HEDDLE_ASSIGN_OR_RETURN(const engine::LocalModel model, Load(config, &devices));
+  const auto set = [&devices](const kernels::NanoBatchProfile& profile) {
+    return devices.SetNanoBatches(profile);
+  };
   engine::LocalExecutor& executor = *model.executor;
   HEDDLE_ASSIGN_OR_RETURN(const kernels::NanoBatchDevice device,
                           executor.device().nano_batch_device());
@@ -67,6 +75,14 @@ absl::Status RunTune(const config::Config& config) {
     return absl::UnimplementedError(
         "steps of models with recurrent layers or convolutions run whole; there is nothing to "
         "tune");
+  }
+  const std::vector<engine::LayerSpec>& layers = executor.spec().layers;
+  if (std::any_of(layers.begin(), layers.end(), [](const engine::LayerSpec& layer) {
+        return !layer.attention.head_borders.empty();
+      })) {
+    return absl::UnimplementedError(
+        "steps of models that norm queries over the heads of all ranks run whole with --tp; there "
+        "is nothing to tune");
   }
   const std::vector<TunePoint> points = TunePoints(executor.limits());
   if (points.empty()) {
@@ -79,12 +95,13 @@ absl::Status RunTune(const config::Config& config) {
   std::vector<TuneTiming> timings;
   for (const TunePoint& point : points) {
     HEDDLE_ASSIGN_OR_RETURN(const TuneTiming timing,
-                            TimePoint(executor, point, static_cast<int32_t>(config.repeat)));
+                            TimePoint(executor, point, static_cast<int32_t>(config.repeat), set));
     timings.push_back(timing);
     HEDDLE_RETURN_IF_ERROR(WriteOut(ToText(timing)));
     HEDDLE_RETURN_IF_ERROR(FlushOut());
   }
-  const TunedProfile tuned = RulesOf(timings, device.name);
+  const TunedProfile tuned =
+      RulesOf(timings, TunedDevice(static_cast<int32_t>(config.tp), device.name));
   const std::string text = WriteTuneProfile(tuned.profile, tuned.speedups);
   if (config.tune_profile.empty()) return WriteOut("\n" + text);
   HEDDLE_RETURN_IF_ERROR(Write(config.tune_profile, text));

@@ -11,6 +11,7 @@
 namespace heddle::server {
 namespace {
 
+constexpr std::string_view kEach = " ranks, each ";
 constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
 constexpr std::string_view kFields[] = {"device",      "min_rows", "max_rows",
                                         "min_context", "split",    "attention_multiprocessors",
@@ -67,6 +68,25 @@ absl::StatusOr<kernels::NanoBatchProfile> ReadTuneProfile(std::string_view text,
   if (!profile.rules.empty()) return profile;
   return absl::InvalidArgumentError(
       base::StrCat(name, ": has no rules; expected the lines that `heddle tune` writes"));
+}
+
+std::string TunedDevice(int32_t tp, const std::string& device) {
+  return tp > 1 ? base::StrCat(tp, kEach, device) : device;
+}
+
+absl::StatusOr<kernels::NanoBatchProfile> ProfileOfRank(kernels::NanoBatchProfile profile,
+                                                        int32_t tp, std::string_view name) {
+  std::string& device = profile.device_name;
+  if (device.empty()) return profile;
+  const std::string ranks = TunedDevice(tp, "");
+  const bool is_of_ranks = device.find(kEach) != std::string::npos;
+  if (is_of_ranks == (tp > 1) && device.starts_with(ranks)) {
+    device.erase(0, ranks.size());
+    return profile;
+  }
+  return absl::InvalidArgumentError(base::StrCat("--tune-profile ", name, " was measured on ",
+                                                 base::Quote(device), "; measure it with --tp ",
+                                                 tp));
 }
 
 std::string WriteTuneProfile(const kernels::NanoBatchProfile& profile,

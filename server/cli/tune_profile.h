@@ -6,6 +6,7 @@
 // fields are errors.
 #pragma once
 
+#include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
@@ -22,6 +23,14 @@ inline constexpr size_t kMaxTuneRules = 4096;
 // for lines of different devices, and for a file without rules.
 absl::StatusOr<kernels::NanoBatchProfile> ReadTuneProfile(std::string_view text,
                                                           std::string_view name);
+
+// The device of a profile for `tp` ranks that share layers: "2 ranks, each NVIDIA H200"; that of
+// each for one.
+std::string TunedDevice(int32_t tp, const std::string& device);
+// What the device of each of `tp` ranks takes of a profile from file `name`. INVALID_ARGUMENT if it
+// was measured with other ranks.
+absl::StatusOr<kernels::NanoBatchProfile> ProfileOfRank(kernels::NanoBatchProfile profile,
+                                                        int32_t tp, std::string_view name);
 
 // `speedups`: one per rule.
 std::string WriteTuneProfile(const kernels::NanoBatchProfile& profile,

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 #include "base/status.h"
 #include "server/cli/bench_run.h"
@@ -16,8 +17,7 @@ constexpr int32_t kSteps = 8;  // per run
 constexpr double kShares[] = {0, 0.25, 0.35, 0.5};
 
 absl::StatusOr<double> StepMicroseconds(engine::LocalExecutor& executor, const TunePoint& point,
-                                        const kernels::NanoBatchProfile& profile, int32_t repeat) {
-  HEDDLE_RETURN_IF_ERROR(executor.device().SetNanoBatches(profile));
+                                        int32_t repeat) {
   HEDDLE_ASSIGN_OR_RETURN(BenchRun run, BenchRun::Create(executor, {.batch = point.sequences,
                                                                     .prompt_tokens = point.context,
                                                                     .output_tokens = kSteps}));
@@ -48,24 +48,50 @@ std::vector<TunePoint> TunePoints(const engine::ExecutorLimits& limits) {
   return points;
 }
 
+void LoadedDevices::Watch(engine::LoadOptions* options) {
+  options->make_device = [this, make = std::move(options->make_device)] { return Noted(make()); };
+  if (!options->make_rank_device) return;
+  options->make_rank_device = [this, make = std::move(options->make_rank_device)](int32_t rank) {
+    return Noted(make(rank));
+  };
+}
+
+absl::StatusOr<std::unique_ptr<kernels::Device>> LoadedDevices::Noted(
+    absl::StatusOr<std::unique_ptr<kernels::Device>> device) {
+  const std::lock_guard lock(mutex_);
+  if (device.ok()) devices_.push_back(device->get());
+  return device;
+}
+
+absl::Status LoadedDevices::SetNanoBatches(const kernels::NanoBatchProfile& profile) {
+  const std::lock_guard lock(mutex_);
+  for (kernels::Device* device : devices_) HEDDLE_RETURN_IF_ERROR(device->SetNanoBatches(profile));
+  return absl::OkStatus();
+}
+
 absl::StatusOr<TuneTiming> TimePoint(engine::LocalExecutor& executor, const TunePoint& point,
-                                     int32_t repeat) {
+                                     int32_t repeat, const SetNanoBatchesFn& set) {
+  const auto divide = [&](const kernels::NanoBatchProfile& profile) {
+    return set ? set(profile) : executor.device().SetNanoBatches(profile);
+  };
   HEDDLE_ASSIGN_OR_RETURN(const kernels::NanoBatchDevice device,
                           executor.device().nano_batch_device());
   TuneTiming timing{.point = point};
-  HEDDLE_ASSIGN_OR_RETURN(timing.whole_us, StepMicroseconds(executor, point, {}, repeat));
+  HEDDLE_RETURN_IF_ERROR(divide({}));
+  HEDDLE_ASSIGN_OR_RETURN(timing.whole_us, StepMicroseconds(executor, point, repeat));
   timing.split_us = std::numeric_limits<double>::infinity();
   for (const double share : kShares) {
     const auto count = static_cast<int32_t>(share * device.num_multiprocessors);
     if (share > 0 && count == 0) continue;
     const kernels::NanoBatchProfile profile = {.device_name = {},
                                                .rules = {{.attention_multiprocessors = count}}};
-    HEDDLE_ASSIGN_OR_RETURN(const double us, StepMicroseconds(executor, point, profile, repeat));
+    HEDDLE_RETURN_IF_ERROR(divide(profile));
+    HEDDLE_ASSIGN_OR_RETURN(const double us, StepMicroseconds(executor, point, repeat));
     if (us >= timing.split_us) continue;
     timing.split_us = us;
     timing.attention_multiprocessors = count;
   }
-  HEDDLE_RETURN_IF_ERROR(executor.device().SetNanoBatches({}));
+  HEDDLE_RETURN_IF_ERROR(divide({}));
   return timing;
 }
 

@@ -3,11 +3,16 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
 #include <span>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "engine/model/load.h"
 #include "engine/model/local_executor.h"
+#include "kernels/device.h"
 #include "kernels/nano_batch.h"
 
 namespace heddle::server {
@@ -33,11 +38,31 @@ inline constexpr double kLeastSpeedup = 1.03;
 // occur in serving.
 std::vector<TunePoint> TunePoints(const engine::ExecutorLimits& limits);
 
+// The devices that a model is loaded onto, of all ranks. Thread-safety: Watch's options are used by
+// any threads; SetNanoBatches by one, between steps.
+class LoadedDevices {
+ public:
+  // Notes the devices that these options make from now on; it outlives them.
+  void Watch(engine::LoadOptions* options);
+  // Tells all of them, so that they divide steps alike. Errors are the device's. REQUIRES: the
+  // model that was loaded is there.
+  absl::Status SetNanoBatches(const kernels::NanoBatchProfile& profile);
+
+ private:
+  absl::StatusOr<std::unique_ptr<kernels::Device>> Noted(
+      absl::StatusOr<std::unique_ptr<kernels::Device>> device);
+
+  std::mutex mutex_;
+  std::vector<kernels::Device*> devices_;  // GUARDED_BY(mutex_)
+};
+
 // Times each point whole, and split with no multiprocessors reserved for attention and with a
 // quarter to a half of them; takes the median of `repeat` runs of some steps. The executor must be
-// idle; its device runs steps whole afterwards. Errors are the device's.
+// idle; its device runs steps whole afterwards. `set` says how steps are divided from then on, on
+// all ranks; empty: the executor's device is alone. Errors are the device's.
+using SetNanoBatchesFn = std::function<absl::Status(const kernels::NanoBatchProfile& profile)>;
 absl::StatusOr<TuneTiming> TimePoint(engine::LocalExecutor& executor, const TunePoint& point,
-                                     int32_t repeat);
+                                     int32_t repeat, const SetNanoBatchesFn& set = {});
 
 struct TunedProfile {
   kernels::NanoBatchProfile profile;

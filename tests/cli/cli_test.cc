@@ -161,6 +161,8 @@ TEST_CASE("tune and a tune profile need a GPU, and say so before anything is loa
   CHECK(tune.exit_code == 1);
   CHECK(tune.err.find("runs every step whole") != std::string::npos);
   CHECK(tune.err.find("use --device cuda:N") != std::string::npos);
+  tune = Run("tune ./no-model --device cpu --tp 2");
+  CHECK(tune.err.find("heddle tune is for GPUs") != std::string::npos);
   Outcome serve = Run("bench ./no-model --device cpu --tune-profile ./no-such-file");
   CHECK(serve.exit_code == 1);
   CHECK(serve.err.find("no-such-file") != std::string::npos);

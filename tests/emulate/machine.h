@@ -47,6 +47,8 @@ int64_t GraphChanges();
 
 // The number of graphs launched since SetMachine.
 int64_t GraphLaunches();
+// The number of kernels launched since SetMachine, those of graphs included.
+int64_t Launches();
 // Page-locked memory that this process holds now.
 int64_t PinnedBytes();
 // The number of launches on lane 1 of any device since SetMachine.

@@ -227,6 +227,13 @@ int64_t GraphChanges() { return All().graph_changes; }
 int64_t GraphLaunches() { return All().graph_launches; }
 int64_t SecondLaneLaunches() { return All().second_lane_launches; }
 
+int64_t Launches() {
+  const std::lock_guard lock(All().mutex);
+  return std::accumulate(
+      All().devices.begin(), All().devices.end(), int64_t{0},
+      [](int64_t sum, const DeviceState* device) { return sum + device->launches; });
+}
+
 int64_t PinnedBytes() {
   const std::lock_guard lock(All().mutex);
   const auto& blocks = All().pinned_blocks;

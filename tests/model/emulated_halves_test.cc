@@ -9,6 +9,7 @@
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/nano_batch.h"
 #include "tests/emulate/machine.h"
+#include "tests/model/side_by_side.h"
 #include "tests/support/goldens.h"
 #include "tests/support/stepped_load.h"
 #include "tests/support/synthetic_model.h"
@@ -18,23 +19,6 @@ namespace heddle {
 namespace {
 
 using kernels::DType;
-
-std::vector<scheduler::GenerationRequest> SideBySide(int32_t vocab) {
-  std::vector<scheduler::GenerationRequest> requests;
-  requests.reserve(5);
-  for (int32_t i = 0; i < 5; ++i) {
-    scheduler::GenerationRequest request;
-    request.id = scheduler::RequestId{static_cast<uint64_t>(i) + 1};
-    request.prompt.reserve(16);
-    for (int32_t t = 0; t < 4 + 2 * i; ++t)
-      request.prompt.push_back(3 + (t * 37 + i) % (vocab - 3));
-    request.sampling.temperature = 0.0f;
-    request.sampling.num_logprobs = 0;
-    request.max_tokens = 4;
-    requests.push_back(std::move(request));
-  }
-  return requests;
-}
 
 test::Answers AnswersOf(const std::filesystem::path& path, bool splits) {
   engine::LoadOptions options;
@@ -60,7 +44,7 @@ test::Answers AnswersOf(const std::filesystem::path& path, bool splits) {
                                      .max_context = limits.max_context,
                                      .max_step_tokens = limits.max_batch_tokens,
                                      .max_step_seqs = limits.max_batch_seqs});
-  load.Run(SideBySide(limits.vocab), 0);
+  load.Run(test::SideBySide(limits.vocab), 0);
   return load.answers();
 }
 

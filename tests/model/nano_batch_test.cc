@@ -169,5 +169,24 @@ TEST_CASE("A tune profile that is none is refused with the place and what is exp
   CHECK(message(R"({"device": "d", "rows": 5})").find("\"rows\"") != std::string::npos);
 }
 
+TEST_CASE("A tune profile is for as many ranks as it was measured with", "[nano]") {
+  const auto device_of = [](const std::string& device, int32_t tp) {
+    const auto profile =
+        server::ProfileOfRank({.device_name = device, .rules = {NanoBatchRule{}}}, tp, "p.jsonl");
+    return profile.ok() ? profile->device_name : std::string(profile.status().message());
+  };
+  const std::string two = server::TunedDevice(2, "NVIDIA H200");
+  CHECK(two == "2 ranks, each NVIDIA H200");
+  CHECK(server::TunedDevice(1, "NVIDIA H200") == "NVIDIA H200");
+  CHECK(device_of(two, 2) == "NVIDIA H200");
+  CHECK(device_of("NVIDIA H200", 1) == "NVIDIA H200");
+  CHECK(device_of("", 2).empty());  // anywhere
+  const std::string other = "--tune-profile p.jsonl was measured on \"";
+  CHECK(device_of(two, 1) == other + two + "\"; measure it with --tp 1");
+  CHECK(device_of(two, 12) == other + two + "\"; measure it with --tp 12");
+  CHECK(device_of("12 ranks, each d", 2) == other + "12 ranks, each d\"; measure it with --tp 2");
+  CHECK(device_of("NVIDIA H200", 2) == other + "NVIDIA H200\"; measure it with --tp 2");
+}
+
 }  // namespace
 }  // namespace heddle

@@ -21,6 +21,7 @@ struct Introduction {
   DeviceInfo info;
   Mailbox* box = nullptr;
   const void* boxes = nullptr;  // of rank 0: its shared pointer to all
+  const NanoBatchProfile* nano_batches = nullptr;
 };
 
 // Ranks of other processes: so much.
@@ -34,6 +35,13 @@ struct RemoteIntroduction {
 bool IsAlike(const DeviceInfo& a, const DeviceInfo& b) {
   return a.name == b.name && a.num_multiprocessors == b.num_multiprocessors &&
          a.has_hopper_code == b.has_hopper_code;
+}
+
+bool DivideAlike(const Introduction& a, const Introduction& b) {
+  if (a.nano_batches == nullptr || b.nano_batches == nullptr) {
+    return a.nano_batches == b.nano_batches;
+  }
+  return a.nano_batches->rules == b.nano_batches->rules;
 }
 
 std::string NameOf(const DeviceInfo& info) {
@@ -107,7 +115,8 @@ absl::Status PeerGroup::AllocateMailbox() {
 
 absl::Status PeerGroup::Meet() {
   if (peers_.rank == 0) boxes_ = std::make_shared<Boxes>();
-  const Introduction own = {runtime_.info(), peers_.boxes[peers_.rank], &boxes_};
+  const Introduction own = {runtime_.info(), peers_.boxes[peers_.rank], &boxes_,
+                            options_.nano_batches};
   std::array<const void*, kMaxRanks> all{};
   if (!communicator_->Exchange(&own, sizeof(own), sizeof(own), all)) return Given(*communicator_);
   if (peers_.rank != 0) {
@@ -126,6 +135,10 @@ absl::Status PeerGroup::Meet() {
       status = absl::InvalidArgumentError(
           absl::StrCat(NameOf(own.info), " and ", NameOf(other.info),
                        " are of different kinds; GPUs that share a model have to be equal"));
+    } else if (!DivideAlike(own, other)) {
+      status = absl::InvalidArgumentError(
+          absl::StrCat(NameOf(own.info), ", rank ", peers_.rank, ", and ", NameOf(other.info),
+                       ", rank ", r, ", have different tune profiles; ranks divide steps alike"));
     } else if (other.info.ordinal != own.info.ordinal) {
       status = OpenPeer(own.info, other.info);
     }

@@ -25,6 +25,7 @@
 #include "kernels/cuda/runtime/runtime.h"
 #include "kernels/dtype.h"
 #include "kernels/host_meetings.h"
+#include "kernels/nano_batch.h"
 
 namespace heddle::kernels::cuda {
 
@@ -45,6 +46,9 @@ class PeerGroup {
     // Members make some products alike (a router's), so that their GPUs have to be equal. False:
     // they are stages, and those of other processes may have others.
     bool shares_layers = true;
+    // Which steps the device divides: ranks of one process that share layers have to have the same
+    // rules. nullptr: none. It outlives Join.
+    const NanoBatchProfile* nano_batches = nullptr;
     // For a communicator that shares no memory; the same for all groups of a device.
     std::shared_ptr<HostRelay> relay;
     // For the same: the memory that it takes, and finds.
@@ -52,8 +56,8 @@ class PeerGroup {
     std::function<int64_t()> host_free_bytes;
   };
   // Blocks until all ranks have come, or the group is aborted. INVALID_ARGUMENT for more than
-  // kMaxPeers ranks, for GPUs of different kinds, or other activations; FAILED_PRECONDITION as
-  // OpenPeer; RESOURCE_EXHAUSTED without page-locked memory, as HostMeetings::SetRoom says.
+  // kMaxPeers ranks, for GPUs of different kinds, other activations or rules; FAILED_PRECONDITION
+  // as OpenPeer; RESOURCE_EXHAUSTED without page-locked memory, as HostMeetings::SetRoom says.
   static absl::StatusOr<std::unique_ptr<PeerGroup>> Join(Runtime& runtime,
                                                          std::shared_ptr<Communicator> communicator,
                                                          const Options& options);

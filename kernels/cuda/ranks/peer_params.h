@@ -30,6 +30,9 @@ inline constexpr int kMaxPeers = 8;
 // Blocks of a kernel at most. All have to run at the same time, those of two ranks on one GPU
 // included.
 inline constexpr int kPeerBlocks = 32;
+// The same of a kernel of half a step. Those of both halves may wait at the same time, and leave a
+// device as much room as one of a whole step: what they wait for comes (decision 0170).
+inline constexpr int kHalfPeerBlocks = kPeerBlocks / 2;
 
 // Messages from one stage to another that are not fetched yet, at most. A power of two.
 inline constexpr uint32_t kStagePlaces = 64;
@@ -92,14 +95,15 @@ struct SumRanksParams {
   int32_t adds = 0;    // to the target
   int32_t in_two = 0;  // each rank sums a share of the rows, and copies the others'
   int32_t norms = 0;
-  int32_t is_begun = 0;  // the oldest sum that LaunchBeginSum has begun; in one round
+  int32_t is_begun = 0;               // the oldest sum that LaunchBeginSum has begun; in one round
+  int32_t most_blocks = kPeerBlocks;  // the same on all ranks
   NormArgs norm;
   NormAdapters adapters;
 };
 // Tells the other ranks where this one's part is; `partial` and the target's shape count.
 Error LaunchBeginSum(const SumRanksParams& params, Stream stream);
 Error LaunchSumRanks(const SumRanksParams& params, DType act, Stream stream);
-int SumBlocks(int64_t rows);  // blocks of that kernel
+int SumBlocks(int64_t rows, int most = kPeerBlocks);  // blocks of that kernel
 
 // GatherColumnsArgs: elements are of four bytes.
 struct GatherColumnsParams {

@@ -86,6 +86,7 @@ void CudaOps::SumRanks(const AllReduceArgs& args, bool is_begun) {
   }
   SumRanksParams params = ParamsOf(peers, args);
   params.is_begun = is_begun ? 1 : 0;
+  if (step_.is_half) params.most_blocks = kHalfPeerBlocks;
   params.in_two = group.host() == nullptr && SumsInTwo(bytes, target.rows, peers.world) ? 1 : 0;
   if (args.norm.has_value()) {
     params.norms = 1;

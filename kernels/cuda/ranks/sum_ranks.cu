@@ -164,7 +164,7 @@ HEDDLE_KERNEL SumRanksKernel(HEDDLE_PARAMS(SumRanksParams, p)) {
 
 }  // namespace
 
-int SumBlocks(int64_t rows) { return static_cast<int>(rows < kPeerBlocks ? rows : kPeerBlocks); }
+int SumBlocks(int64_t rows, int most) { return static_cast<int>(rows < most ? rows : most); }
 
 Error LaunchBeginSum(const SumRanksParams& params, Stream stream) {
   return Launch(BeginSumKernel, {.grid_x = SumBlocks(params.target.rows), .threads = 32}, stream,
@@ -174,7 +174,7 @@ Error LaunchBeginSum(const SumRanksParams& params, Stream stream) {
 Error LaunchSumRanks(const SumRanksParams& params, DType act, Stream stream) {
   const int64_t rows = params.target.rows;
   const auto cols = static_cast<int>(params.target.cols);
-  LaunchShape shape = {.grid_x = SumBlocks(rows),
+  LaunchShape shape = {.grid_x = SumBlocks(rows, params.most_blocks),
                        .shared_bytes = Met::Bytes() + SharedBytesFor<float>(kMaxNormWarps) +
                                        SharedBytesFor<float>(params.norms != 0 ? cols : 1)};
   return ForActivation(act, [&]<typename T>(T) {

@@ -6,6 +6,8 @@
 #include <vector>
 
 #include "catch2/catch.hpp"
+#include "kernels/nano_batch.h"
+#include "tests/emulate/machine.h"
 #include "tests/kernels/cuda/gpu_group.h"
 #include "tests/kernels/testing.h"
 
@@ -181,6 +183,100 @@ TEST_CASE("GPUs that do different ops at the same time are told so", "[kernel]")
     INFO(statuses[0].ToString());
     CHECK(statuses[0].message().find("do different ops at the same time") != std::string::npos);
     CHECK(!statuses[1].ok());
+  }
+}
+
+const NanoBatchProfile kHalves = {.device_name = {}, .rules = {NanoBatchRule{}}};
+
+// Two sums of a step of two sequences, of which each is a half.
+struct SumsOfHalves {
+  explicit SumsOfHalves(int32_t world)
+      : batch({{{1, 9}, {2, 8}}, 16}), partials(2 * static_cast<size_t>(world), Matrix(3, 64)) {
+    Random random(11);
+    for (Matrix& partial : partials) partial = Matrix::RandomOf(random, 3, 64);
+    sums.resize(partials.size(), Matrix(3, 64));
+  }
+  void Plan(Gpus& gpus, int32_t world) {
+    for (int32_t r = 0; r < world; ++r) REQUIRE(gpus.device(r).Plan(batch.view()).ok());
+  }
+  void Sum(int32_t rank, size_t index, Ops& ops) {
+    const size_t at = 2 * static_cast<size_t>(rank) + index;
+    ops.AllReduce({.partial = partials[at].tensor(), .out = sums[at].tensor()});
+  }
+
+  test::TestBatch batch;
+  std::vector<Matrix> partials, sums;  // two of each rank
+};
+
+TEST_CASE("GPUs sum the halves of a step to the bits of the whole", "[kernel][nano]") {
+  const int32_t world = GENERATE(2, 3, 8);
+  Gpus gpus(world);
+  SumsOfHalves step(world);
+  const auto body = [&](int32_t r, Ops& ops) {
+    step.Sum(r, 0, ops);
+    step.Sum(r, 1, ops);
+  };
+  step.Plan(gpus, world);
+  gpus.RunWell(body);
+  const std::vector<Matrix> whole = step.sums;
+  const int64_t of_whole = cuda::emulate::Launches();
+  for (int32_t r = 0; r < world; ++r) REQUIRE(gpus.device(r).SetNanoBatches(kHalves).ok());
+  for (int round = 0; round < 3; ++round) {
+    step.sums.assign(step.sums.size(), Matrix(3, 64));
+    step.Plan(gpus, world);
+    gpus.RunWell(body);
+    for (size_t i = 0; i < whole.size(); ++i) CHECK(test::SameBits(step.sums[i], whole[i]));
+  }
+  CHECK(cuda::emulate::Launches() == 7 * of_whole);
+}
+
+TEST_CASE("Both halves of a step end when the group is aborted", "[kernel][nano]") {
+  Gpus gpus(2);
+  SumsOfHalves step(2);
+  for (int32_t r = 0; r < 2; ++r) REQUIRE(gpus.device(r).SetNanoBatches(kHalves).ok());
+  step.Plan(gpus, 2);
+  const std::vector<absl::Status> statuses = gpus.Run([&](int32_t r, Ops& ops) {
+    step.Sum(r, 0, ops);
+    if (r == 1) return gpus.communicator(1).Abort(absl::UnavailableError("rank 1 is lost"));
+    step.Sum(r, 1, ops);
+  });
+  CHECK(statuses[0].message() == "rank 1 is lost");
+  CHECK(statuses[1].message() == "rank 1 is lost");
+}
+
+TEST_CASE("GPUs of which one does not divide its steps are told so", "[kernel][nano]") {
+  Gpus gpus(2);
+  SumsOfHalves step(2);
+  REQUIRE(gpus.device(1).SetNanoBatches(kHalves).ok());
+  step.Plan(gpus, 2);
+  const std::vector<absl::Status> statuses =
+      gpus.Run([&](int32_t r, Ops& ops) { step.Sum(r, 0, ops); });
+  INFO(statuses[0].ToString());
+  CHECK(statuses[0].message().find("do different ops at the same time") != std::string::npos);
+  CHECK(!statuses[1].ok());
+  // They do not get so far with a profile that they had when they joined.
+  Gpus apart(2, {.joins = false});
+  REQUIRE(apart.device(1).SetNanoBatches(kHalves).ok());
+  const std::vector<absl::Status> joined = apart.TryToJoin();
+  INFO(joined[0].ToString());
+  CHECK(joined[0].message().find("have different tune profiles") != std::string::npos);
+  CHECK(!joined[1].ok());
+}
+
+TEST_CASE("Halves are refused by name between stages and across processes", "[kernel][nano]") {
+  for (const bool through_host : {true, false}) {
+    Gpus gpus(2, {.through_host = through_host, .are_stages = !through_host});
+    const char* where = through_host ? "with ranks in other processes" : "in a pipeline";
+    const auto is_refused = [&](const absl::Status& status) {
+      INFO(status.ToString());
+      CHECK(absl::IsUnimplemented(status));
+      CHECK(status.message().find(where) != std::string::npos);
+    };
+    is_refused(gpus.device(0).SetNanoBatches(kHalves));
+    CHECK(gpus.device(0).SetNanoBatches({}).ok());
+    Gpus later(2, {.through_host = through_host, .are_stages = !through_host, .joins = false});
+    for (int32_t r = 0; r < 2; ++r) REQUIRE(later.device(r).SetNanoBatches(kHalves).ok());
+    for (const absl::Status& status : later.TryToJoin()) is_refused(status);
   }
 }
 
