@@ -142,7 +142,7 @@ absl::StatusOr<DeviceLimits> CudaDevice::MeasureLimits() {
 absl::Status CudaDevice::JoinGroup(std::shared_ptr<Communicator> communicator) {
   LeaveGroups();
   if (!nano_batches_.rules.empty() && !communicator->shares_memory()) {
-    const absl::Status status = NoHalves("with ranks in other processes");
+    absl::Status status = NoHalves("with ranks in other processes");
     communicator->Abort(status);  // the others do not wait for this one
     return status;
   }
@@ -157,7 +157,7 @@ absl::Status CudaDevice::JoinGroup(std::shared_ptr<Communicator> communicator) {
 absl::Status CudaDevice::JoinStages(std::shared_ptr<Communicator> stages) {
   if (stages_ != nullptr) LeaveGroups();
   if (!nano_batches_.rules.empty()) {
-    const absl::Status status = NoHalves("in a pipeline");
+    absl::Status status = NoHalves("in a pipeline");
     stages->Abort(status);
     return status;
   }

@@ -33,6 +33,7 @@ inline constexpr int kPeerBlocks = 32;
 // The same of a kernel of half a step. Those of both halves may wait at the same time, and leave a
 // device as much room as one of a whole step: what they wait for comes (decision 0170).
 inline constexpr int kHalfPeerBlocks = kPeerBlocks / 2;
+static_assert(2 * kHalfPeerBlocks <= kPeerBlocks);
 
 // Messages from one stage to another that are not fetched yet, at most. A power of two.
 inline constexpr uint32_t kStagePlaces = 64;
