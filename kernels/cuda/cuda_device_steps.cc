@@ -136,6 +136,7 @@ absl::Status CudaDevice::RunBody(uint64_t step, const std::function<void(Ops&)>&
     body(ops);
     ops.Join();
     status = ops.status();
+    split_.reset();  // further ops of the batch, such as draws, have rows of logits
   } else {
     body(whole);
     status = whole.status();
