@@ -101,6 +101,7 @@ absl::StatusOr<ModelInfo> DescribeAll(const Checkpoint& checkpoint, const kernel
   loaded.idle_indexers = ServeShortTexts(options.capacity.max_context, &loaded.model.spec);
   HEDDLE_RETURN_IF_ERROR(CheckOpsFor(loaded.model.spec, device));
   HEDDLE_RETURN_IF_ERROR(CheckLayoutOf(loaded.model.spec, options.layout));
+  HEDDLE_RETURN_IF_ERROR(CheckSplits(loaded.model.spec, options));
   HEDDLE_RETURN_IF_ERROR(DivideStages(checkpoint, loaded.model, policy, device, all_options));
   loaded.shares =
       DivideModel(loaded.model.spec, options.layout, CutBlocksOf(checkpoint, loaded.model, policy));
@@ -132,6 +133,7 @@ absl::StatusOr<ModelInfo> DescribeRandom(const ModelSpec& spec, kernels::DType w
   HEDDLE_RETURN_IF_ERROR(CheckOpsFor(spec, device));
   HEDDLE_RETURN_IF_ERROR(CheckWholeBlocks(loaded.model.spec, weights));
   HEDDLE_RETURN_IF_ERROR(CheckLayoutOf(spec, options.layout));
+  HEDDLE_RETURN_IF_ERROR(CheckSplits(spec, options));
   const int64_t block = kernels::Info(weights).block_elements;
   loaded.shares = DivideModel(spec, options.layout, {block, block, block});
   const int64_t bytes = WeightBytes(loaded.model.spec, weights, device);

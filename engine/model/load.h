@@ -56,6 +56,9 @@ struct LoadOptions {
   // Makes the device of a rank beside the head; empty: ranks are of the CPU, and make_device must
   // be empty, too.
   std::function<absl::StatusOr<std::unique_ptr<kernels::Device>>(int32_t rank)> make_rank_device;
+  // Devices follow a tune profile; ranks of models with state, which would divide steps
+  // differently, are refused.
+  bool splits_steps = false;
   std::vector<int32_t> rank_devices;    // [layout.world()] which device a rank has; empty: CPUs
   std::vector<HostMemory> rank_memory;  // of those devices; filled when they are made
   // Where every rank of `layout` is a process: this one's place among them. Null: all are here.

@@ -318,6 +318,18 @@ absl::Status CheckLayoutOf(const ModelSpec& spec, const Layout& layout) {
                    spec.n_layers(), ", the layers of this model"));
 }
 
+absl::Status CheckSplits(const ModelSpec& spec, const LoadOptions& options) {
+  const bool has_state =
+      std::any_of(spec.layers.begin(), spec.layers.end(), [](const LayerSpec& layer) {
+        return layer.attention.recurrence.shape.taps > 0 || layer.attention.conv.taps > 0 ||
+               layer.attention.wkv.is_here();
+      });
+  if (!options.splits_steps || options.layout.tp == 1 || !has_state) return absl::OkStatus();
+  return absl::UnimplementedError(
+      "--tune-profile with --tp: steps of models with recurrent layers or convolutions run whole; "
+      "leave the profile out");
+}
+
 std::string LayoutText(const Layout& layout) {
   std::string text;
   if (layout.tp > 1) absl::StrAppend(&text, "--tp ", layout.tp);

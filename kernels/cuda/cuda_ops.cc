@@ -217,7 +217,7 @@ void CudaOps::AttendTiles(const AttentionArgs& args, const TilesOf& of) {
 void CudaOps::AttendWide(AttentionParams params, const PlannedAttention& plan, int64_t wide_at,
                          int32_t multiprocessors) {
   const KvCacheView& cache = params.args.cache;
-  const bool values_alone = plan.grouping.copies_values_alone;
+  const bool values_alone = plan.codes_queries;
   const KvCacheView wide =
       WideView(cache, plan.n_wide_pages, values_alone, step_.workspace.data + wide_at);
   Note(LaunchWidenPages(

@@ -51,6 +51,7 @@ struct PlannedAttention {
   int32_t n_wide_pages = 0;
   const int32_t* wide_pages = nullptr;
   const int32_t* wide_of_span = nullptr;
+  bool codes_queries = false;
   int32_t n_expanded_rows = 0;
   const int32_t* expanded_rows = nullptr;
 };

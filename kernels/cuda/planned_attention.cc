@@ -30,6 +30,7 @@ PlannedAttention StagePlan(const AttentionPlan& plan, const AttentionGrouping& g
           .n_wide_pages = static_cast<int32_t>(plan.wide_pages.size()),
           .wide_pages = staging->Add(plan.wide_pages),
           .wide_of_span = EntryOfSpanZero(wide_of_span, plan.first_wide_span),
+          .codes_queries = plan.codes_queries,
           .n_expanded_rows = static_cast<int32_t>(plan.expanded_rows.size()),
           .expanded_rows = staging->Add(plan.expanded_rows)};
 }

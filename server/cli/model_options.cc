@@ -159,6 +159,7 @@ absl::Status UseProfile(const std::string& path, engine::LoadOptions* options) {
     if (device.ok()) HEDDLE_RETURN_IF_ERROR((*device)->SetNanoBatches(profile));
     return device;
   };
+  options->splits_steps = true;
   options->make_device = [apply, make = std::move(options->make_device)] { return apply(make()); };
   if (!options->make_rank_device) return absl::OkStatus();
   options->make_rank_device = [apply, make = std::move(options->make_rank_device)](int32_t rank) {

@@ -1,8 +1,9 @@
 // Attention of prompt chunks on sm_90a whose scores are products of 8 bits: keys straight from the
 // pages of a cache of F8, queries as E4M3 codes with a scale for each row and head, which the
-// kernel makes when it loads them, as sums in F32; and values from copies of their pages in F16
-// (attention_widen.cu), with weights in F16. A query's element so errs by 2^-4 of itself at most.
-// Rules for all launchers are in runtime/stream.h.
+// kernel makes when it loads them, with the tensor core's own sums; and values from copies of their
+// pages in F16 (attention_widen.cu), with weights in F16. A query's element so errs by 2^-4 of
+// itself, or by 2^-10 / 448 of its row's largest one, whichever is more. Rules for all launchers
+// are in runtime/stream.h.
 #pragma once
 
 #include "kernels/cuda/attention/attention_params.h"

@@ -391,6 +391,14 @@ class Planner {
   AttentionPlan plan_;
 };
 
+// Whether each tile is of a chunk with more rows than decoding and drafts have.
+bool AreOfChunks(const HostBatch& batch, const std::vector<AttentionTile>& tiles) {
+  return std::all_of(tiles.begin(), tiles.end(), [&](const AttentionTile& tile) {
+    const int32_t rows = batch.q_begin[tile.seq + 1] - batch.q_begin[tile.seq];
+    return tile.n_shared == 0 && rows > kMaxTreeRows;
+  });
+}
+
 // The plan with the pages that its tiles read, and its rows; or an empty one.
 AttentionPlan Expanded(const HostBatch& batch, const SequenceRange& sequences,
                        const AttentionGrouping& grouping, AttentionPlan plan) {
@@ -415,7 +423,10 @@ AttentionPlan PlanAttention(const HostBatch& batch, const SequenceRange& sequenc
   plan.prefill_rows = grouping.prefill_rows;
   if (grouping.expands) return Expanded(batch, sequences, grouping, std::move(plan));
   if (grouping.widened_page_tokens == 0 || plan.prefill.empty()) return plan;
-  if (FindWidePages(batch, kLeastTilesOfWideKey, budget.max_wide_pages, &plan)) return plan;
+  plan.codes_queries = grouping.copies_values_alone && AreOfChunks(batch, plan.prefill);
+  const bool has_keys = grouping.copies_values_alone && !plan.codes_queries;
+  const int64_t most = has_keys ? budget.max_wide_pages / 2 : budget.max_wide_pages;
+  if (FindWidePages(batch, kLeastTilesOfWideKey, most, &plan)) return plan;
   AttentionGrouping as_it_is = grouping;
   as_it_is.prefill_rows = kPrefillTileRows;
   as_it_is.widened_page_tokens = 0;

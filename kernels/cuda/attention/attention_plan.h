@@ -51,7 +51,10 @@ struct AttentionGrouping {
   // Not 0: the cache has 8 bits and pages of so many positions, and prefill_rows is that of a
   // kernel that reads 16 bits. If copying the pages does not pay, tiles have kPrefillTileRows.
   int32_t widened_page_tokens = 0;
-  bool copies_values_alone = false;    // that kernel reads the keys where they are
+  // That kernel can make queries into codes, and then reads keys where they are. It does in steps
+  // whose prefill tiles are all of chunks of more than kMaxTreeRows rows: rows that decode, share a
+  // prefix or verify drafts keep their queries, whatever runs beside them.
+  bool copies_values_alone = false;
   bool decodes_in_wide_tiles = false;  // single rows of many heads get tiles of prefill_rows
   bool merges_in_tiles = false;        // blocks of decode tiles merge their own parts
   // Sequences with other numbers of rows have no tiles.
@@ -81,6 +84,7 @@ struct AttentionPlan {
   // in the order of the copy, and for each span from first_wide_span on the page of the copy that
   // has its positions. Empty: no copy.
   std::vector<int32_t> wide_pages;
+  bool codes_queries = false;  // the copies have values alone (AttentionGrouping)
   std::vector<int32_t> wide_of_span;
   int32_t first_wide_span = 0;
   std::vector<int32_t> expanded_rows;  // of the batch: those of the tiles, if the grouping expands
