@@ -107,8 +107,8 @@ TEST_CASE("Families with state have the reference's logits", "[cuda]") {
 TEST_CASE("Families whose layers read what others have made have the reference's logits",
           "[cuda]") {
   for (const char* name : test::Some<const char*>(
-           4,
-           {"gemma4", "gemma4_moe", "phi4flash", "gemma3n", "gemma4_dense", "phi4flash_biases"})) {
+           3,
+           {"gemma4_moe", "phi4flash", "gemma3n", "gemma4", "gemma4_dense", "phi4flash_biases"})) {
     CheckLogits(name);
   }
 }
@@ -246,7 +246,7 @@ TEST_CASE("Answers of models with state are the same under load, with drafts, an
 TEST_CASE("Answers of models with shared keys and inputs of layers are the same under load",
           "[cuda]") {
   for (const auto& [name, spare] : test::Some<std::pair<const char*, int32_t>>(
-           2, {{"gemma3n", 2}, {"phi4flash", 8}, {"gemma4", 2}, {"gemma4_moe", 2}})) {
+           1, {{"phi4flash", 8}, {"gemma3n", 2}, {"gemma4", 2}, {"gemma4_moe", 2}})) {
     CheckUnderLoad(name, spare, /*most_tokens=*/8);
   }
 }
