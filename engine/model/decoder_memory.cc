@@ -51,6 +51,20 @@ struct Widths {
   }
 };
 
+// Queries and values of heads over latents, and what indexers make of the rows.
+void WidenForLatents(const AttentionSpec& attention, Widths* widths) {
+  const MlaSpec& mla = attention.mla;
+  int64_t heads = int64_t{attention.n_heads} * std::max(mla.q_dim(), mla.v_dim);
+  if (const IndexerSpec& indexer = mla.indexer; indexer.is_here()) {
+    heads = std::max(heads, int64_t{indexer.n_heads} * indexer.head_dim);
+    widths->index_keys = std::max<int64_t>(widths->index_keys, indexer.head_dim);
+    widths->index_weights = std::max<int64_t>(widths->index_weights, indexer.n_heads);
+    widths->index_places = std::max<int64_t>(widths->index_places, 1 + int64_t{indexer.top_k});
+  }
+  widths->heads = std::max(widths->heads, heads);
+  widths->attention_heads = std::max(widths->attention_heads, heads);
+}
+
 Widths WidestLayer(const ModelSpec& spec) {
   Widths widths;
   const bool has_late =
@@ -96,23 +110,11 @@ Widths WidestLayer(const ModelSpec& spec) {
       widths.all_heads =
           std::max(widths.all_heads, int64_t{attention.head_borders.back()} * attention.head_dim);
     }
-    const MlaSpec& mla = attention.mla;
-    widths.q_latent = std::max<int64_t>(widths.q_latent, mla.q_rank);
+    widths.q_latent = std::max<int64_t>(widths.q_latent, attention.mla.q_rank);
     if (recurs && state.is_selective()) {
       widths.q_latent = std::max(widths.q_latent, attention.recurrence.n_factors());
     }
-    widths.heads =
-        std::max(widths.heads, int64_t{attention.n_heads} * std::max(mla.q_dim(), mla.v_dim));
-    widths.attention_heads = std::max(
-        widths.attention_heads, int64_t{attention.n_heads} * std::max(mla.q_dim(), mla.v_dim));
-    if (const IndexerSpec& indexer = mla.indexer; indexer.is_here()) {
-      const int64_t width = int64_t{indexer.n_heads} * indexer.head_dim;
-      widths.heads = std::max(widths.heads, width);
-      widths.attention_heads = std::max(widths.attention_heads, width);
-      widths.index_keys = std::max<int64_t>(widths.index_keys, indexer.head_dim);
-      widths.index_weights = std::max<int64_t>(widths.index_weights, indexer.n_heads);
-      widths.index_places = std::max<int64_t>(widths.index_places, 1 + int64_t{indexer.top_k});
-    }
+    WidenForLatents(attention, &widths);
     if (const WkvSpec& wkv = attention.wkv; wkv.is_here()) {
       const int64_t width = int64_t{wkv.n_heads} * wkv.head_dim;
       widths.shifted = 6 * int64_t{spec.hidden};

@@ -39,8 +39,8 @@ CutBlocks CutBlocksOf(const Checkpoint& checkpoint, const ModelDescription& mode
 
 // INVALID_ARGUMENT, naming the option, if the layout does not suit the model.
 absl::Status CheckLayoutOf(const ModelSpec& spec, const Layout& layout);
-// UNIMPLEMENTED if steps are to be split between ranks of which some have layers with state and some
-// have none of their heads: they would not split the same steps.
+// UNIMPLEMENTED if steps are to be split between ranks of which some have layers with state and
+// some have none of their heads: they would not split the same steps.
 absl::Status CheckSplits(const ModelSpec& spec, const LoadOptions& options);
 
 // The options of one rank's processor: its part of the threads, at least one.
