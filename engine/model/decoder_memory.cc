@@ -12,9 +12,9 @@ struct Widths {
   int64_t qkv = 0;
   int64_t attended = 0;
   int64_t inner = 0;
-  // Of layers that attend; of those with Wiring::kParallel.
+  // Columns of queries, keys and values, of results and of heads, in layers that attend.
   int64_t attention_qkv = 0, attention_out = 0, attention_heads = 0;
-  int64_t parallel_inner = 0;
+  int64_t parallel_inner = 0;  // `inner` of layers with Wiring::kParallel
   int64_t q_latent = 0;
   int64_t heads = 0;
   int64_t experts = 0;

@@ -25,7 +25,7 @@ class ShareCounter {
 
   int64_t bytes() const { return bytes_; }
 
-  // What is kept of a matrix whose columns are stored in an order of their own.
+  // How a matrix is kept whose columns are stored in an order of their own.
   enum class Stored : uint8_t { kInOrder, kByFeature, kWithoutOrder };
 
   void Matrix(const std::string& name, int64_t rows, int64_t cols,

@@ -73,7 +73,7 @@ class RecurrenceRun {
   // For a thread: an S, the keys of a part and their decayed ones, and what Scan needs.
   int64_t ThreadFloats() const {
     return StateFloats() + 2 * int64_t{kScanRows} * shape_.key_dim +
-           ScanScratchFloats(shape_.value_dim);
+           ScanScratchFloats(shape_.value_dim) + kThreadsApart / 4;
   }
 
   int64_t Floats() const {

@@ -10,6 +10,11 @@
 
 namespace heddle::kernels::cpu {
 
+// Bytes between the buffers of two threads. A processor that reads or writes a buffer in order
+// fetches lines beyond its end, some KB of them, and would take those of the next thread's each
+// time (docs/benchmarks/cpu.md: up to a third of the speed).
+inline constexpr int64_t kThreadsApart = 8192;
+
 class Scratch {
  public:
   // At least `bytes`, aligned to 64, with undefined content; invalidates earlier results.

@@ -53,7 +53,7 @@ class SelectCall {
     const int64_t at_a_time = std::max<int64_t>(1, KeptScores(n_rows, stride_) / stride_);
     scores_ =
         static_cast<float*>(scratch_.scores.Get(at_a_time * stride_ * int64_t{sizeof(float)}));
-    thread_floats_ = RoundUp(args_.cache.head_dim, kMaxLanes) * kScoredKeys;
+    thread_floats_ = RoundUp(args_.cache.head_dim, kMaxLanes) * kScoredKeys + kThreadsApart / 4;
     scratch_.threads.Get(pool.num_threads() * thread_floats_ * int64_t{sizeof(float)});
     for (int64_t first = 0; first < n_rows; first += at_a_time) {
       first_ = static_cast<int32_t>(first);

@@ -74,7 +74,7 @@ class SelectiveRun {
 
  private:
   int64_t BlockFloats() const { return int64_t{shape_.key_dim} * kChannelBlock; }
-  int64_t ThreadFloats() const { return kBlocksTogether * BlockFloats(); }
+  int64_t ThreadFloats() const { return kBlocksTogether * BlockFloats() + kThreadsApart / 4; }
 
   int64_t Page(int64_t t) const { return places_.Page(t); }
   int32_t Offset(int64_t t) const { return places_.Offset(t); }

@@ -51,7 +51,9 @@ class TimeMixRun {
   using Parts = float * [WkvState::kParts];
 
   // A thread's S and the parts of kRowsTogether rows.
-  int64_t ThreadFloats() const { return dim_ * (dim_ + kRowsTogether * WkvState::kParts); }
+  int64_t ThreadFloats() const {
+    return dim_ * (dim_ + kRowsTogether * WkvState::kParts) + kThreadsApart / 4;
+  }
 
   void Walk(const RecurrenceSlice& slice, int32_t head, float* memory) const {
     WalkSlice(

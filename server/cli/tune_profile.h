@@ -27,8 +27,8 @@ absl::StatusOr<kernels::NanoBatchProfile> ReadTuneProfile(std::string_view text,
 // The device of a profile for `tp` ranks that share layers: "2 ranks, each NVIDIA H200"; that of
 // each for one.
 std::string TunedDevice(int32_t tp, const std::string& device);
-// What the device of each of `tp` ranks takes of a profile from file `name`. INVALID_ARGUMENT if it
-// was measured with other ranks.
+// The profile for the device of each of `tp` ranks, out of that from file `name`. INVALID_ARGUMENT
+// if it was measured with other ranks.
 absl::StatusOr<kernels::NanoBatchProfile> ProfileOfRank(kernels::NanoBatchProfile profile,
                                                         int32_t tp, std::string_view name);
 

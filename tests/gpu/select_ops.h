@@ -9,8 +9,8 @@
 
 namespace heddle::gpu {
 
-// What an indexer chooses for decodes, a chunk and a tree, and attention over it, against the
-// reference: the largest error as a share of the allowed one; any other choice is 1e9.
+// Checks what an indexer chooses for decodes, a chunk and a tree, and attention over it, against
+// the reference: the largest error as a share of the allowed one; any other choice is 1e9.
 double CheckSelection(kernels::Device& device, kernels::DType cache);
 
 // Choices of 2,048 positions by DeepSeek-V3.2's 64 heads of 128, for one row and for a chunk, and

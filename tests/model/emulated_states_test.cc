@@ -12,8 +12,8 @@
 
 #include "catch2/catch.hpp"
 #include "engine/model/load.h"
-#include "kernels/cuda/cuda_device.h"
 #include "kernels/nano_batch.h"
+#include "tests/model/emulated_model.h"
 #include "tests/model/speculated_load.h"
 #include "tests/support/gguf_model.h"
 #include "tests/support/goldens.h"
@@ -28,28 +28,6 @@ namespace {
 using engine::TokenId;
 using kernels::DType;
 using scheduler::GenerationRequest;
-
-engine::LoadOptions OptionsOn(DType activations) {
-  engine::LoadOptions options;
-  options.make_device = [activations] {
-    return kernels::CreateCudaDevice(
-        {.activations = activations, .workspace_bytes = int64_t{4} << 20});
-  };
-  options.capacity.kv_bytes = 8 << 20;
-  options.capacity.host_kv_bytes = 1 << 20;
-  options.capacity.page_tokens = 16;
-  options.capacity.max_batch_tokens = 64;
-  options.kv_type = "f32";
-  return options;
-}
-
-std::unique_ptr<engine::LocalExecutor> Load(const std::filesystem::path& path,
-                                            const engine::LoadOptions& options) {
-  auto model = engine::LoadLocalModel(path, options);
-  INFO(path.string() << ": " << model.status().ToString());
-  REQUIRE(model.ok());
-  return std::move(model->executor);
-}
 
 double WorstOf(const std::vector<float>& found, const std::vector<float>& wanted) {
   REQUIRE(found.size() == wanted.size());
@@ -66,11 +44,8 @@ void CheckLogits(const char* name) {
   const test::Golden golden = test::LoadGolden(name);
   test::TempDir dir;
   const auto path = test::WriteSyntheticModel(golden, dir.path());
-  engine::LoadOptions plain = OptionsOn(DType::kF32);
-  plain.make_device = nullptr;
-  plain.reference_ops = true;
-  const std::vector<float> wanted = test::AllLogits(*Load(path, plain), golden.prompt, 64);
-  const auto executor = Load(path, OptionsOn(DType::kF32));
+  const std::vector<float> wanted = test::AllLogits(*test::LoadReference(path), golden.prompt, 64);
+  const auto executor = test::LoadOn(path, test::EmulatedOptions(DType::kF32, 16));
   for (const int32_t chunk : {5, 64}) {
     CHECK(WorstOf(test::AllLogits(*executor, golden.prompt, chunk), wanted) < 1e-3);
   }
@@ -119,43 +94,16 @@ TEST_CASE("Time mixes with and without gates and norms have the reference's logi
   const test::GgufModel golden = test::LoadGgufGolden(name);
   test::TempDir dir;
   const auto path = test::WriteGguf(golden, dir.path() / "model.gguf");
-  engine::LoadOptions plain = OptionsOn(DType::kF32);
-  plain.make_device = nullptr;
-  plain.reference_ops = true;
   const std::vector<TokenId>& prompt = golden.folder.prompt;
-  const std::vector<float> wanted = test::AllLogits(*Load(path, plain), prompt, 64);
-  const auto executor = Load(path, OptionsOn(DType::kF32));
+  const std::vector<float> wanted = test::AllLogits(*test::LoadReference(path), prompt, 64);
+  const auto executor = test::LoadOn(path, test::EmulatedOptions(DType::kF32, 16));
   CHECK(WorstOf(test::AllLogits(*executor, prompt, 7), wanted) < 1e-3);
-}
-
-// Some sixteen roundings to BF16 in every layer, of up to 2^-8 each, uniform; norms of small
-// outputs and decays make more of some: up to three times the mean.
-void CheckRounded(const char* name) {
-  INFO(name);
-  const test::Golden golden = test::LoadGolden(name);
-  test::TempDir dir;
-  const auto path = test::WriteSyntheticModel(golden, dir.path());
-  engine::LoadOptions plain = OptionsOn(DType::kF32);
-  plain.make_device = nullptr;
-  plain.reference_ops = true;
-  const auto reference = Load(path, plain);
-  const std::vector<float> wanted = test::AllLogits(*reference, golden.prompt, 64);
-  double sum = 0, squares = 0;
-  for (const float logit : wanted) sum += logit, squares += double{logit} * logit;
-  const auto n = static_cast<double>(wanted.size());
-  const double spread = std::sqrt(squares / n - sum / n * (sum / n));
-  const double expected =
-      0x1p-8 / std::sqrt(3.0) * std::sqrt(16.0 * reference->spec().n_layers()) * spread;
-  const auto found = test::AllLogits(*Load(path, OptionsOn(DType::kBF16)), golden.prompt, 9);
-  double errors = 0;
-  for (size_t i = 0; i < found.size(); ++i) errors += std::pow(double{found[i]} - wanted[i], 2);
-  CHECK(std::sqrt(errors / n) < 3 * expected);
 }
 
 TEST_CASE("Families with state stay near the reference with BF16 activations", "[cuda]") {
   for (const char* name : test::Some<const char*>(
            2, {"granitemoehybrid_groups", "qwen3_5", "lfm2", "jamba", "rwkv7"})) {
-    CheckRounded(name);
+    test::CheckRounded(name);
   }
 }
 
@@ -163,28 +111,8 @@ TEST_CASE("Families with inputs of layers stay near the reference with BF16 acti
           "[cuda]") {
   for (const char* name :
        test::Some<const char*>(2, {"phi4flash", "gemma3n", "gemma4", "gemma4_moe"})) {
-    CheckRounded(name);
+    test::CheckRounded(name);
   }
-}
-
-// Half of them share a prefix; one has branches.
-std::vector<GenerationRequest> Requests(int32_t vocab) {
-  std::vector<GenerationRequest> requests;
-  for (int32_t i = 1; i <= 5; ++i) {
-    GenerationRequest request;
-    request.id = scheduler::RequestId{static_cast<uint64_t>(i)};
-    for (int32_t t = 0; t < (i % 2 == 0 ? 35 : 9 + i); ++t) {
-      const int32_t salt = i % 2 == 0 && t < 33 ? 0 : 7 * i;
-      request.prompt.push_back(3 + (t * 37 + salt) % (vocab - 3));
-    }
-    request.max_tokens = i % 2 == 0 ? 8 : 16 + i;
-    request.num_branches = i == 4 ? 2 : 1;
-    request.sampling.seed = static_cast<uint64_t>(i);
-    request.sampling.temperature = i % 3 == 0 ? 0.0f : 1.0f;
-    request.sampling.num_logprobs = 0;
-    requests.push_back(std::move(request));
-  }
-  return requests;
 }
 
 // With room for `spare` pages, and three more for drafts, beside those of one text; answers end
@@ -193,12 +121,10 @@ void CheckUnderLoad(const char* name, int32_t spare, int32_t most_tokens = 1000)
   INFO(name);
   test::TempDir dir;
   const auto path = test::WriteSyntheticModel(test::LoadGolden(name), dir.path());
-  const auto executor = Load(path, OptionsOn(DType::kF32));
+  const auto executor = test::LoadOn(path, test::EmulatedOptions(DType::kF32, 16));
   const scheduler::SchedulerOptions roomy = test::PlainOptions(executor->limits());
-  std::vector<GenerationRequest> requests = Requests(executor->limits().vocab);
-  for (GenerationRequest& request : requests) {
-    request.max_tokens = std::min(request.max_tokens, most_tokens);
-  }
+  const std::vector<GenerationRequest> requests =
+      test::SharingRequests(executor->limits().vocab, 5, most_tokens);
   test::Outcomes alone;
   for (const GenerationRequest& request : requests) {
     test::SpeculatedLoad load(executor.get(), roomy, nullptr, 1);
@@ -259,10 +185,10 @@ TEST_CASE("Answers of models with state are the same in chunks and with drafts i
     INFO(name);
     test::TempDir dir;
     const auto path = test::WriteSyntheticModel(test::LoadGolden(name), dir.path());
-    engine::LoadOptions options = OptionsOn(DType::kF32);
+    engine::LoadOptions options = test::EmulatedOptions(DType::kF32, 16);
     options.capacity.page_tokens = 64;
-    const auto executor = Load(path, options);
-    std::vector<GenerationRequest> requests = Requests(executor->limits().vocab);
+    const auto executor = test::LoadOn(path, options);
+    std::vector<GenerationRequest> requests = test::SharingRequests(executor->limits().vocab);
     requests.resize(2);
     for (GenerationRequest& request : requests) {
       const std::vector<TokenId> prompt = request.prompt;
@@ -287,7 +213,7 @@ void CheckHalves(const char* name) {
   const auto path = test::WriteSyntheticModel(test::LoadGolden(name), dir.path());
   std::vector<test::Outcomes> both;
   for (const bool split : {false, true}) {
-    const auto executor = Load(path, OptionsOn(DType::kF32));
+    const auto executor = test::LoadOn(path, test::EmulatedOptions(DType::kF32, 16));
     if (split) {
       const auto device = executor->device().nano_batch_device();
       REQUIRE(device.ok());
@@ -297,7 +223,7 @@ void CheckHalves(const char* name) {
                   .ok());
     }
     test::SpeculatedLoad load(executor.get(), test::PlainOptions(executor->limits()), nullptr, 1);
-    load.Run(Requests(executor->limits().vocab), 1, 0);
+    load.Run(test::SharingRequests(executor->limits().vocab), 1, 0);
     both.push_back(load.outcomes());
   }
   for (const auto& [id, outcome] : both[0]) CHECK(both[1].at(id).tokens == outcome.tokens);

@@ -65,6 +65,25 @@ TEST_CASE("A layout that cannot work is refused by the name of its option", "[un
   CHECK(Refusal(options).empty());
 }
 
+TEST_CASE("Ranks with state follow no tune profile", "[unit]") {
+  ModelSpec spec = SmallSpec();
+  LoadOptions options;
+  options.splits_steps = true;
+  options.layout.tp = 2;
+  CHECK(CheckSplits(spec, options).ok());
+  spec.layers[1].attention.conv = {.taps = 3, .channels = 64};
+  CHECK(CheckSplits(spec, options).message().find("--tune-profile with --tp: steps of models") ==
+        0);
+  spec.layers[1] = spec.layers[0];
+  spec.layers[0].attention.recurrence.shape.taps = 4;
+  CHECK(absl::IsUnimplemented(CheckSplits(spec, options)));
+  options.layout.tp = 1;
+  CHECK(CheckSplits(spec, options).ok());
+  options.layout.tp = 2;
+  options.splits_steps = false;
+  CHECK(CheckSplits(spec, options).ok());
+}
+
 TEST_CASE("Shares that cannot be are refused", "[unit]") {
   LoadOptions options;
   options.layout.tp = 2;

@@ -127,7 +127,7 @@ class AttentionCall {
   int64_t ThreadBytes() const {
     int64_t floats =
         OwnFloats() + int64_t{2} * kMaxQueries * padded_dim_ + AttendScratchFloats(padded_dim_);
-    return floats * 4 + static_cast<int64_t>(sizeof(TileMemory));
+    return floats * 4 + static_cast<int64_t>(sizeof(TileMemory)) + kThreadsApart;
   }
 
   int64_t OwnFloats() const {

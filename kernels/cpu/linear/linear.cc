@@ -21,10 +21,6 @@ namespace {
 // the 1 MB (Zen 5) or 2 MB (Sapphire Rapids) of L2 at 32-row panels.
 constexpr int64_t kGroupRows = 512;
 
-// Between the buffers of two threads. A processor that reads or writes a buffer in order fetches
-// lines beyond its end, some KB of them, and would take those of the next thread's each time.
-constexpr int64_t kApartBytes = 8192;
-
 // Several tiles are multiplied with a range of a panel of about this size before the next range:
 // the range stays in L1 while the tiles go through it. At 16 KiB, 16 rows on AVX2 took 10 to 14 %
 // longer: with the range, their tiles fill an L1 of 48 KB and more.
@@ -99,7 +95,7 @@ class LinearCall {
     bundle_ = PanelsOfItem(pool.num_threads());
     const int64_t num_bundles = (num_panels_ + bundle_ - 1) / bundle_;
     sums_each_ = MostSums(weight_.ranges()) * SumsOfRange();
-    const int64_t sums_of_thread = (gated_ ? 2 : 1) * bundle_ * sums_each_ + kApartBytes / 4;
+    const int64_t sums_of_thread = (gated_ ? 2 : 1) * bundle_ * sums_each_ + kThreadsApart / 4;
     auto* sums = static_cast<float*>(scratch.sums.Get(pool.num_threads() * sums_of_thread * 4));
     const int64_t expanded_bytes = ExpandedBytes();
     auto* expanded = static_cast<char*>(scratch.expanded.Get(pool.num_threads() * expanded_bytes));
@@ -326,7 +322,7 @@ class LinearCall {
       const int64_t cols = std::min(weight_.cols, StretchOf(*segment.format, true));
       bytes = std::max(bytes, segment.format->expanded_bytes(cols));
     }
-    return (bytes + 63) / 64 * 64 + kApartBytes;
+    return (bytes + 63) / 64 * 64 + kThreadsApart;
   }
 
   // Bytes of kStretchColumns within a panel. 64 times as many are never padded.

@@ -116,12 +116,10 @@ HEDDLE_DEVICE const Kv* RowOfKey(const void* array, const KeyPlace& place) {
   return reinterpret_cast<const Kv*>(static_cast<const uint8_t*>(array) + place.row);
 }
 
-// Calls fn with a value of the cache's storage type.
+// Calls fn with a value of the cache's storage type. REQUIRES: it is not F32.
 template <typename Fn>
-auto ForKvType(DType dtype, Fn fn) {
+auto ForNarrowKvType(DType dtype, Fn fn) {
   switch (dtype) {
-    case DType::kF32:
-      return fn(float());
     case DType::kF16:
       return fn(Half());
     case DType::kInt8:
@@ -131,6 +129,38 @@ auto ForKvType(DType dtype, Fn fn) {
     default:
       return fn(BFloat16());
   }
+}
+
+// Calls fn with a value of the cache's storage type.
+template <typename Fn>
+auto ForKvType(DType dtype, Fn fn) {
+  return dtype == DType::kF32 ? fn(float()) : ForNarrowKvType(dtype, fn);
+}
+
+// The types that matrix instructions compute with, by the cache's type.
+template <typename Kv>
+struct Computed {
+  using Type = Kv;
+};
+template <>
+struct Computed<Float8> {
+  using Type = Half;
+};
+template <>
+struct Computed<Int8> {
+  using Type = BFloat16;
+};
+
+// A unit of queries in BF16 as one that is multiplied with keys.
+HEDDLE_DEVICE Vec16 UnitAs(const Vec16& unit, BFloat16) { return unit; }
+HEDDLE_DEVICE Vec16 UnitAs(const Vec16& unit, Half type) {
+  Vec16 out;
+  HEDDLE_UNROLL
+  for (int i = 0; i < 4; ++i) {
+    out.word[i] =
+        Pack2(LowFloat(unit.word[i], BFloat16()), HighFloat(unit.word[i], BFloat16()), type);
+  }
+  return out;
 }
 
 // The span that holds a key of a sequence. REQUIRES: key < context length.

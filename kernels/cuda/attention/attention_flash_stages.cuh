@@ -13,20 +13,6 @@ constexpr int kWarps = 4;
 constexpr int kThreads = 32 * kWarps;
 constexpr int kKeys = 64;  // per stage
 
-// The types that matrix instructions compute with, by the cache's type.
-template <typename Kv>
-struct Computed {
-  using Type = Kv;
-};
-template <>
-struct Computed<Float8> {
-  using Type = Half;
-};
-template <>
-struct Computed<Int8> {
-  using Type = BFloat16;
-};
-
 template <typename Kv>
 constexpr bool IsInt8(Kv) {
   return false;

@@ -31,11 +31,8 @@ HEDDLE_KERNEL WholeQueriesKernel(HEDDLE_PARAMS(WholeQueriesParams, p)) {
 Error LaunchWholeQueries(const WholeQueriesParams& params, DType act, Stream stream) {
   return ForActivation(act, [&]<typename T>(T) {
     constexpr int kWide = 16 / sizeof(T);
-    const auto is_aligned = [](const Tensor& tensor) {
-      return reinterpret_cast<uintptr_t>(tensor.data) % 16 == 0 && tensor.stride % kWide == 0;
-    };
-    const bool wide =
-        params.half_dim % kWide == 0 && is_aligned(params.halves) && is_aligned(params.whole);
+    const bool wide = params.half_dim % kWide == 0 && IsAligned<T>(params.halves, kWide) &&
+                      IsAligned<T>(params.whole, kWide);
     const LaunchShape shape = {.grid_x = static_cast<int>(params.whole.rows),
                                .grid_y = CeilDiv(params.whole.cols, kThreads * (wide ? kWide : 1)),
                                .threads = kThreads};

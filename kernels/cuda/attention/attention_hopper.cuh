@@ -42,17 +42,6 @@ struct Rows {
   int begin[2], end[2];             // keys that the rows see; in trees, those before their own
 };
 
-HEDDLE_DEVICE Vec16 UnitAs(const Vec16& unit, BFloat16) { return unit; }
-HEDDLE_DEVICE Vec16 UnitAs(const Vec16& unit, Half type) {
-  Vec16 out;
-  HEDDLE_UNROLL
-  for (int i = 0; i < 4; ++i) {
-    out.word[i] =
-        Pack2(LowFloat(unit.word[i], BFloat16()), HighFloat(unit.word[i], BFloat16()), type);
-  }
-  return out;
-}
-
 // Loads the consumer's 64 rows of queries; zeros if the tile ends early.
 template <typename Kv, int kDim>
 HEDDLE_DEVICE void LoadQueries(const AttentionParams& p, const Walk& walk,

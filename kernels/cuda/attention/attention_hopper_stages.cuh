@@ -14,7 +14,7 @@ struct HopperAttentionParams {
   // heads of a position side by side.
   TensorMap keys;
   TensorMap values;
-  // Of caches of F8, whose values are copies in F16: the page of the copy that has a span's values.
+  // The page of the copy in F16 that has a span's values; caches of F8 alone have such copies.
   const int32_t* value_page = nullptr;
 };
 

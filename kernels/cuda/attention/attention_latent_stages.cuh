@@ -37,7 +37,7 @@ struct Shape {
 // Shared memory of a block.
 template <typename S, typename Kv>
 struct Memory {
-  using Q = typename flash::Computed<Kv>::Type;
+  using Q = typename Computed<Kv>::Type;
   static constexpr bool kIsRaw = sizeof(Kv) == 1;
   static constexpr int kScales = flash::IsInt8(Kv()) ? kStages * S::kKeys : 0;
   static constexpr int kRaw = kIsRaw ? kStages * S::kRawStage : 0;

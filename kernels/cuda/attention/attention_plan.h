@@ -51,9 +51,9 @@ struct AttentionGrouping {
   // Not 0: the cache has 8 bits and pages of so many positions, and prefill_rows is that of a
   // kernel that reads 16 bits. If copying the pages does not pay, tiles have kPrefillTileRows.
   int32_t widened_page_tokens = 0;
-  // That kernel can make queries into codes, and then reads keys where they are. It does in steps
-  // whose prefill tiles are all of chunks of more than kMaxTreeRows rows: rows that decode, share a
-  // prefix or verify drafts keep their queries, whatever runs beside them.
+  // The kernel over copies can make queries into codes, and then reads keys where they are: in
+  // steps whose prefill tiles are all of chunks of more than kMaxTreeRows rows: rows that decode,
+  // share a prefix or verify drafts keep their queries, whatever runs beside them.
   bool copies_values_alone = false;
   bool decodes_in_wide_tiles = false;  // single rows of many heads get tiles of prefill_rows
   bool merges_in_tiles = false;        // blocks of decode tiles merge their own parts

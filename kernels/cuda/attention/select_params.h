@@ -27,7 +27,7 @@ struct SelectParams {
 };
 inline constexpr int64_t kScoreAlignment = 32;  // floats
 
-// What a device has for them.
+// The device's limits for these launches.
 struct SelectDevice {
   int32_t num_multiprocessors = 1;
   int32_t max_shared_bytes = 0;  // of a block

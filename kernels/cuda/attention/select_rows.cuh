@@ -6,8 +6,8 @@
 
 namespace heddle::kernels::cuda {
 
-// What a row of the batch sees of its sequence's context: places [0, whole), and in a tree those
-// from there on whose bits are set.
+// The part of its sequence's context that a row of the batch sees: places [0, whole), and in a tree
+// those from there on whose bits are set.
 struct RowSight {
   int32_t seq;
   int32_t whole;

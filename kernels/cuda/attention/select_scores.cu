@@ -20,7 +20,7 @@ constexpr int kWarps = 4;
 constexpr int kThreads = 32 * kWarps;
 constexpr int kFewKeys = 128, kManyKeys = 512;  // of a block
 
-// What is above zero; NaN stays.
+// x, or zero if it is below; NaN stays.
 HEDDLE_DEVICE float AboveZero(float x) { return x <= 0 ? 0.0f : x; }
 
 // BlockX: a row. BlockY: keys_per_block of its keys. A thread has a key to itself.
@@ -49,35 +49,10 @@ HEDDLE_KERNEL SelectScoresKernel(HEDDLE_PARAMS(SelectParams, p)) {
   }
 }
 
-// The type that matrix instructions multiply, by the cache's.
-template <typename Kv>
-struct Multiplied {
-  using Type = Kv;
-};
-template <>
-struct Multiplied<Float8> {
-  using Type = Half;
-};
-template <>
-struct Multiplied<Int8> {
-  using Type = BFloat16;
-};
-
 constexpr int kDim = 128;  // narrower keys are filled up with zeros
 constexpr int kSteps = kDim / 32;
 constexpr int kQueryStride = kDim + 32;  // elements: two rows of 16-byte units in different banks
 constexpr int kKeyTiles = 4;             // of 8 keys, for a warp
-
-HEDDLE_DEVICE Vec16 QueryUnit(const Vec16& unit, BFloat16) { return unit; }
-HEDDLE_DEVICE Vec16 QueryUnit(const Vec16& unit, Half type) {
-  Vec16 out;
-  HEDDLE_UNROLL
-  for (int i = 0; i < 4; ++i) {
-    out.word[i] =
-        Pack2(LowFloat(unit.word[i], BFloat16()), HighFloat(unit.word[i], BFloat16()), type);
-  }
-  return out;
-}
 
 // Eight columns of a key.
 template <typename Kv>
@@ -113,7 +88,7 @@ HEDDLE_DEVICE void LoadRow(const SelectParams& p, int heads, const RowMemory<Q>&
     if (head < a.n_heads && column < a.cache.head_dim) {
       unit = *reinterpret_cast<const Vec16*>(q + head * a.cache.head_dim + column);
     }
-    memory.q.SetAs(head * kQueryStride + column, QueryUnit(unit, Q()));
+    memory.q.SetAs(head * kQueryStride + column, UnitAs(unit, Q()));
   }
   const float* weights = a.weights.row<float>(p.row + BlockX());
   for (int i = ThreadX(); i < heads; i += kThreads) {
@@ -198,7 +173,7 @@ HEDDLE_DEVICE void StoreScores(const SelectParams& p, const RowSight& sight, int
 // BlockX: a row. BlockY: keys_per_block of its keys, in turns of 32 for each warp.
 template <typename Kv>
 HEDDLE_KERNEL HEDDLE_BOUNDS(kThreads, 3) SelectTilesKernel(HEDDLE_PARAMS(SelectParams, p)) {
-  using Q = typename Multiplied<Kv>::Type;
+  using Q = typename Computed<Kv>::Type;
   constexpr int kWarpKeys = 8 * kKeyTiles;
   AllowNext();
   const RowSight sight = SightOf(p.batch, p.batch_row + BlockX(), p.args.top_k);
@@ -216,21 +191,6 @@ HEDDLE_KERNEL HEDDLE_BOUNDS(kThreads, 3) SelectTilesKernel(HEDDLE_PARAMS(SelectP
     float score[kKeyTiles][2] = {};
     for (int head = 0; head < heads; head += 16) AddHeads(memory, head, keys, score);
     StoreScores(p, sight, first, keys, score);
-  }
-}
-
-// Calls fn with the type of a cache that tiles read.
-template <typename Fn>
-Error ForTileType(DType dtype, Fn fn) {
-  switch (dtype) {
-    case DType::kF16:
-      return fn(Half());
-    case DType::kInt8:
-      return fn(Int8());
-    case DType::kF8E4M3:
-      return fn(Float8());
-    default:
-      return fn(BFloat16());
   }
 }
 
@@ -257,8 +217,8 @@ Error LaunchSelectScores(const SelectParams& params, const SelectDevice& device,
   const int heads = WholeHeads(p.args.n_heads);
   const bool fits = RowMemory<BFloat16>::SharedBytes(heads) <= device.max_shared_bytes;
   if (fits && ScoresInTiles(p.args, act)) {
-    return ForTileType(p.args.cache.dtype, [&]<typename Kv>(Kv) {
-      shape.shared_bytes = RowMemory<typename Multiplied<Kv>::Type>::SharedBytes(heads);
+    return ForNarrowKvType(p.args.cache.dtype, [&]<typename Kv>(Kv) {
+      shape.shared_bytes = RowMemory<typename Computed<Kv>::Type>::SharedBytes(heads);
       return Launch(SelectTilesKernel<Kv>, shape, stream, p);
     });
   }

@@ -4,6 +4,7 @@
 #include <bit>
 
 #include "kernels/cuda/primitives/primitives.cuh"
+#include "kernels/tensor.h"
 
 namespace heddle::kernels::cuda {
 
@@ -39,6 +40,14 @@ HEDDLE_DEVICE void StoreGroup(T* to, const Group<T, kWidth>& group) {
   } else {
     *reinterpret_cast<Group<T, kWidth>*>(to) = group;
   }
+}
+
+// Whether rows begin where groups of `width` elements do.
+template <typename T>
+bool IsAligned(const Tensor& tensor, int width) {
+  return tensor.data == nullptr ||
+         (reinterpret_cast<uintptr_t>(tensor.data) % (width * sizeof(T)) == 0 &&
+          tensor.stride % width == 0 && tensor.cols % width == 0);
 }
 
 }  // namespace heddle::kernels::cuda

@@ -2,7 +2,6 @@
 #include "kernels/cuda/primitives/group.cuh"
 #include "kernels/cuda/primitives/launch.cuh"
 #include "kernels/cuda/primitives/primitives.cuh"
-#include "kernels/cuda/rows/norm_row.cuh"
 #include "kernels/cuda/rows/row_params.h"
 #include "kernels/cuda/runtime/rows_shape.h"
 

@@ -93,12 +93,4 @@ inline int NormThreads(int64_t groups) {
   return 32 * (warps < 1 ? 1 : warps > kMaxNormWarps ? kMaxNormWarps : warps);
 }
 
-// Whether rows begin where groups of `width` elements do.
-template <typename T>
-bool IsAligned(const Tensor& tensor, int width) {
-  return tensor.data == nullptr ||
-         (reinterpret_cast<uintptr_t>(tensor.data) % (width * sizeof(T)) == 0 &&
-          tensor.stride % width == 0 && tensor.cols % width == 0);
-}
-
 }  // namespace heddle::kernels::cuda

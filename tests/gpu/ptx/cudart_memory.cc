@@ -64,7 +64,7 @@ cudaError_t Copy(Context& context, CUstream_st& stream, void* to, const void* fr
   return cudaSuccess;
 }
 
-// Of memory beyond some MiB, the first page of each 64 KiB alone is filled: to touch the others
+// Memory beyond some MiB is filled in the first page of each 64 KiB alone: to touch the others
 // would take most of the time of tests that open a device often.
 constexpr int64_t kFilledWhole = int64_t{2} << 20, kFilled = 4096, kFilledOf = 65536;
 

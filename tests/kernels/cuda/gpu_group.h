@@ -61,7 +61,8 @@ struct GpusOptions {
   int64_t rank_wait_ms = 60'000;
   bool through_host = false;
   bool are_stages = false;
-  bool are_late = false;  // emulate::Machine::is_late
+  bool are_late = false;   // emulate::Machine::is_late
+  int32_t first_lane = 1;  // emulate::Machine's
   // Bytes of the longest part, late part and message; more than any test here has.
   int64_t part_bytes = int64_t{8} << 20;
   int64_t host_free_bytes = -1;  // before ranks join; negative: not known
@@ -72,7 +73,8 @@ class Gpus {
  public:
   explicit Gpus(int32_t world, const GpusOptions& options = {})
       : options_(options), devices_(static_cast<size_t>(world)) {
-    cuda::emulate::SetMachine({.device_count = world, .is_late = options_.are_late});
+    cuda::emulate::SetMachine(
+        {.device_count = world, .is_late = options_.are_late, .first_lane = options_.first_lane});
     Each([&](int32_t r) {
       auto device = CreateCudaDevice({.ordinal = r,
                                       .activations = DType::kF32,

@@ -142,7 +142,7 @@ std::vector<float> Run(const Steps& steps, const NanoBatchProfile& profile) {
   Matrix ends(n_seqs, kHidden), angles(rows, kDim);
   Activations x(DType::kBF16, start), normed(DType::kBF16, start), attended(DType::kBF16, start);
   Activations qkv(DType::kBF16, wide), last(DType::kBF16, ends);
-  // What other models' layers make of attended rows, without a way back to the layers.
+  // Results that other models' layers make of attended rows, without a way back to the layers.
   Matrix factors = Matrix::RandomOf(random, rows, 16), other_ends(n_seqs, kHidden);
   Activations aside(DType::kBF16, start), other_last(DType::kBF16, other_ends);
   const Tensor heads = {aside.tensor().data, rows * kHeads, kDim, kDim};  // as rows

@@ -1,4 +1,4 @@
-// What layers with inputs, factors and streams of their own need, on the emulated CUDA device
+// Ops that layers with inputs, factors and streams of their own need, on the emulated CUDA device
 // against the reference: widths around those of groups of columns, columns of wider tensors, and
 // rows that are not aligned.
 #include <cmath>
