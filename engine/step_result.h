@@ -44,7 +44,7 @@ enum class DrawFailure : uint8_t {
 //   a draw behind a token that    0 tokens, 1 row: the step before brought the sequence more tokens
 //   turned out not to be the last than this plan counted on
 //   a draw that was left out      0 tokens, 0 rows: the row is run, and drawn from, another time
-//   no draw is possible           0 tokens and `failure`; also one token that is kNoToken
+//   no draw is possible           0 tokens and `failure`; or one token, which is kNoToken
 struct SequenceGain {
   SequenceId id;
   int32_t token_begin = 0;

@@ -202,7 +202,8 @@ bool LocalExecutor::HasDraw(const Flight& flight, size_t i, int32_t sample) {
 
 // Takes the tokens of a sample, whose first draw is the `first`-th. The draws of a draft's rows
 // were made as if all proposed tokens before them were right: they count until the first that is
-// not.
+// not. A row from which no token can be drawn is forgotten behind tokens that were: the next step
+// runs it again, as the first of its sample.
 void LocalExecutor::ReportSample(const Flight& flight, size_t first, StepResult* result) {
   const int32_t index = flight.draws[first].index;
   const SampleRow& sample = flight.plan->samples[index];
@@ -221,6 +222,7 @@ void LocalExecutor::ReportSample(const Flight& flight, size_t first, StepResult*
     SampledToken drawn;
     Fill(flight, first + row, &drawn);
     const TokenId token = drawn.token;
+    if (token < 0 && gain.num_tokens > 0) break;
     add(std::move(drawn));
     if (token < 0) break;
     const Position position = sample.position + static_cast<Position>(row);

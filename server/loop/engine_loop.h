@@ -100,6 +100,7 @@ class EngineLoop final : public GenerationService {
     EventSink sink;
     int32_t open_branches;
     uint64_t number;    // ClientOf its request
+    bool bans_tokens;   // BansTokens of its request
     bool waits = true;  // has had no event yet
   };
   // A step, from its plan until its result is committed.
@@ -145,7 +146,7 @@ class EngineLoop final : public GenerationService {
   int32_t WholePages(int32_t tokens) const {
     return tokens - tokens % scheduler_options_.page_tokens;
   }
-  absl::Status ErrorOfEnd(engine::DrawFailure failure) const;
+  absl::Status ErrorOfEnd(engine::DrawFailure failure, bool bans_tokens) const;
   void Publish();
   void ListAdapters();
   void CheckWhenIdle() const;

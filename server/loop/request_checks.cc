@@ -44,7 +44,12 @@ absl::Status CheckTokens(const GenerationRequest& request, int32_t vocab) {
   return absl::OkStatus();
 }
 
-absl::Status StatusOf(engine::DrawFailure failure) {
+bool BansTokens(const engine::SamplingParams& sampling) {
+  return !sampling.bad_words.empty() ||
+         (sampling.min_tokens > 0 && !sampling.min_tokens_banned.empty());
+}
+
+absl::Status StatusOf(engine::DrawFailure failure, bool bans_tokens) {
   switch (failure) {
     case engine::DrawFailure::kTooAmbiguous:
       return absl::InvalidArgumentError(
@@ -57,8 +62,12 @@ absl::Status StatusOf(engine::DrawFailure failure) {
     case engine::DrawFailure::kNothingToDraw:
       break;
   }
-  return absl::InternalError(
-      "No token can be drawn: the model's logits are not numbers, or every token is banned.");
+  if (bans_tokens) {
+    return absl::InvalidArgumentError(
+        "Every token is banned that could come next: by 'bad_words' or 'min_tokens', beside the "
+        "grammar if there is one.");
+  }
+  return absl::InternalError("No token can be drawn: the model's logits are not numbers.");
 }
 
 }  // namespace heddle::server

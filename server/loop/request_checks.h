@@ -13,7 +13,12 @@ namespace heddle::server {
 // within them. INVALID_ARGUMENT names the field and the token.
 absl::Status CheckTokens(const GenerationRequest& request, int32_t vocab);
 
-// The error of a request from which no token can be drawn, in words for its client.
-absl::Status StatusOf(engine::DrawFailure failure);
+// Whether the request itself can leave no token to draw: by words that it bans, or ends that it
+// does not want yet.
+bool BansTokens(const engine::SamplingParams& sampling);
+
+// The error of a request from which no token can be drawn, in words for its client: its own fault
+// (INVALID_ARGUMENT) where the grammar or what it bans leaves none, else INTERNAL.
+absl::Status StatusOf(engine::DrawFailure failure, bool bans_tokens);
 
 }  // namespace heddle::server

@@ -111,5 +111,46 @@ TEST_CASE("A draft's row sees its own branch, whatever stands beside it in the t
   }
 }
 
+// Behind a draft that is right every token is banned.
+TEST_CASE("A draft ends before the row from which no token can be drawn", "[golden]") {
+  test::TempDir dir;
+  auto executor = test::LoadSynthetic("llama", dir.path());
+  const TokenId guess = 5;
+  SamplingParams sampling;
+  sampling.temperature = 0;
+  sampling.logit_bias = {{guess, 100.0f}};
+  for (TokenId token = 0; token < executor->limits().vocab; ++token) {
+    sampling.bad_words.push_back({guess, token});
+  }
+  // One row, then the guess behind it, or the guess alone.
+  const auto draw = [&](std::vector<TokenId> tokens, bool begins) {
+    StepPlan plan;
+    if (begins) plan.begun.push_back({kId, sampling, {}});
+    const int32_t context = begins ? 0 : 1;
+    plan.token_ids = tokens;
+    for (size_t i = 0; i < tokens.size(); ++i) {
+      plan.positions.push_back(context + static_cast<Position>(i));
+    }
+    AddSlice(context, static_cast<int32_t>(tokens.size()), &plan);
+    plan.scores.clear();
+    plan.samples.push_back({kId, 0, context + 1, static_cast<int32_t>(tokens.size())});
+    AddWholeGroups(1, executor->limits().num_pages, &plan);
+    StepResult result;
+    REQUIRE(executor->Submit(plan, {}).ok());
+    REQUIRE(executor->Wait(&result).ok());
+    return result;
+  };
+  const StepResult first = draw({7, guess}, true);
+  REQUIRE(first.gains.size() == 1);
+  CHECK(first.gains[0].num_tokens == 1);
+  CHECK(first.gains[0].rows_kept == 1);
+  REQUIRE(first.tokens.size() == 1);
+  CHECK(first.tokens[0].token == guess);
+  const StepResult second = draw({guess}, false);
+  REQUIRE(second.tokens.size() == 1);
+  CHECK(second.gains[0].num_tokens == 1);
+  CHECK(second.tokens[0].token == kNoToken);
+}
+
 }  // namespace
 }  // namespace heddle::engine

@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "catch2/catch.hpp"
+#include "server/loop/request_checks.h"
 #include "tests/server/loop/rig.h"
 
 namespace heddle::server {
@@ -63,6 +64,18 @@ TEST_CASE("No id of a request's sampling is beyond the model's tokens", "[loop][
   CHECK(refused([](Params* params) { params->bad_words = {{1, kVocab}}; }));
   CHECK(refused([](Params* params) { params->min_tokens_banned = {kVocab}; }));
   CHECK_FALSE(refused([](Params* params) { params->logit_bias = {{kVocab - 1, 1.0f}}; }));
+}
+
+TEST_CASE("Whoever bans every token is told so, and a model without numbers is the server's fault",
+          "[loop][unit]") {
+  engine::SamplingParams sampling;
+  CHECK_FALSE(BansTokens(sampling));
+  sampling.bad_words = {{1}};
+  CHECK(BansTokens(sampling));
+  const absl::Status own = StatusOf(engine::DrawFailure::kNothingToDraw, true);
+  CHECK(absl::IsInvalidArgument(own));
+  CHECK_THAT(std::string(own.message()), Catch::Contains("'bad_words'"));
+  CHECK(absl::IsInternal(StatusOf(engine::DrawFailure::kNothingToDraw, false)));
 }
 
 TEST_CASE("The history of a request tells its chunks, decodes and end", "[loop][unit]") {
