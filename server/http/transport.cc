@@ -31,6 +31,7 @@ using asio::ip::tcp;
 
 // The pause after accept fails (no descriptors left) before it is tried again.
 constexpr auto kAcceptBackoff = std::chrono::milliseconds(100);
+constexpr auto kAcceptWarningInterval = std::chrono::seconds(10);
 // Bytes that the kernel may buffer for a client beyond those in flight to it. Without a bound it
 // buffers up to four megabytes, which none of our limits would see; the network's own window is not
 // affected. What lies there is computed for a client that may never read it: 150 tokens of a plain
@@ -246,8 +247,29 @@ class Listener {
     socket.write_some(asio::buffer(bytes), ignored);
   }
 
+  // Without descriptors an idle connection makes room, as at max_connections: of each thread in
+  // turn, since a thread knows its own connections alone.
   void RetryLater(const boost::system::error_code& error) {
-    log_->Warning("cannot accept connections", {{"error", error.message()}});
+    const Clock::time_point now = Clock::now();
+    if (now >= next_warning_) {
+      log_->Warning("cannot accept connections", {{"error", error.message()}});
+      next_warning_ = now + kAcceptWarningInterval;
+    }
+    if (error == asio::error::no_descriptors) {
+      IoThread* owner = (*threads_)[next_thread_++ % threads_->size()].get();
+      asio::post(owner->context, [this, owner] {
+        const bool has_room = owner->CloseIdle();
+        asio::post(acceptor_.get_executor(), [this, has_room] {
+          if (!acceptor_.is_open()) return;
+          has_room ? Accept() : Wait();
+        });
+      });
+      return;
+    }
+    Wait();
+  }
+
+  void Wait() {
     retry_.expires_after(kAcceptBackoff);
     retry_.async_wait([this](const auto& cancelled) {
       if (!cancelled && acceptor_.is_open()) Accept();
@@ -261,6 +283,7 @@ class Listener {
   int max_connections_;
   const Logger* log_;
   size_t next_thread_ = 0;
+  Clock::time_point next_warning_{};  // of clients that cannot be accepted
   uint16_t port_ = 0;
 };
 

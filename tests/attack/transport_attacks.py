@@ -10,6 +10,7 @@ import contextlib
 import pathlib
 import random
 import re
+import resource
 import socket
 import struct
 import sys
@@ -125,6 +126,22 @@ def connections_that_say_nothing(daemon, count):
     daemon.watch(1)
     for client in clients:
         client.close()
+
+
+@attack(small=200, large=2000, flags=())
+def connections_without_descriptors(daemon, count):
+    """More than the process has descriptors, far below --max-connections: those that say nothing make room, and the log is not flooded."""
+    limit = daemon.descriptors() + 40
+    resource.prlimit(daemon.process.pid, resource.RLIMIT_NOFILE, (limit, limit))
+    clients = []
+    for _ in range(count):
+        with contextlib.suppress(OSError):
+            clients.append(socket.create_connection(("127.0.0.1", daemon.port), 10))
+    daemon.watch(1)
+    for client in clients:
+        client.close()
+    lines = sum("cannot accept" in line for line in daemon.log)
+    assert 1 <= lines <= 10, f"{lines} lines say that connections cannot be accepted"
 
 
 # ---- gRPC ----

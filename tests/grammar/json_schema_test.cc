@@ -166,6 +166,9 @@ TEST_CASE("A contradiction is told with its place", "[grammar][unit]") {
              Contains("\"minItems\" 3 is above the 2 different values"));
   CHECK_THAT(SchemaError(R"({"enum":["a"],"type":"integer"})"),
              Contains("none of the listed values"));
+  CHECK_THAT(SchemaError(R"({"type":"array","contains":{"const":1},"minContains":3,
+                         "maxContains":2})"),
+             Contains("\"minContains\" 3 is above \"maxContains\" 2"));
 }
 
 TEST_CASE("A list with an object that refers to the whole has an end", "[grammar][unit]") {
@@ -173,6 +176,28 @@ TEST_CASE("A list with an object that refers to the whole has an end", "[grammar
       CompileSchema(R"({"anyOf":[{"type":"null"},{"type":"array","items":{"$ref":"#"}}]})");
   CHECK(Matches(grammar, "[null,[[],null]]"));
   CHECK_FALSE(Matches(grammar, "[1]"));
+}
+
+TEST_CASE("Dynamic references mean the anchor of the document's root", "[grammar][unit]") {
+  // Section 8.2.3.2 of the core specification: a list whose users say what its items are.
+  auto list = CompileSchema(R"({"$id":"https://a.example/strings","$ref":"list","$defs":{
+      "foo":{"$dynamicAnchor":"items","type":"string"},
+      "list":{"$id":"list","type":"array","items":{"$dynamicRef":"#items"},
+              "$defs":{"items":{"$dynamicAnchor":"items"}}}}})");
+  CHECK(Matches(list, R"(["a"])"));
+  CHECK_FALSE(Matches(list, "[1]"));
+  // The root has an anchor of that name which is not dynamic.
+  auto plain = CompileSchema(R"({"$id":"https://a.example/strings","$ref":"list","$defs":{
+      "foo":{"$anchor":"items","type":"string"},
+      "list":{"$id":"list","type":"array","items":{"$dynamicRef":"#items"},
+              "$defs":{"items":{"$dynamicAnchor":"items","type":"integer"}}}}})");
+  CHECK(Matches(plain, "[1]"));
+  auto tree = CompileSchema(R"({"$id":"https://a.example/strict","$recursiveAnchor":true,
+      "allOf":[{"$ref":"tree"}],"required":["name"],"$defs":{
+      "tree":{"$id":"tree","$recursiveAnchor":true,"type":"object","additionalProperties":false,
+              "properties":{"name":{"const":1},"child":{"$recursiveRef":"#"}}}}})");
+  CHECK(Matches(tree, R"({"name":1,"child":{"name":1}})"));
+  CHECK_FALSE(Matches(tree, R"({"name":1,"child":{}})"));
 }
 
 TEST_CASE("Anchors and percent-escapes in references are found", "[grammar][unit]") {

@@ -5,6 +5,9 @@
 //
 //   schema_texts [TEXTS_PER_SCHEMA] [--drop] < schemas.jsonl
 //
+// A line that has "texts" gets instead {"name":..., "accepts":[true or false of each]} or the
+// error.
+//
 // "--drop" leaves out what is not supported, as --schema-unsupported warn does.
 #include <chrono>
 #include <cstdlib>
@@ -24,7 +27,8 @@ using engine::grammar::Budget;
 using engine::grammar::CompiledGrammar;
 using Json = nlohmann::ordered_json;
 
-Json TextsOf(const Json& schema, int num_texts, bool drops, int attempt) {
+// `given`: a line's texts, or null.
+Json TextsOf(const Json& schema, const Json& given, int num_texts, bool drops, int attempt) {
   Json out;
   const auto begin = std::chrono::steady_clock::now();
   Budget budget = Budget::ForText(schema.dump().size());
@@ -43,6 +47,15 @@ Json TextsOf(const Json& schema, int num_texts, bool drops, int attempt) {
   out["dropped"] = dropped;
   const auto compiled = std::make_shared<CompiledGrammar>(
       *std::move(automaton), test::JsonVocabulary(), std::vector{test::kEndToken});
+  if (given.is_array()) {
+    out["accepts"] = Json::array();
+    for (const Json& text : given) {
+      engine::grammar::Matcher matcher(compiled);
+      const bool accepts = matcher.AcceptText(text.get_ref<const std::string&>());
+      out["accepts"].push_back(accepts && matcher.CanEnd());
+    }
+    return out;
+  }
   std::mt19937 random(static_cast<uint32_t>(attempt));
   out["texts"] = Json::array();
   for (int i = 0; i < num_texts; ++i) {
@@ -66,7 +79,9 @@ int main(int argc, char** argv) {
   for (std::string line; std::getline(std::cin, line); ++line_number) {
     const auto given = nlohmann::ordered_json::parse(line, nullptr, false);
     if (given.is_discarded()) continue;
-    nlohmann::ordered_json out = heddle::TextsOf(given.at("schema"), num_texts, drops, line_number);
+    nlohmann::ordered_json out = heddle::TextsOf(
+        given.at("schema"), given.contains("texts") ? given.at("texts") : nlohmann::ordered_json(),
+        num_texts, drops, line_number);
     out["name"] = given.at("name");
     std::cout << out.dump() << std::endl;
   }

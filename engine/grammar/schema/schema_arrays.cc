@@ -143,6 +143,11 @@ absl::StatusOr<ExprId> SchemaWriter::ArrayOf(const ValueConstraints& c) {
     return Nothing(c, base::StrCat("\"minItems\" ", array.min_items, " is above \"maxItems\" ",
                                    array.max_items));
   }
+  for (const ArrayConstraints::Contained& kind : array.contained) {
+    if (kind.max < 0 || kind.min <= kind.max) continue;
+    return Nothing(
+        c, base::StrCat("\"minContains\" ", kind.min, " is above \"maxContains\" ", kind.max));
+  }
   if (!array.unique || array.max_items == 0 || array.max_items == 1) return ItemsOf(c);
   if (array.prefix.empty() && array.contained.empty()) {
     HEDDLE_ASSIGN_OR_RETURN(const auto values, FiniteValues(&document_, array.items));

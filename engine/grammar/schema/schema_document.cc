@@ -98,7 +98,8 @@ absl::StatusOr<SchemaRef> SchemaDocument::Resolve(SchemaRef schema, std::string_
     return Error(schema, base::StrCat(base::Quote(keyword), " must be a string"));
   }
   const auto& text = reference.get_ref<const std::string&>();
-  SchemaReferences::Target target = references_.Find(schema, text);
+  SchemaReferences::Target target =
+      references_.Outermost(keyword, text, references_.Find(schema, text));
   HEDDLE_RETURN_IF_ERROR(StatusOf(budget_));
   if (target.schema == nullptr) {
     HEDDLE_RETURN_IF_ERROR(Unsupported(

@@ -185,4 +185,27 @@ SchemaReferences::Target SchemaReferences::Find(const Json* from, std::string_vi
   return target;
 }
 
+SchemaReferences::Target SchemaReferences::Outermost(std::string_view keyword,
+                                                     std::string_view reference,
+                                                     Target target) const {
+  const auto has = [](const Json* schema, const char* name, const Json& value) {
+    if (schema == nullptr || !schema->is_object()) return false;
+    const auto found = schema->find(name);
+    return found != schema->end() && *found == value;
+  };
+  if (keyword == "$recursiveRef") {
+    const bool is_dynamic =
+        has(target.schema, "$recursiveAnchor", true) && has(root_, "$recursiveAnchor", true);
+    return is_dynamic ? Target{root_, "#"} : target;
+  }
+  if (keyword != "$dynamicRef") return target;
+  const size_t hash = std::min(reference.find('#'), reference.size());
+  const std::string name = DecodePercents(reference.substr(std::min(hash + 1, reference.size())));
+  if (!has(target.schema, "$dynamicAnchor", name)) return target;
+  const auto outer = by_anchor_.find(base::StrCat(root_base_, "#", name));
+  const bool is_dynamic =
+      outer != by_anchor_.end() && has(outer->second.root, "$dynamicAnchor", name);
+  return is_dynamic ? Target{outer->second.root, outer->second.path} : target;
+}
+
 }  // namespace heddle::engine::grammar
