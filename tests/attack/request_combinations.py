@@ -101,11 +101,55 @@ def completion(r, body):
     return "/v1/completions"
 
 
+def response(r, body):
+    body["input"] = words(r, 9)
+    body["max_output_tokens"] = r.choice([1, 2, 7, 30, 60])
+    body["store"] = False
+    del body["seed"]
+    if r.random() < 0.35:
+        body["tools"] = [{"type": "function", **tool["function"]} for tool in TOOLS]
+        body["tool_choice"] = r.choice(["auto", "none", "required", {"type": "function", "name": "f"}])
+    if r.random() < 0.3:
+        body.update(include=["message.output_text.logprobs"], top_logprobs=r.choice([0, 5]))
+    if r.random() < 0.3:
+        body["text"] = {"format": {"type": "json_schema", "name": "n", "schema": SCHEMA}}
+    body["temperature"] = 0
+    return "/v1/responses"
+
+
+def message(r, body):
+    body["messages"] = [{"role": "user", "content": words(r, 9)}]
+    body["max_tokens"] = r.choice([1, 2, 7, 30, 60])
+    body["temperature"] = 0
+    del body["seed"]
+    if r.random() < 0.35:
+        body["tools"] = [{"name": tool["function"]["name"], "input_schema": PARAMETERS} for tool in TOOLS]
+        body["tool_choice"] = r.choice([{"type": "auto"}, {"type": "any"}, {"type": "tool", "name": "f"}])
+    if r.random() < 0.3:
+        body["stop_sequences"] = r.sample(STOPS, r.randrange(1, 4))
+    return "/v1/messages"
+
+
+def llama(r, body):
+    body["prompt"] = words(r, 9)
+    body["n_predict"] = r.choice([0, 1, 2, 7, 30, 60])
+    if r.random() < 0.3:
+        body["n_probs"] = r.choice([1, 5])
+    if r.random() < 0.3:
+        body["stop"] = r.sample(STOPS, r.randrange(1, 4))
+    return "/completion"
+
+
 def make(seed, index):
     """The path and body of a request."""
     r = random.Random(f"{seed}/{index}")
     body = {"seed": r.randrange(1000)}
-    path = r.choice([chat, completion])(r, body)
+    path = r.choice([chat, chat, chat, completion, completion, completion, response, message, llama])(r, body)
+    if path not in ("/v1/chat/completions", "/v1/completions"):
+        for name in ("top_p", "top_k", "temperature"):
+            if r.random() < 0.2 and name not in body:
+                body[name] = r.choice(SAMPLING[name][1])
+        return path, body
     for name, (probability, values) in SAMPLING.items():
         if r.random() < probability:
             body[name] = r.choice(values)
@@ -155,6 +199,87 @@ def whole(text):
     return dict(choices), usage_of(document["usage"])
 
 
+# Fields of an API that differ from call to call.
+VARYING = {"id", "created_at", "call_id", "timings", "item_id", "stream", "tokens_cached"}
+
+
+def stripped(value):
+    """The document without what differs from call to call."""
+    if isinstance(value, list):
+        return [stripped(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    return {k: stripped(v) for k, v in value.items() if k not in VARYING and "usage" not in k}
+
+
+def events_of(text):
+    return [json.loads(line.removeprefix("data: ")) for line in text.decode().split("\n") if line.startswith("data: ")]
+
+
+def streamed_response(text):
+    """The last event's response, whose texts and arguments the deltas have to make."""
+    events = events_of(text)
+    last = stripped(events[-1]["response"])
+    for place, item in enumerate(last["output"]):
+        own = [e for e in events if e.get("output_index") == place and e["type"].endswith(".delta")]
+        whole_text = item["arguments"] if item["type"] == "function_call" else "".join(part.get("text", "") for part in item["content"])
+        if "".join(e["delta"] for e in own) != whole_text:
+            raise ValueError(f"the deltas {[e['delta'] for e in own]} do not make {whole_text!r}")
+    return last
+
+
+def streamed_message(text):
+    """What the events of /v1/messages add up to."""
+    document, arguments = {}, collections.defaultdict(str)
+    for event in events_of(text):
+        if event["type"] == "message_start":
+            document = event["message"]
+        elif event["type"] == "content_block_start":
+            document["content"].append(event["content_block"])
+        elif event["type"] == "content_block_delta":
+            delta = event["delta"]
+            if delta["type"] == "text_delta":
+                document["content"][event["index"]]["text"] += delta["text"]
+            else:
+                arguments[event["index"]] += delta["partial_json"]
+        elif event["type"] == "message_delta":
+            document.update(event["delta"])
+    for index, text in arguments.items():
+        document["content"][index]["input"] = cut_arguments(text)
+    return stripped(document)
+
+
+def cut_arguments(text):
+    """A call that max_tokens cut has no arguments in a whole answer, where they have to be JSON."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return {}
+
+
+def streamed_llama(text):
+    events = events_of(text)
+    last = dict(events[-1])
+    last["content"] = "".join(event["content"] for event in events)
+    shown = [item for event in events for item in event.get("completion_probabilities", [])]
+    if shown:
+        last["completion_probabilities"] = shown
+    return stripped_llama(last)
+
+
+def stripped_llama(document):
+    document = stripped(document)
+    document["generation_settings"] = stripped(document.get("generation_settings", {}))
+    return document
+
+
+OTHER_APIS = {
+    "/v1/responses": (stripped, streamed_response),
+    "/v1/messages": (stripped, streamed_message),
+    "/completion": (stripped_llama, streamed_llama),
+}
+
+
 def streamed(text):
     events = text.decode().split("\n\n")
     if events[-2:] != ["data: [DONE]", ""]:
@@ -181,6 +306,17 @@ def compare(ports, seed, index):
     statuses = [status, answers[1][1][0], stream_status]
     if any(s >= 500 and s != 503 for s in statuses):
         return f"statuses {statuses}: {text[:300]} {answers[1][1][1][:300]}", status
+    if path in OTHER_APIS:
+        whole_of, streamed_of = OTHER_APIS[path]
+        if len(set(statuses)) != 1:
+            return f"statuses {statuses}: {text[:300]} {answers[1][1][1][:300]} {stream_text[:300]}", status
+        if status != 200:
+            return None, status
+        first = whole_of(json.loads(text))
+        for name, other in (("with other options", whole_of(json.loads(answers[1][1][1]))), ("as a stream", streamed_of(stream_text))):
+            if other != first:
+                return f"{name}\n    {other}\n  and not\n    {first}", status
+        return None, status
     if status != 200:
         if statuses[1] != status or answers[1][1][1] != text:
             return f"{text[:300]} and {answers[1][1][1][:300]}", status
