@@ -244,17 +244,21 @@ def streamed_message(text):
                 arguments[event["index"]] += delta["partial_json"]
         elif event["type"] == "message_delta":
             document.update(event["delta"])
-    for index, text in arguments.items():
-        document["content"][index]["input"] = cut_arguments(text)
+    # A call that max_tokens cut before its arguments were JSON is none in a whole answer.
+    cut = [index for index, arguments_text in arguments.items() if not is_json(arguments_text)]
+    for index in arguments:
+        if index not in cut:
+            document["content"][index]["input"] = json.loads(arguments[index])
+    document["content"] = [block for index, block in enumerate(document["content"]) if index not in cut]
     return stripped(document)
 
 
-def cut_arguments(text):
-    """A call that max_tokens cut has no arguments in a whole answer, where they have to be JSON."""
+def is_json(text):
     try:
-        return json.loads(text)
+        json.loads(text)
+        return True
     except ValueError:
-        return {}
+        return False
 
 
 def streamed_llama(text):
