@@ -25,6 +25,7 @@
 #include "engine/model/rank_devices.h"
 #include "engine/model/share_bytes.h"
 #include "engine/model/tensor_report.h"
+#include "engine/model/tuned_model.h"
 #include "engine/model/warm_up.h"
 #include "engine/model/weights.h"
 #include "engine/parallel/plan_codec.h"
@@ -85,6 +86,10 @@ absl::Status PlanWithDrafter(const Checkpoint& checkpoint, const WeightPolicy& p
   return absl::OkStatus();
 }
 
+absl::Status CheckTuned(const LoadOptions& options, const ModelInfo& loaded) {
+  return CheckTunedModel(options.tuned_model, TunedModelOf(loaded));
+}
+
 // `options`: what the drafter takes is added.
 absl::StatusOr<ModelInfo> DescribeAll(const Checkpoint& checkpoint, const kernels::Device* device,
                                       LoadOptions* all_options, OpenedDrafter* drafter) {
@@ -122,6 +127,7 @@ absl::StatusOr<ModelInfo> DescribeAll(const Checkpoint& checkpoint, const kernel
     loaded.main_format = absl::AsciiStrToLower(std::string(types[0].type_name));
   }
   if (policy.matrix) loaded.main_format = std::string(kernels::Info(*policy.matrix).name);
+  HEDDLE_RETURN_IF_ERROR(CheckTuned(options, loaded));
   return loaded;
 }
 
@@ -145,6 +151,7 @@ absl::StatusOr<ModelInfo> DescribeRandom(const ModelSpec& spec, kernels::DType w
   HEDDLE_RETURN_IF_ERROR(PlanMemory(weights, options, device, &loaded));
   loaded.main_format = std::string(kernels::Info(weights).name);
   loaded.formats = absl::StrCat("random ", loaded.main_format, " (", base::ShowBytes(bytes), ")");
+  HEDDLE_RETURN_IF_ERROR(CheckTuned(options, loaded));
   return loaded;
 }
 
@@ -236,11 +243,20 @@ absl::Status MakeExecutor(const LoadOptions& options, std::unique_ptr<kernels::D
   for (std::string& text : AdviceForRanks(options.rank_devices)) {
     loaded->advice.push_back(std::move(text));
   }
+  if (options.splits_steps && options.tuned_model.empty()) {
+    loaded->advice.emplace_back(
+        "the file of --tune-profile does not say which model it was measured with; if it was "
+        "another one, steps are divided as suits that: measure it again with heddle tune");
+  }
   loaded->timed_choices = used.TimedChoices();
   return absl::OkStatus();
 }
 
 }  // namespace
+
+std::string TunedModelOf(const ModelInfo& info) {
+  return TunedModelText(info.model.spec, info.main_format, info.kv_dtype);
+}
 
 int64_t KeptBytes(const CheckpointTensor& tensor, const ModelDescription& model,
                   const WeightPolicy& policy, const kernels::Device* device) {

@@ -59,6 +59,9 @@ struct LoadOptions {
   // Devices follow a tune profile; ranks of models with state, which would divide steps
   // differently, are refused.
   bool splits_steps = false;
+  // The model that it was measured with (tuned_model.h); INVALID_ARGUMENT for another one. Empty:
+  // the profile does not say, which ModelInfo::advice does then.
+  std::string tuned_model;
   std::vector<int32_t> rank_devices;    // [layout.world()] which device a rank has; empty: CPUs
   std::vector<HostMemory> rank_memory;  // of those devices; filled when they are made
   // Where every rank of `layout` is a process: this one's place among them. Null: all are here.
@@ -100,6 +103,9 @@ struct LoadedModel : ModelInfo {
 struct LocalModel : ModelInfo {
   std::unique_ptr<LocalExecutor> executor;
 };
+
+// The model in words by which tune profiles know it (tuned_model.h).
+std::string TunedModelOf(const ModelInfo& info);
 
 // Bytes of one tensor once converted by the policy and packed by the device (nullptr: the host).
 int64_t KeptBytes(const CheckpointTensor& tensor, const ModelDescription& model,

@@ -152,14 +152,15 @@ constexpr size_t kMaxProfileBytes = size_t{1} << 20;
 // Has the options' devices follow the profile in `path`.
 absl::Status UseProfile(const std::string& path, engine::LoadOptions* options) {
   HEDDLE_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kMaxProfileBytes));
-  HEDDLE_ASSIGN_OR_RETURN(kernels::NanoBatchProfile read, ReadTuneProfile(text, path));
+  HEDDLE_ASSIGN_OR_RETURN(TuneProfile read, ReadTuneProfile(text, path));
   HEDDLE_ASSIGN_OR_RETURN(const kernels::NanoBatchProfile profile,
-                          ProfileOfRank(std::move(read), options->layout.tp, path));
+                          ProfileOfRank(std::move(read.steps), options->layout.tp, path));
   const auto apply = [profile](MadeDevice device) -> MadeDevice {
     if (device.ok()) HEDDLE_RETURN_IF_ERROR((*device)->SetNanoBatches(profile));
     return device;
   };
   options->splits_steps = true;
+  options->tuned_model = std::move(read.model);
   options->make_device = [apply, make = std::move(options->make_device)] { return apply(make()); };
   if (!options->make_rank_device) return absl::OkStatus();
   options->make_rank_device = [apply, make = std::move(options->make_rank_device)](int32_t rank) {

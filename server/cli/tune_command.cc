@@ -102,7 +102,8 @@ absl::Status RunTune(const config::Config& config) {
   }
   const TunedProfile tuned =
       RulesOf(timings, TunedDevice(static_cast<int32_t>(config.tp), device.name));
-  const std::string text = WriteTuneProfile(tuned.profile, tuned.speedups);
+  const std::string text = WriteTuneProfile(
+      {.steps = tuned.profile, .model = engine::TunedModelOf(model)}, tuned.speedups);
   if (config.tune_profile.empty()) return WriteOut("\n" + text);
   HEDDLE_RETURN_IF_ERROR(Write(config.tune_profile, text));
   return WriteOut(base::StrCat("\nwritten to ", config.tune_profile, "\n"));

@@ -1,6 +1,9 @@
 #include "server/cli/tune_profile.h"
 
+#include <algorithm>
 #include <limits>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_format.h"
 #include "base/check.h"
@@ -13,9 +16,9 @@ namespace {
 
 constexpr std::string_view kEach = " ranks, each ";
 constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
-constexpr std::string_view kFields[] = {"device",      "min_rows", "max_rows",
-                                        "min_context", "split",    "attention_multiprocessors",
-                                        "speedup"};
+constexpr std::string_view kFields[] = {
+    "device", "model", "min_rows", "max_rows", "min_context", "split", "attention_multiprocessors",
+    "speedup"};
 
 absl::StatusOr<int32_t> Count(const JsonLine& line, std::string_view name, int64_t min,
                               int64_t max) {
@@ -23,16 +26,44 @@ absl::StatusOr<int32_t> Count(const JsonLine& line, std::string_view name, int64
   return static_cast<int32_t>(value);
 }
 
-absl::Status TakeRule(const JsonLine& line, kernels::NanoBatchProfile* profile) {
-  HEDDLE_RETURN_IF_ERROR(line.OnlyFields(kFields));
-  HEDDLE_ASSIGN_OR_RETURN(const std::string device, line.Name("device"));
-  if (profile->rules.empty()) profile->device_name = device;
-  if (device != profile->device_name) {
+absl::StatusOr<std::string> ModelOf(const JsonLine& line) {
+  if (!line.Has("model")) return std::string();
+  HEDDLE_ASSIGN_OR_RETURN(std::string model, line.Name("model"));
+  const bool is_text = std::all_of(model.begin(), model.end(),
+                                   [](char c) { return static_cast<unsigned char>(c) >= 0x20; });
+  if (is_text && !model.empty() && model.size() <= kMaxTunedModelBytes) return model;
+  return line.Error(base::StrCat("\"model\" is ", base::Quote(model), " of ", model.size(),
+                                 " bytes; expected 1 to ", kMaxTunedModelBytes,
+                                 " bytes without control characters"));
+}
+
+// Each line names the same device and the same model, or none does.
+absl::Status TakeNames(const JsonLine& line, TuneProfile* profile) {
+  HEDDLE_ASSIGN_OR_RETURN(std::string device, line.Name("device"));
+  HEDDLE_ASSIGN_OR_RETURN(std::string model, ModelOf(line));
+  if (profile->steps.rules.empty()) {
+    profile->steps.device_name = std::move(device);
+    profile->model = std::move(model);
+    return absl::OkStatus();
+  }
+  if (device != profile->steps.device_name) {
     return line.Error(base::StrCat("\"device\" is ", base::Quote(device), "; expected ",
-                                   base::Quote(profile->device_name),
+                                   base::Quote(profile->steps.device_name),
                                    " as in the lines before: a profile is of one device"));
   }
-  if (profile->rules.size() == kMaxTuneRules) {
+  if (model != profile->model) {
+    return line.Error(base::StrCat("\"model\" is ", model.empty() ? "missing" : base::Quote(model),
+                                   "; expected that of the lines before",
+                                   profile->model.empty() ? ", which have none" : "",
+                                   ": a profile is of one model"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status TakeRule(const JsonLine& line, TuneProfile* profile) {
+  HEDDLE_RETURN_IF_ERROR(line.OnlyFields(kFields));
+  HEDDLE_RETURN_IF_ERROR(TakeNames(line, profile));
+  if (profile->steps.rules.size() == kMaxTuneRules) {
     return line.Error(
         base::StrCat("is one rule too many; a profile has ", kMaxTuneRules, " at most"));
   }
@@ -44,11 +75,11 @@ absl::Status TakeRule(const JsonLine& line, kernels::NanoBatchProfile* profile) 
                           Count(line, "attention_multiprocessors", 0, 1 << 16));
   HEDDLE_ASSIGN_OR_RETURN(const int32_t split, Count(line, "split", 0, 1));
   rule.split = split == 1;
-  profile->rules.push_back(rule);
+  profile->steps.rules.push_back(rule);
   return absl::OkStatus();
 }
 
-// Escapes a device's name, which comes from outside.
+// Escapes a name, which may come from outside.
 std::string Quoted(const std::string& text) {
   std::string out = "\"";
   for (const char c : text) {
@@ -60,12 +91,11 @@ std::string Quoted(const std::string& text) {
 
 }  // namespace
 
-absl::StatusOr<kernels::NanoBatchProfile> ReadTuneProfile(std::string_view text,
-                                                          std::string_view name) {
-  kernels::NanoBatchProfile profile;
+absl::StatusOr<TuneProfile> ReadTuneProfile(std::string_view text, std::string_view name) {
+  TuneProfile profile;
   HEDDLE_RETURN_IF_ERROR(
       ForEachLine(text, name, [&](const JsonLine& line) { return TakeRule(line, &profile); }));
-  if (!profile.rules.empty()) return profile;
+  if (!profile.steps.rules.empty()) return profile;
   return absl::InvalidArgumentError(
       base::StrCat(name, ": has no rules; expected the lines that `heddle tune` writes"));
 }
@@ -89,17 +119,19 @@ absl::StatusOr<kernels::NanoBatchProfile> ProfileOfRank(kernels::NanoBatchProfil
                                                  tp));
 }
 
-std::string WriteTuneProfile(const kernels::NanoBatchProfile& profile,
-                             std::span<const double> speedups) {
-  HEDDLE_CHECK(speedups.size() == profile.rules.size(), "a speedup for each rule");
+std::string WriteTuneProfile(const TuneProfile& profile, std::span<const double> speedups) {
+  const std::vector<kernels::NanoBatchRule>& rules = profile.steps.rules;
+  HEDDLE_CHECK(speedups.size() == rules.size(), "a speedup for each rule");
+  std::string names = base::StrCat("\"device\": ", Quoted(profile.steps.device_name));
+  if (!profile.model.empty()) names += base::StrCat(", \"model\": ", Quoted(profile.model));
   std::string out;
-  for (size_t i = 0; i < profile.rules.size(); ++i) {
-    const kernels::NanoBatchRule& rule = profile.rules[i];
+  for (size_t i = 0; i < rules.size(); ++i) {
+    const kernels::NanoBatchRule& rule = rules[i];
     out += absl::StrFormat(
-        "{\"device\": %s, \"min_rows\": %d, \"max_rows\": %d, \"min_context\": %d, "
+        "{%s, \"min_rows\": %d, \"max_rows\": %d, \"min_context\": %d, "
         "\"split\": %d, \"attention_multiprocessors\": %d, \"speedup\": %.3f}\n",
-        Quoted(profile.device_name), rule.min_rows, rule.max_rows, rule.min_context,
-        rule.split ? 1 : 0, rule.attention_multiprocessors, speedups[i]);
+        names, rule.min_rows, rule.max_rows, rule.min_context, rule.split ? 1 : 0,
+        rule.attention_multiprocessors, speedups[i]);
   }
   return out;
 }

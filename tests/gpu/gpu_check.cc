@@ -50,6 +50,7 @@
 
 #include "engine/model/load.h"
 #include "engine/model/random_model.h"
+#include "engine/model/tuned_model.h"
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/nano_batch.h"
 #include "server/cli/tune_profile.h"
@@ -323,7 +324,9 @@ absl::StatusOr<engine::LocalModel> LoadRandom(const char* shape, const char* wei
   const std::string text((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
   const auto profile = server::ReadTuneProfile(text, path);
   if (!profile.ok()) return profile.status();
-  const absl::Status status = model->executor->device().SetNanoBatches(*profile);
+  const absl::Status fits = engine::CheckTunedModel(profile->model, engine::TunedModelOf(*model));
+  if (!fits.ok()) return fits;
+  const absl::Status status = model->executor->device().SetNanoBatches(profile->steps);
   if (!status.ok()) return status;
   return model;
 }
@@ -380,7 +383,8 @@ int Tune(const char* shape, const char* weights, const char* path) {
   if (!device.ok()) return Fail(device.status());
   const server::TunedProfile tuned = server::RulesOf(timings, device->name);
   std::ofstream out(path);
-  out << server::WriteTuneProfile(tuned.profile, tuned.speedups);
+  out << server::WriteTuneProfile({.steps = tuned.profile, .model = engine::TunedModelOf(*model)},
+                                  tuned.speedups);
   return out.good() ? 0 : 1;
 }
 

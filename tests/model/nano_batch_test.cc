@@ -143,14 +143,17 @@ TEST_CASE("Rules follow the times, and reach no further than they were measured"
   CHECK(tuned.profile.rules == expected);
   CHECK(tuned.speedups[0] == 1.25);
 
-  const std::string text = server::WriteTuneProfile(tuned.profile, tuned.speedups);
+  const std::string text =
+      server::WriteTuneProfile({.steps = tuned.profile, .model = "a \"model\""}, tuned.speedups);
   CHECK(text.substr(0, text.find('\n')) ==
-        "{\"device\": \"NVIDIA H200\", \"min_rows\": 64, \"max_rows\": 95, \"min_context\": 2048, "
-        "\"split\": 1, \"attention_multiprocessors\": 44, \"speedup\": 1.250}");
+        "{\"device\": \"NVIDIA H200\", \"model\": \"a \\\"model\\\"\", \"min_rows\": 64, "
+        "\"max_rows\": 95, \"min_context\": 2048, \"split\": 1, "
+        "\"attention_multiprocessors\": 44, \"speedup\": 1.250}");
   const auto read = server::ReadTuneProfile(text, "p.jsonl");
   REQUIRE(read.ok());
-  CHECK(read->device_name == "NVIDIA H200");
-  CHECK(read->rules == expected);
+  CHECK(read->steps.device_name == "NVIDIA H200");
+  CHECK(read->model == "a \"model\"");
+  CHECK(read->steps.rules == expected);
 }
 
 TEST_CASE("A tune profile that is none is refused with the place and what is expected", "[nano]") {
@@ -167,6 +170,35 @@ TEST_CASE("A tune profile that is none is refused with the place and what is exp
   CHECK(message(R"({"device": "d", "min_rows": 5, "max_rows": 2})").find("\"max_rows\"") !=
         std::string::npos);
   CHECK(message(R"({"device": "d", "rows": 5})").find("\"rows\"") != std::string::npos);
+}
+
+TEST_CASE("A tune profile names one model in all lines, or none", "[nano]") {
+  const auto line = [](const std::string& model) {
+    return R"({"device": "d", )" + (model.empty() ? "" : R"("model": )" + model + ", ") +
+           R"("min_rows": 1, "max_rows": 2, "min_context": 0, "split": 1, )"
+           R"("attention_multiprocessors": 0, "speedup": 1.1})"
+           "\n";
+  };
+  const auto message = [](const std::string& text) {
+    return std::string(server::ReadTuneProfile(text, "p").status().message());
+  };
+  const auto old = server::ReadTuneProfile(line("") + line(""), "p");
+  REQUIRE(old.ok());
+  CHECK(old->model.empty());
+  CHECK(message(line("\"m\"") + line("\"m\"")).empty());
+  CHECK(message(line("\"m\"") + line("\"n\"")) ==
+        "p:2: \"model\" is \"n\"; expected that of the lines before: a profile is of one model");
+  CHECK(message(line("\"m\"") + line("")) ==
+        "p:2: \"model\" is missing; expected that of the lines before: a profile is of one model");
+  CHECK(message(line("") + line("\"m\"")) ==
+        "p:2: \"model\" is \"m\"; expected that of the lines before, which have none: a profile is "
+        "of one model");
+  CHECK(message(line("[1]")).find("p:1: \"model\" is [1]; expected a text") == 0);
+  for (const std::string& bad :
+       {std::string("\"\""), std::string("\"a\\nb\""), "\"" + std::string(20000, 'x') + "\""}) {
+    CHECK(message(line(bad)).find("p:1: \"model\" is \"") == 0);
+    CHECK(message(line(bad)).size() < 300);
+  }
 }
 
 TEST_CASE("A tune profile is for as many ranks as it was measured with", "[nano]") {

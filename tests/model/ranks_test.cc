@@ -7,11 +7,14 @@
 #include <limits>
 #include <numeric>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "catch2/catch.hpp"
 #include "engine/model/load_ranks.h"
 #include "engine/model/random_model.h"
+#include "engine/model/tuned_model.h"
 #include "tests/support/gguf_writer.h"
 #include "tests/support/paths.h"
 #include "tests/support/temp_dir.h"
@@ -82,6 +85,57 @@ TEST_CASE("Ranks with state follow no tune profile", "[unit]") {
   options.layout.tp = 2;
   options.splits_steps = false;
   CHECK(CheckSplits(spec, options).ok());
+}
+
+TEST_CASE("A model is known by what its steps take time for", "[unit]") {
+  ModelSpec spec = SmallSpec();
+  const AttentionSpec& attention = spec.layers[0].attention;
+  const auto text = [&](std::string_view weights = "q4_0") {
+    return TunedModelText(spec, weights, kernels::DType::kBF16);
+  };
+  const std::string layer =
+      absl::StrCat(attention.n_heads, "/", attention.n_kv_heads, " heads of ", attention.head_dim,
+                   " and ", spec.layers[0].mlp.inter, " features");
+  const std::string ends = "; weights q4_0, keys bf16";
+  const std::string begins = absl::StrCat(spec.hidden, " wide, ", spec.vocab, " tokens, ");
+  CHECK(text() == absl::StrCat(begins, spec.n_layers(), " layers of ", layer, ends));
+  const std::string first = text();
+  CHECK(text("bf16") != first);
+  spec.norm_eps *= 2;
+  CHECK(text() == first);
+  spec.layers.back().attention.window = 64;
+  CHECK(text() == absl::StrCat(begins, spec.n_layers() - 1, " layers of ", layer, ", 1 layers of ",
+                               attention.n_heads, "/", attention.n_kv_heads, " heads of ",
+                               attention.head_dim, " within 64 and ", spec.layers[0].mlp.inter,
+                               " features", ends));
+  spec.layers[0].moe = {.n_experts = 8, .inter = 96, .rule = {.top_k = 2}};
+  CHECK(text().find(layer + " and 2 of 8 experts of 96") != std::string::npos);
+}
+
+TEST_CASE("A profile of another model is refused by name", "[unit]") {
+  CHECK(CheckTunedModel("", "a").ok());
+  CHECK(CheckTunedModel("a", "a").ok());
+  const absl::Status other = CheckTunedModel("a\nb", std::string(1000, 'x'));
+  CHECK(absl::IsInvalidArgument(other));
+  CHECK(other.message() ==
+        absl::StrCat("--tune-profile was measured with another model, format of weights or type of "
+                     "keys: \"a\\nb\"; this one is \"",
+                     std::string(400, 'x'),
+                     "...\"; measure it with heddle tune, or leave the profile out"));
+  // Before weights are read: the model's description is enough.
+  LoadOptions options;
+  options.splits_steps = true;
+  options.tuned_model = "another";
+  const auto described = DescribeRandomModel("tinyllama-1.1b", kernels::DType::kQ4_0, options);
+  CHECK(described.status().message().find("keys: \"another\"; this one is \"2048 wide, 32000 "
+                                          "tokens, 22 layers of 32/4 heads of 64 and 5632 "
+                                          "features; weights ") != std::string::npos);
+  options.tuned_model.clear();
+  const auto fits = DescribeRandomModel("tinyllama-1.1b", kernels::DType::kQ4_0, options);
+  REQUIRE(fits.ok());
+  options.tuned_model = TunedModelOf(*fits);
+  CHECK(DescribeRandomModel("tinyllama-1.1b", kernels::DType::kQ4_0, options).ok());
+  CHECK(!DescribeRandomModel("tinyllama-1.1b", kernels::DType::kQ8_0, options).ok());
 }
 
 TEST_CASE("Shares that cannot be are refused", "[unit]") {
