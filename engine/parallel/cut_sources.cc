@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "kernels/row_picker.h"
 #include "kernels/weight_sources.h"
 
 namespace heddle::engine {
@@ -67,11 +68,14 @@ class FeatureReader final : public kernels::RowReader {
 
 // Keeps single rows. Codes that lie transposed are read slowly row by row: they are read in blocks,
 // each once, by whoever first needs a row of it, and the kept rows stay in memory as long as the
-// reader.
+// reader. Of a block those rows alone are read, if the source can pick, so that ranks together read
+// each row once.
 class PickedReader final : public kernels::RowReader {
  public:
   PickedReader(WeightSource source, std::vector<int32_t> rows)
       : source_(std::move(source)),
+        picker_(source_.data == nullptr ? dynamic_cast<const kernels::RowPicker*>(source_.reader)
+                                        : nullptr),
         rows_(std::move(rows)),
         row_bytes_(kernels::RowBytes(source_.dtype, source_.cols)),
         places_(static_cast<size_t>(source_.rows), kNowhere),
@@ -106,6 +110,7 @@ class PickedReader final : public kernels::RowReader {
   void ReadBlock(int64_t block) const {
     const int64_t begin = block * kBlockRows;
     const int64_t count = std::min(kBlockRows, source_.rows - begin);
+    if (picker_ != nullptr) return PickBlock(begin, count);
     std::vector<uint8_t> buffer;
     const uint8_t* rows = kernels::SourceRows(source_, begin, count, &buffer);
     for (int64_t r = 0; r < count; ++r) {
@@ -116,7 +121,25 @@ class PickedReader final : public kernels::RowReader {
     }
   }
 
+  void PickBlock(int64_t begin, int64_t count) const {
+    std::vector<int32_t> picked;
+    picked.reserve(static_cast<size_t>(count));
+    for (int64_t row = begin; row < begin + count; ++row) {
+      if (places_[static_cast<size_t>(row)] == kNowhere) continue;
+      picked.push_back(static_cast<int32_t>(source_.first_row + row));
+    }
+    std::vector<uint8_t> rows(picked.size() * static_cast<size_t>(row_bytes_));
+    picker_->PickRows(picked, rows.data());
+    for (size_t i = 0; i < picked.size(); ++i) {
+      const int64_t place = places_[static_cast<size_t>(picked[i] - source_.first_row)];
+      std::memcpy(kept_.get() + place * row_bytes_,
+                  rows.data() + i * static_cast<size_t>(row_bytes_),
+                  static_cast<size_t>(row_bytes_));
+    }
+  }
+
   const WeightSource source_;
+  const kernels::RowPicker* const picker_;  // of the source; nullptr: it picks no rows
   const std::vector<int32_t> rows_;
   const int64_t row_bytes_;
   std::vector<int64_t> places_;  // [source_.rows]

@@ -13,6 +13,7 @@
 #include "engine/files/checkpoint.h"
 #include "engine/files/quantized/quantized_matrix.h"
 #include "engine/files/safetensors.h"
+#include "kernels/row_picker.h"
 #include "kernels/weight_sources.h"
 #include "nlohmann/json.hpp"
 #include "tests/support/block_goldens.h"
@@ -93,6 +94,36 @@ TEST_CASE("Quantised matrices decode to the bits that their own packages give", 
     }
     CHECK(tensor->quantized->CheckCodes().ok());
   }
+}
+
+// Also with rows to leave out between them.
+TEST_CASE("Picked rows of quantised matrices are those that are read", "[files][golden]") {
+  const json goldens = Goldens();
+  int32_t pickers = 0;
+  for (const auto& [name, golden] : goldens.items()) {
+    INFO(name);
+    test::TempDir dir;
+    WriteFolder(dir, golden["quantization_config"], TensorsOf(name));
+    auto checkpoint = OpenCheckpoint(dir.path());
+    REQUIRE(checkpoint.ok());
+    const QuantizedMatrix& matrix = *checkpoint->Find("m.weight")->quantized;
+    const auto* picker = dynamic_cast<const kernels::RowPicker*>(&matrix);
+    if (picker == nullptr) continue;
+    ++pickers;
+    std::vector<int32_t> numbers;
+    for (int32_t row = 1; row < matrix.rows; row += row % 4 == 1 ? 1 : 3) numbers.push_back(row);
+    const auto row_bytes = static_cast<size_t>(kernels::RowBytes(matrix.dtype, matrix.cols));
+    std::vector<uint8_t> all(static_cast<size_t>(matrix.rows) * row_bytes);
+    std::vector<uint8_t> picked(numbers.size() * row_bytes);
+    matrix.ReadRows(0, matrix.rows, all.data());
+    picker->PickRows(numbers, picked.data());
+    for (size_t i = 0; i < numbers.size(); ++i) {
+      CHECK(std::memcmp(picked.data() + i * row_bytes,
+                        all.data() + static_cast<size_t>(numbers[i]) * row_bytes, row_bytes) == 0);
+    }
+    picker->PickRows({}, nullptr);
+  }
+  CHECK(pickers > 10);
 }
 
 TEST_CASE("Quantised matrices take about the bytes of their file", "[files][unit]") {

@@ -12,6 +12,7 @@
 
 #include "catch2/catch.hpp"
 #include "kernels/dtype.h"
+#include "kernels/row_picker.h"
 #include "kernels/weight_sources.h"
 
 namespace heddle::engine {
@@ -191,6 +192,51 @@ TEST_CASE("Rows of stacked matrices are kept in the order of features", "[unit]"
   REQUIRE(kept.size() == 40);
   CHECK(kept[3] == static_cast<float>(layer.Feature(3)));
   CHECK(kept[23] == static_cast<float>(96 + layer.Feature(3)));
+}
+
+// Rows of one F32, which count how often they were read.
+class CountingReader final : public kernels::RowReader, public kernels::RowPicker {
+ public:
+  explicit CountingReader(int64_t rows) : reads(static_cast<size_t>(rows)) {}
+  void ReadRows(int64_t begin, int64_t count, uint8_t* out) const override {
+    for (int64_t i = 0; i < count; ++i) Read(begin + i, out + 4 * i);
+  }
+  void PickRows(std::span<const int32_t> rows, uint8_t* out) const override {
+    CHECK(std::is_sorted(rows.begin(), rows.end()));
+    for (size_t i = 0; i < rows.size(); ++i) Read(rows[i], out + 4 * i);
+  }
+  mutable std::vector<int32_t> reads;
+
+ private:
+  void Read(int64_t row, uint8_t* out) const {
+    ++reads[static_cast<size_t>(row)];
+    const auto value = static_cast<float>(row);
+    std::memcpy(out, &value, sizeof(value));
+  }
+};
+
+TEST_CASE("Ranks together read the rows of features in another order once", "[unit]") {
+  constexpr int64_t kRows = 300;  // more than a block
+  std::vector<int32_t> order(kRows);
+  std::iota(order.begin(), order.end(), 0);
+  std::shuffle(order.begin(), order.end(), std::mt19937_64(9));
+  LayerShare share;
+  share.inner_order = std::make_shared<const std::vector<int32_t>>(order);
+  const CountingReader reader(2 * kRows);
+  const WeightSource source = {.rows = kRows, .cols = 1, .reader = &reader, .first_row = kRows};
+  for (const Range inner : {Range{0, 100}, Range{100, 0}, Range{100, 200}}) {
+    const CutSources cut({&source, 1}, CutRows({inner}, share));
+    REQUIRE(cut.sources().size() == (inner.count > 0 ? 1 : 0));
+    if (inner.count == 0) continue;
+    std::vector<float> kept(static_cast<size_t>(inner.count));
+    for (int64_t i = 0; i < inner.count; i += 10) {  // as a device that packs some at a time
+      cut.sources()[0].reader->ReadRows(i, 10, reinterpret_cast<uint8_t*>(&kept[i]));
+    }
+    for (int64_t i = 0; i < inner.count; ++i) {
+      CHECK(kept[i] == static_cast<float>(kRows + order[inner.first + i]));
+    }
+  }
+  for (int64_t row = 0; row < 2 * kRows; ++row) CHECK(reader.reads[row] == (row < kRows ? 0 : 1));
 }
 
 TEST_CASE("A cut that keeps nothing has no sources", "[unit]") {

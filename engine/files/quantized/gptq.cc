@@ -88,10 +88,39 @@ class GptqMatrix final : public IntegerMatrix {
   }
 
   void Codes(int64_t begin, int64_t count, uint8_t* out) const override {
+    CodesOf(
+        count, [begin](int64_t i) { return begin + i; }, out);
+  }
+  void PickCodes(std::span<const int32_t> picked, uint8_t* out) const override {
+    CodesOf(
+        static_cast<int64_t>(picked.size()),
+        [picked](int64_t i) -> int64_t { return picked[static_cast<size_t>(i)]; }, out);
+  }
+  template <typename RowAt>
+  void CodesOf(int64_t count, const RowAt& row_at, uint8_t* out) const {
+    if (bits_ == 4) return UnpackWords<4>(count, row_at, out);
+    if (bits_ == 8) return UnpackWords<8>(count, row_at, out);
+    if (bits_ == 2) return UnpackWords<2>(count, row_at, out);
     for (int64_t c = 0; c < cols; ++c) {
       for (int64_t r = 0; r < count; ++r) {
-        out[r * cols + c] = static_cast<uint8_t>(
-            StreamElement(code_bytes.data() + (begin + r) * 4, rows, c, bits_));
+        out[r * cols + c] =
+            static_cast<uint8_t>(StreamElement(code_bytes.data() + row_at(r) * 4, rows, c, bits_));
+      }
+    }
+  }
+  // Words have whole codes of one output: each is read once, and all its codes lie side by side.
+  template <int32_t kBits, typename RowAt>
+  void UnpackWords(int64_t count, const RowAt& row_at, uint8_t* out) const {
+    constexpr int64_t kPerWord = 32 / kBits;
+    for (int64_t first = 0; first < cols; first += kPerWord) {
+      const std::byte* line = code_bytes.data() + first / kPerWord * rows * 4;
+      for (int64_t r = 0; r < count; ++r) {
+        uint32_t word;
+        std::memcpy(&word, line + row_at(r) * 4, 4);
+        uint8_t* codes = out + r * cols + first;
+        for (int32_t i = 0; i < kPerWord; ++i) {
+          codes[i] = static_cast<uint8_t>((word >> (i * kBits)) & ((1u << kBits) - 1));
+        }
       }
     }
   }

@@ -58,12 +58,33 @@ absl::Status IntegerMatrix::SetOrder(const CheckpointTensor& tensor,
 void IntegerMatrix::ReadRows(int64_t begin, int64_t count, uint8_t* out) const {
   std::vector<uint8_t> unpacked(static_cast<size_t>(count * cols));
   Codes(begin, count, unpacked.data());
+  WriteRows(
+      unpacked, [begin](int64_t i) { return begin + i; }, out);
+}
+
+void IntegerMatrix::PickRows(std::span<const int32_t> picked, uint8_t* out) const {
+  std::vector<uint8_t> unpacked(picked.size() * static_cast<size_t>(cols));
+  PickCodes(picked, unpacked.data());
+  WriteRows(
+      unpacked, [picked](int64_t i) { return picked[static_cast<size_t>(i)]; }, out);
+}
+
+void IntegerMatrix::PickCodes(std::span<const int32_t> picked, uint8_t* out) const {
+  for (size_t i = 0; i < picked.size(); ++i) {
+    Codes(picked[i], 1, out + static_cast<int64_t>(i) * cols);
+  }
+}
+
+template <typename RowAt>
+void IntegerMatrix::WriteRows(std::span<const uint8_t> unpacked, const RowAt& row_at,
+                              uint8_t* out) const {
   std::vector<uint8_t> ordered(column_order.size());
   const int64_t row_bytes = kernels::RowBytes(dtype, cols);
+  const int64_t count = static_cast<int64_t>(unpacked.size()) / cols;
   for (int64_t r = 0; r < count; ++r) {
     const uint8_t* row = unpacked.data() + r * cols;
     for (size_t c = 0; c < ordered.size(); ++c) ordered[c] = row[column_order[c]];
-    WriteRow(begin + r, ordered.empty() ? row : ordered.data(), out + r * row_bytes);
+    WriteRow(row_at(r), ordered.empty() ? row : ordered.data(), out + r * row_bytes);
   }
 }
 

@@ -10,12 +10,14 @@
 #include "absl/status/status.h"
 #include "engine/files/quantized/quantized_matrix.h"
 #include "engine/files/quantized/tensor_set.h"
+#include "kernels/row_picker.h"
 
 namespace heddle::engine {
 
-class IntegerMatrix : public QuantizedMatrix {
+class IntegerMatrix : public QuantizedMatrix, public kernels::RowPicker {
  public:
   void ReadRows(int64_t begin, int64_t count, uint8_t* out) const final;
+  void PickRows(std::span<const int32_t> rows, uint8_t* out) const final;
 
   // Chooses dtype and type_name once rows, cols, bits_ and group_ are set. UNIMPLEMENTED for widths
   // and groups that the kernels lack.
@@ -30,6 +32,8 @@ class IntegerMatrix : public QuantizedMatrix {
  protected:
   // Codes of rows [begin, begin + count) in the natural order of columns: [count, cols].
   virtual void Codes(int64_t begin, int64_t count, uint8_t* out) const = 0;
+  // The same of the rows with these numbers, which rise.
+  virtual void PickCodes(std::span<const int32_t> picked, uint8_t* out) const;
   virtual float Scale(int64_t row, int64_t group) const = 0;
   virtual int32_t Zero(int64_t row, int64_t group) const = 0;  // 0 .. 2^bits - 1
 
@@ -37,6 +41,9 @@ class IntegerMatrix : public QuantizedMatrix {
   int64_t group_ = 0;  // columns
 
  private:
+  // Writes rows of which the codes are `unpacked`; row_at(i) is the number of the i-th.
+  template <typename RowAt>
+  void WriteRows(std::span<const uint8_t> unpacked, const RowAt& row_at, uint8_t* out) const;
   void WriteRow(int64_t row, const uint8_t* codes, uint8_t* out) const;
 };
 
