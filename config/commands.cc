@@ -123,11 +123,11 @@ std::string_view CommandUsage(Command command) {
       return "heddle tune MODEL --device cuda:N [--tune-profile FILE] [options]\n"
              "       heddle tune --random-weights SHAPE [--weights FORMAT] --device cuda:N "
              "[options]\n\n"
-             "Measures decoding steps of several sizes, run whole and split in two halves of\n"
-             "which one attends, or sums across GPUs (--tp), while the other one multiplies,\n"
-             "with the multiprocessors divided in several ways. Prints the times, and writes to\n"
-             "FILE which steps are worth splitting; `heddle serve --tune-profile FILE` follows\n"
-             "it, with the same --tp.\n\n"
+             "Measures decoding steps and chunks of prompts of several sizes, run whole and\n"
+             "split in two halves of which one attends, or sums across GPUs (--tp), while the\n"
+             "other one multiplies, with the multiprocessors divided in several ways. Prints the\n"
+             "times, and writes to FILE which steps are worth splitting; `heddle serve\n"
+             "--tune-profile FILE` follows it, with the same model and --tp.\n\n"
              "  heddle tune ~/models/Llama-3.1-8B --device cuda:0 --tune-profile h200.jsonl\n";
     case kHealth:
       return "heddle health [--url URL]\n\n"

@@ -197,8 +197,11 @@ class CudaDevice final : public Device, public HostMeetings {
   std::vector<PlannedAttention> planned_[kParts];  // for this batch
   NanoBatchProfile nano_batches_;
   std::optional<NanoSplit> split_;  // for this batch
+  CutBatch cut_batch_;              // for this batch, if the split cuts a sequence
   bool knows_layers_ = false;       // a step of several groups has run whole
   bool has_states_ = false;         // layers with state were among its ops
+  bool has_run_ = false;            // a step has, so that what follows is known
+  bool attends_both_ways_ = false;  // rows saw later ones, which must not be in the other half
   Launched launched_[kMaxInFlight];
   uint64_t first_launched_ = 0;
   uint64_t num_launched_ = 0;

@@ -21,11 +21,14 @@ bool CudaDevice::MaySplit(const HostBatch& batch) const {
 absl::Status CudaDevice::Plan(const HostBatch& batch) {
   HEDDLE_CHECK(num_launched_ < kMaxInFlight, "a third step in flight");
   HEDDLE_RETURN_IF_ERROR(batch_.Assign(batch));
+  split_.reset();
+  if (MaySplit(batch)) split_ = SplitOf(batch, nano_batches_, has_run_ && !attends_both_ways_);
+  if (split_.has_value() && split_->is_within) {
+    HEDDLE_RETURN_IF_ERROR(batch_.Assign(cut_batch_.Cut(batch, *split_)));
+  }
   runtime_->Bind();
   staging_.Reset(static_cast<int>(next_step() % kMaxInFlight));
   batch_.Stage(staging_, static_cast<const int32_t*>(results_->data()));
-  split_.reset();
-  if (MaySplit(batch_.host())) split_ = SplitOf(batch_.host(), nano_batches_);
   for (auto& planned : planned_) planned.clear();
   for (const AttentionGrouping& grouping : groupings_) {
     if (grouping.layers >= batch.n_groups()) continue;
@@ -136,13 +139,16 @@ absl::Status CudaDevice::RunBody(uint64_t step, const std::function<void(Ops&)>&
     body(ops);
     ops.Join();
     status = ops.status();
+    attends_both_ways_ = attends_both_ways_ || first.attends_both_ways();
     split_.reset();  // further ops of the batch, such as draws, have rows of logits
   } else {
     body(whole);
     status = whole.status();
     has_states_ = has_states_ || whole.has_states();
+    attends_both_ways_ = attends_both_ways_ || whole.attends_both_ways();
     knows_layers_ = knows_layers_ || batch_.host().n_groups() > 1;
   }
+  has_run_ = true;
   runtime_->set_tape(nullptr);
   HEDDLE_RETURN_IF_ERROR(status);
   if (std::exchange(is_taped_, false)) {

@@ -131,6 +131,7 @@ void CudaOps::ProjectHeads(const LinearArgs& product, const RopeKvWriteArgs& hea
 }
 
 void CudaOps::Attention(const AttentionArgs& args) {
+  attends_both_ways_ = attends_both_ways_ || args.both_ways;
   if (args.half_keys) return AttendHalves(args);
   AttendTiles(args, {});
 }

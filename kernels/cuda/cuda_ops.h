@@ -88,6 +88,8 @@ class CudaOps final : public Ops, public LateSums {
   const absl::Status& status() const { return step_.status; }
   // Whether a layer with state was among the ops.
   bool has_states() const { return has_states_; }
+  // Whether attention let rows see later ones.
+  bool attends_both_ways() const { return attends_both_ways_; }
   // In the order of the calls; to be done after the stream was waited for.
   const std::vector<PendingCopy>& results() const { return pending_; }
   // Used of DeviceStep::drawn, DeviceStep::results and DeviceStep::row_sums.
@@ -149,6 +151,7 @@ class CudaOps final : public Ops, public LateSums {
   LinearProducts products_;
   std::vector<PendingCopy> pending_;
   bool has_states_ = false;
+  bool attends_both_ways_ = false;
   int64_t drawn_used_ = 0;
   int64_t results_used_ = 0;
   int64_t row_sums_used_ = 0;

@@ -74,7 +74,8 @@ void SplitOps::AttendLatents(const LatentAttentionArgs& args) {
   EndPhases([&args](CudaOps& ops) { ops.AttendLatents(args); });
 }
 
-// A row chooses from its own sequence, whose rows are all in one half.
+// A row chooses from its own sequence, of which the other half has later rows, or earlier ones,
+// whose phase came before.
 void SplitOps::SelectPositions(const SelectArgs& args) {
   Each([this, args](CudaOps& ops, const Half& half) {
     SelectArgs own = args;

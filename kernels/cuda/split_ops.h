@@ -1,10 +1,12 @@
 // Runs a step as two halves of its rows, on two lanes of the device.
 //
 // Every op but attention works row by row, and attention works sequence by sequence: halves that
-// hold whole sequences are independent until their rows are gathered for the logits. Each op
-// therefore becomes two ops on rows of the same tensors. A half's *phase* is all work between two
-// of its attentions, mostly matrix products. Phases take turns, and attentions run beside the other
-// half's phase:
+// hold whole sequences are independent until their rows are gathered for the logits. A sequence
+// that is cut (CutBatch) has its later rows in the second half, whose attention reads the first
+// half's keys of the same layer: those were written in a phase of the first half that came before
+// the second half's. Each op therefore becomes two ops on rows of the same tensors. A half's
+// *phase* is all work between two of its attentions, mostly matrix products. Phases take turns, and
+// attentions run beside the other half's phase:
 //
 //   lane 0   phase 0 |attention 0      |         phase 1 |attention 1 ...
 //   lane 1           |phase 0          |attention 0      |phase 1 ...

@@ -161,6 +161,22 @@ absl::StatusOr<double> BenchRun::MeasureDecodes() {
   return seconds;
 }
 
+absl::StatusOr<double> BenchRun::MeasureChunks(int32_t rows) {
+  Begin();
+  double start = 0;
+  for (int32_t step = 0; step <= shape_.output_tokens; ++step) {
+    AddRows(0, shape_.prompt_tokens - rows, shape_.prompt_tokens, /*draw=*/false);
+    HEDDLE_RETURN_IF_ERROR(Submit());
+    if (step > 0) continue;
+    HEDDLE_RETURN_IF_ERROR(WaitAll());
+    start = NowSeconds();
+  }
+  HEDDLE_RETURN_IF_ERROR(WaitAll());
+  const double seconds = NowSeconds() - start;
+  HEDDLE_RETURN_IF_ERROR(End());
+  return seconds;
+}
+
 absl::Status BenchRun::Prefill() {
   Begin();
   const int64_t rows = int64_t{shape_.batch} * shape_.prompt_tokens;

@@ -50,6 +50,11 @@ class BenchRun {
   // are whatever the pool holds. It is for times only. An untimed step comes first.
   absl::StatusOr<double> MeasureDecodes();
 
+  // Seconds of output_tokens steps, each with the last `rows` rows of one sequence's prompt, which
+  // draw nothing, behind keys and values as above. An untimed step comes first. REQUIRES: a batch
+  // of 1; rows is from 1 to prompt_tokens, and no more than a step has.
+  absl::StatusOr<double> MeasureChunks(int32_t rows);
+
   // One run from empty sequences. Prompts are the same pseudo-random tokens every time.
   absl::StatusOr<BenchTiming> Measure();
 

@@ -1,4 +1,4 @@
-// `heddle tune`: finds the decoding steps that a GPU runs faster in two halves side by side.
+// `heddle tune`: finds the steps that a GPU runs faster in two halves side by side.
 #include <algorithm>
 #include <cstdint>
 #include <fstream>
@@ -46,9 +46,10 @@ std::string ToText(const TuneTiming& timing) {
       timing.attention_multiprocessors == 0
           ? "undivided"
           : base::StrCat(timing.attention_multiprocessors, " for attention");
-  return absl::StrFormat("%9d %8d %12.0f %12.0f  %-18s %6.2f  %s\n", timing.point.sequences,
-                         timing.point.context, timing.whole_us, timing.split_us, division,
-                         timing.speedup(), timing.speedup() >= kLeastSpeedup ? "split" : "whole");
+  return absl::StrFormat("%9d %6d %8d %12.0f %12.0f  %-18s %6.2f  %s\n", timing.point.sequences,
+                         timing.point.rows(), timing.point.context, timing.whole_us,
+                         timing.split_us, division, timing.speedup(),
+                         timing.speedup() >= kLeastSpeedup ? "split" : "whole");
 }
 
 absl::Status Write(const std::string& path, const std::string& text) {
@@ -89,9 +90,10 @@ absl::Status RunTune(const config::Config& config) {
     return absl::FailedPreconditionError(
         "the KV memory holds no step that is worth splitting; raise --kv-memory");
   }
-  HEDDLE_RETURN_IF_ERROR(WriteOut(base::StrCat("device  ", model.device,
-                                               "\n\nsequences  context     whole us     split us  "
-                                               "multiprocessors    faster\n")));
+  HEDDLE_RETURN_IF_ERROR(
+      WriteOut(base::StrCat("device  ", model.device,
+                            "\n\nsequences   rows  context     whole us     split us  "
+                            "multiprocessors    faster\n")));
   std::vector<TuneTiming> timings;
   for (const TunePoint& point : points) {
     HEDDLE_ASSIGN_OR_RETURN(const TuneTiming timing,

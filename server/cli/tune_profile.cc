@@ -60,6 +60,26 @@ absl::Status TakeNames(const JsonLine& line, TuneProfile* profile) {
   return absl::OkStatus();
 }
 
+absl::StatusOr<kernels::StepKind> KindOf(const JsonLine& line) {
+  if (!line.Has("steps")) return kernels::StepKind::kAny;
+  HEDDLE_ASSIGN_OR_RETURN(const std::string steps, line.Name("steps"));
+  if (steps == kDecodes) return kernels::StepKind::kDecodes;
+  if (steps == kPrompts) return kernels::StepKind::kPrompts;
+  return line.Error(base::StrCat("\"steps\" is ", base::Quote(steps), "; expected ",
+                                 base::Quote(kDecodes), " or ", base::Quote(kPrompts)));
+}
+
+// Fields that rules for all steps, and rules that cut between sequences, have not.
+std::string KindText(const kernels::NanoBatchRule& rule) {
+  std::string text;
+  if (rule.steps != kernels::StepKind::kAny) {
+    const bool decodes = rule.steps == kernels::StepKind::kDecodes;
+    text += base::StrCat(", \"steps\": ", base::Quote(decodes ? kDecodes : kPrompts));
+  }
+  if (rule.cut_rows > 0) text += base::StrCat(", \"cut_rows\": ", rule.cut_rows);
+  return text;
+}
+
 absl::Status TakeRule(const JsonLine& line, TuneProfile* profile) {
   HEDDLE_RETURN_IF_ERROR(line.OnlyFields(kFields));
   HEDDLE_RETURN_IF_ERROR(TakeNames(line, profile));
@@ -75,6 +95,10 @@ absl::Status TakeRule(const JsonLine& line, TuneProfile* profile) {
                           Count(line, "attention_multiprocessors", 0, 1 << 16));
   HEDDLE_ASSIGN_OR_RETURN(const int32_t split, Count(line, "split", 0, 1));
   rule.split = split == 1;
+  HEDDLE_ASSIGN_OR_RETURN(rule.steps, KindOf(line));
+  if (line.Has("cut_rows")) {
+    HEDDLE_ASSIGN_OR_RETURN(rule.cut_rows, Count(line, "cut_rows", 0, kMost));
+  }
   profile->steps.rules.push_back(rule);
   return absl::OkStatus();
 }
@@ -129,9 +153,9 @@ std::string WriteTuneProfile(const TuneProfile& profile, std::span<const double>
     const kernels::NanoBatchRule& rule = rules[i];
     out += absl::StrFormat(
         "{%s, \"min_rows\": %d, \"max_rows\": %d, \"min_context\": %d, "
-        "\"split\": %d, \"attention_multiprocessors\": %d, \"speedup\": %.3f}\n",
+        "\"split\": %d, \"attention_multiprocessors\": %d%s, \"speedup\": %.3f}\n",
         names, rule.min_rows, rule.max_rows, rule.min_context, rule.split ? 1 : 0,
-        rule.attention_multiprocessors, speedups[i]);
+        rule.attention_multiprocessors, KindText(rule), speedups[i]);
   }
   return out;
 }

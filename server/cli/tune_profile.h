@@ -3,8 +3,9 @@
 //   {"device": "NVIDIA H200", "model": "4096 wide, ...", "min_rows": 96, "max_rows": 191,
 //    "min_context": 2048, "split": 1, "attention_multiprocessors": 44, "speedup": 1.12}
 // The first rule that holds counts, as in kernels/nano_batch.h. "model" is what
-// engine/model/tuned_model.h calls the model that was measured; earlier versions wrote none.
-// "speedup" is for people; unknown fields are errors.
+// engine/model/tuned_model.h calls the model that was measured; earlier versions wrote none. A rule
+// for one kind of steps has "steps": "decodes" or "prompts", and one that also cuts within
+// sequences has "cut_rows": 128. "speedup" is for people; unknown fields are errors.
 #pragma once
 
 #include <cstdint>

@@ -12,6 +12,9 @@ namespace {
 
 constexpr int32_t kSequences[] = {16, 32, 64, 128, 256, 512, 1024};
 constexpr int32_t kContexts[] = {512, 2048, 8192, 32768};
+constexpr int32_t kChunks[] = {256, 512, 1024, 2048, 4096, 8192};
+// Where chunks end: 0 stands for a prompt that is one chunk.
+constexpr int32_t kChunkContexts[] = {0, 8192, 32768};
 constexpr int32_t kSteps = 8;  // per run
 // Shares of the multiprocessors reserved for attention; 0: no division.
 constexpr double kShares[] = {0, 0.25, 0.35, 0.5};
@@ -23,7 +26,8 @@ absl::StatusOr<double> StepMicroseconds(engine::LocalExecutor& executor, const T
                                                                     .output_tokens = kSteps}));
   std::vector<double> times;
   for (int32_t i = 0; i < repeat; ++i) {
-    HEDDLE_ASSIGN_OR_RETURN(const double seconds, run.MeasureDecodes());
+    HEDDLE_ASSIGN_OR_RETURN(const double seconds, point.chunk > 0 ? run.MeasureChunks(point.chunk)
+                                                                  : run.MeasureDecodes());
     times.push_back(seconds / kSteps * 1e6);
   }
   const auto middle = times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2);
@@ -31,18 +35,53 @@ absl::StatusOr<double> StepMicroseconds(engine::LocalExecutor& executor, const T
   return *middle;
 }
 
+// Rules of timings of one kind.
+void AddRules(std::span<const TuneTiming> timings, kernels::StepKind kind, TunedProfile* tuned) {
+  const bool are_prompts = kind == kernels::StepKind::kPrompts;
+  const auto rows = [&](size_t i) { return timings[i].point.rows(); };
+  for (size_t begin = 0; begin < timings.size();) {
+    size_t end = begin;
+    while (end < timings.size() && rows(end) == rows(begin)) ++end;
+    const bool is_first = begin == 0, is_last = end == timings.size();
+    const int32_t min_rows = is_first ? rows(begin) : (rows(begin - 1) + rows(begin)) / 2;
+    const int32_t max_rows =
+        is_last ? std::numeric_limits<int32_t>::max() : (rows(begin) + rows(end)) / 2 - 1;
+    for (size_t i = end; i-- > begin;) {  // the longest context first
+      const TunePoint& point = timings[i].point;
+      const bool pays = timings[i].speedup() >= kLeastSpeedup;
+      tuned->profile.rules.push_back(
+          {.min_rows = min_rows,
+           .max_rows = max_rows,
+           .min_context = point.chunk == point.context ? 0 : point.context,
+           .split = pays,
+           .attention_multiprocessors = pays ? timings[i].attention_multiprocessors : 0,
+           .steps = kind,
+           .cut_rows = pays && are_prompts ? kernels::kCutRows : 0});
+      tuned->speedups.push_back(timings[i].speedup());
+    }
+    begin = end;
+  }
+}
+
 }  // namespace
 
 std::vector<TunePoint> TunePoints(const engine::ExecutorLimits& limits) {
   std::vector<TunePoint> points;
+  const auto add = [&](const TunePoint& point) {
+    const int32_t positions = point.context + kSteps + 1;
+    const int64_t pages = static_cast<int64_t>(limits.windows.size()) * point.sequences *
+                          ((positions + limits.page_tokens - 1) / limits.page_tokens);
+    const bool fits = positions <= limits.max_context && pages <= limits.num_pages &&
+                      point.sequences <= limits.max_batch_seqs &&
+                      point.rows() <= limits.max_batch_tokens;
+    if (fits) points.push_back(point);
+  };
   for (const int32_t sequences : kSequences) {
-    for (const int32_t context : kContexts) {
-      const int32_t positions = context + kSteps + 1;
-      const int64_t pages = static_cast<int64_t>(limits.windows.size()) * sequences *
-                            ((positions + limits.page_tokens - 1) / limits.page_tokens);
-      const bool fits = positions <= limits.max_context && pages <= limits.num_pages &&
-                        sequences <= limits.max_batch_seqs && sequences <= limits.max_batch_tokens;
-      if (fits) points.push_back({sequences, context});
+    for (const int32_t context : kContexts) add({sequences, context});
+  }
+  for (const int32_t chunk : kChunks) {
+    for (const int32_t context : kChunkContexts) {
+      if (context == 0 || context > chunk) add({1, std::max(context, chunk), chunk});
     }
   }
   return points;
@@ -83,8 +122,9 @@ absl::StatusOr<TuneTiming> TimePoint(engine::LocalExecutor& executor, const Tune
   for (const double share : kShares) {
     const auto count = static_cast<int32_t>(share * device.num_multiprocessors);
     if (share > 0 && count == 0) continue;
-    const kernels::NanoBatchProfile profile = {.device_name = {},
-                                               .rules = {{.attention_multiprocessors = count}}};
+    const kernels::NanoBatchRule rule = {.attention_multiprocessors = count,
+                                         .cut_rows = point.chunk > 0 ? kernels::kCutRows : 0};
+    const kernels::NanoBatchProfile profile = {.device_name = {}, .rules = {rule}};
     HEDDLE_RETURN_IF_ERROR(divide(profile));
     HEDDLE_ASSIGN_OR_RETURN(const double us, StepMicroseconds(executor, point, repeat));
     if (us >= timing.split_us) continue;
@@ -98,27 +138,11 @@ absl::StatusOr<TuneTiming> TimePoint(engine::LocalExecutor& executor, const Tune
 TunedProfile RulesOf(std::span<const TuneTiming> timings, const std::string& device_name) {
   TunedProfile tuned;
   tuned.profile.device_name = device_name;
-  const auto sequences = [&](size_t i) { return timings[i].point.sequences; };
-  for (size_t begin = 0; begin < timings.size();) {
-    size_t end = begin;
-    while (end < timings.size() && sequences(end) == sequences(begin)) ++end;
-    const bool is_first = begin == 0, is_last = end == timings.size();
-    const int32_t min_rows =
-        is_first ? sequences(begin) : (sequences(begin - 1) + sequences(begin)) / 2;
-    const int32_t max_rows =
-        is_last ? std::numeric_limits<int32_t>::max() : (sequences(begin) + sequences(end)) / 2 - 1;
-    for (size_t i = end; i-- > begin;) {  // the longest context first
-      const bool pays = timings[i].speedup() >= kLeastSpeedup;
-      tuned.profile.rules.push_back(
-          {.min_rows = min_rows,
-           .max_rows = max_rows,
-           .min_context = timings[i].point.context,
-           .split = pays,
-           .attention_multiprocessors = pays ? timings[i].attention_multiprocessors : 0});
-      tuned.speedups.push_back(timings[i].speedup());
-    }
-    begin = end;
-  }
+  const auto chunks = std::find_if(timings.begin(), timings.end(),
+                                   [](const TuneTiming& timing) { return timing.point.chunk > 0; });
+  const auto decodes = static_cast<size_t>(chunks - timings.begin());
+  AddRules(timings.first(decodes), kernels::StepKind::kDecodes, &tuned);
+  AddRules(timings.subspan(decodes), kernels::StepKind::kPrompts, &tuned);
   return tuned;
 }
 

@@ -1,5 +1,5 @@
-// Finds the decoding steps that a device runs faster in two halves: measures steps of several
-// sizes, whole and split in several ways, and makes rules of the faster ones.
+// Finds the steps that a device runs faster in two halves: measures decoding steps and chunks of
+// prompts of several sizes, whole and split in several ways, and makes rules of the faster ones.
 #pragma once
 
 #include <cstdint>
@@ -17,10 +17,13 @@
 
 namespace heddle::server {
 
-// Steps of `sequences` rows, one per sequence, behind `context` positions.
+// Steps of `sequences` rows, one per sequence, behind `context` positions; or of a chunk of a
+// single prompt, which ends at position `context`.
 struct TunePoint {
   int32_t sequences = 0;
   int32_t context = 0;
+  int32_t chunk = 0;  // rows; 0: the step decodes
+  int32_t rows() const { return chunk > 0 ? chunk : sequences; }
 };
 
 struct TuneTiming {
@@ -34,8 +37,8 @@ struct TuneTiming {
 // A split that gains less is not worth its risk.
 inline constexpr double kLeastSpeedup = 1.03;
 
-// The sizes that `limits` has room for, ordered by sequences, then by context; decodes as they
-// occur in serving.
+// The sizes that `limits` has room for, ordered by rows, then by context: decodes as they occur in
+// serving, and then chunks.
 std::vector<TunePoint> TunePoints(const engine::ExecutorLimits& limits);
 
 // The devices that a model is loaded onto, of all ranks. Thread-safety: Watch's options are used by
@@ -68,8 +71,9 @@ struct TunedProfile {
   kernels::NanoBatchProfile profile;
   std::vector<double> speedups;  // one per rule
 };
-// One rule per timing, which holds for the numbers of rows that are nearest to it, and for its
-// context and longer ones up to the next timing's; steps smaller than any measured one run whole.
+// One rule per timing, which holds for steps of its kind, for the numbers of rows that are nearest
+// to it, and for its context and longer ones up to the next timing's; steps smaller than any
+// measured one run whole. A chunk that is a whole prompt stands for shorter contexts, too.
 // REQUIRES: timings in the order of TunePoints.
 TunedProfile RulesOf(std::span<const TuneTiming> timings, const std::string& device_name);
 

@@ -367,16 +367,17 @@ int Tune(const char* shape, const char* weights, const char* path) {
   engine::LocalExecutor& executor = *model->executor;
   std::vector<server::TuneTiming> timings;
   const std::vector<server::TunePoint> points =
-      IsRehearsal() ? std::vector<server::TunePoint>{{.sequences = 2, .context = 16}}
+      IsRehearsal() ? std::vector<server::TunePoint>{{.sequences = 2, .context = 16},
+                                                     {.sequences = 1, .context = 16, .chunk = 16}}
                     : server::TunePoints(executor.limits());
   for (const server::TunePoint& point : points) {
     const auto timing = server::TimePoint(executor, point, /*repeat=*/1);
     if (!timing.ok()) return Fail(timing.status());
     std::printf(
-        "{\"name\": \"nano-batches, %d sequences of %d\", \"whole_us\": %.0f, "
+        "{\"name\": \"nano-batches, %d %s of %d\", \"whole_us\": %.0f, "
         "\"split_us\": %.0f, \"attention_multiprocessors\": %d}\n",
-        point.sequences, point.context, timing->whole_us, timing->split_us,
-        timing->attention_multiprocessors);
+        point.rows(), point.chunk > 0 ? "rows at the end" : "sequences", point.context,
+        timing->whole_us, timing->split_us, timing->attention_multiprocessors);
     timings.push_back(*timing);
   }
   const auto device = executor.device().nano_batch_device();

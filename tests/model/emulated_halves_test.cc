@@ -20,22 +20,23 @@ namespace {
 
 using kernels::DType;
 
-test::Answers AnswersOf(const std::filesystem::path& path, bool splits) {
+// `cut_rows`: halves are also cut within a chunk, of a prompt that is read in several.
+test::Answers AnswersOf(const std::filesystem::path& path, bool splits, int32_t cut_rows = 0,
+                        bool reads_chunks = false) {
   engine::LoadOptions options;
   options.make_device = [] {
     return kernels::CreateCudaDevice(
         {.activations = DType::kF32, .workspace_bytes = int64_t{4} << 20});
   };
   options.capacity.kv_bytes = 8 << 20;
-  options.capacity.max_batch_tokens = 64;
+  options.capacity.max_batch_tokens = reads_chunks ? 24 : 64;
   options.kv_type = "f32";
   const auto model = engine::LoadLocalModel(path, options);
   INFO(model.status().ToString());
   REQUIRE(model.ok());
   engine::LocalExecutor& executor = *model->executor;
   if (splits) {
-    const kernels::NanoBatchProfile always = {.device_name = {},
-                                              .rules = {kernels::NanoBatchRule{}}};
+    const kernels::NanoBatchProfile always = {.device_name = {}, .rules = {{.cut_rows = cut_rows}}};
     REQUIRE(executor.device().SetNanoBatches(always).ok());
   }
   const engine::ExecutorLimits& limits = executor.limits();
@@ -44,7 +45,7 @@ test::Answers AnswersOf(const std::filesystem::path& path, bool splits) {
                                      .max_context = limits.max_context,
                                      .max_step_tokens = limits.max_batch_tokens,
                                      .max_step_seqs = limits.max_batch_seqs});
-  load.Run(test::SideBySide(limits.vocab), 0);
+  load.Run(reads_chunks ? test::LongAndShort(limits.vocab) : test::SideBySide(limits.vocab), 0);
   return load.answers();
 }
 
@@ -65,6 +66,30 @@ TEST_CASE("Halves of a step keep to their own rows, whichever is ahead", "[cuda]
     kernels::cuda::emulate::SetMachine({.first_lane = lane});
     CHECK(AnswersOf(path, true) == whole);
     REQUIRE(kernels::cuda::emulate::SecondLaneLaunches() > 0);
+  }
+  kernels::cuda::emulate::SetMachine({});
+}
+
+// Two groups of layers with windows, latents, positions that indexers choose, layers side by side,
+// chunks of attention (Llama 4).
+TEST_CASE("The later half of a chunk reads the keys of the earlier one", "[cuda][nano]") {
+  const std::string name =
+      GENERATE("llama", "gemma2", "deepseek_v2_lite", "deepseek_v32", "phi", "llama4");
+  INFO(name);
+  test::TempDir dir;
+  const auto path = test::WriteSyntheticModel(test::LoadGolden(name), dir.path());
+  kernels::cuda::emulate::SetMachine({});
+  const test::Answers whole = AnswersOf(path, false, 0, true);
+  REQUIRE(whole.size() == 2);
+  const auto second_lane = [] { return kernels::cuda::emulate::SecondLaneLaunches(); };
+  for (const int32_t lane : {0, 1}) {
+    INFO("lane " << lane << " first");
+    kernels::cuda::emulate::SetMachine({.first_lane = lane});
+    CHECK(AnswersOf(path, true, 0, true) == whole);
+    const int64_t between = second_lane();
+    kernels::cuda::emulate::SetMachine({.first_lane = lane});
+    CHECK(AnswersOf(path, true, 4, true) == whole);
+    CHECK(second_lane() > between);  // chunks by themselves, too
   }
   kernels::cuda::emulate::SetMachine({});
 }

@@ -31,6 +31,8 @@ struct HalvesCase {
   bool graphs = true;
   bool splits = true;
   int32_t first_lane = 1;
+  int32_t cut_rows = 0;       // halves are also cut within a chunk
+  bool reads_chunks = false;  // of a prompt that is read in several
 };
 
 engine::LoadOptions OptionsOfHalves(const HalvesCase& what) {
@@ -45,14 +47,14 @@ engine::LoadOptions OptionsOfHalves(const HalvesCase& what) {
                                              .graphs = what.graphs});
     if (!device.ok() || !what.splits) return device;
     const absl::Status status =
-        (*device)->SetNanoBatches({.device_name = {}, .rules = {kernels::NanoBatchRule{}}});
+        (*device)->SetNanoBatches({.device_name = {}, .rules = {{.cut_rows = what.cut_rows}}});
     if (!status.ok()) return status;
     return device;
   };
   options.make_device = [make] { return make(0); };
   options.make_rank_device = make;
   options.capacity.kv_bytes = 8 << 20;
-  options.capacity.max_batch_tokens = 64;
+  options.capacity.max_batch_tokens = what.reads_chunks ? 24 : 64;
   options.kv_type = "f32";
   return options;
 }
@@ -75,7 +77,8 @@ HalvesRun RunHalves(const std::filesystem::path& path, const HalvesCase& what) {
                                                    .max_context = limits.max_context,
                                                    .max_step_tokens = limits.max_batch_tokens,
                                                    .max_step_seqs = limits.max_batch_seqs});
-    load.Run(test::SideBySide(limits.vocab), 0);
+    load.Run(what.reads_chunks ? test::LongAndShort(limits.vocab) : test::SideBySide(limits.vocab),
+             0);
     run = {load.answers(), emulate::Launches()};
   }
   emulate::SetMachine({});
@@ -111,6 +114,30 @@ TEST_CASE("GPUs that share layers give the bits of whole steps in halves", "[cud
   }
 }
 
+TEST_CASE("GPUs that share layers read a chunk in halves with the bits of whole ones",
+          "[cuda][nano]") {
+  const std::string name = GENERATE(as<std::string>{}, "llama", "gemma2", "llama_ladder");
+  test::TempDir dir;
+  const auto path = test::WriteSyntheticModel(test::LoadGolden(name), dir.path());
+  for (const bool graphs : test::Some(name == "llama" ? 2 : 1, {true, false})) {
+    HalvesCase what = {.graphs = graphs, .splits = false, .reads_chunks = true};
+    const HalvesRun whole = RunHalves(path, what);
+    REQUIRE(whole.answers.size() == 2);
+    what.splits = true;
+    const HalvesRun between = RunHalves(path, what);
+    CHECK(between.answers == whole.answers);
+    what.cut_rows = 4;
+    for (const int32_t lane : test::Some(name == "llama" ? 2 : 1, {1, 0})) {
+      if (!graphs && lane == 0) continue;  // there are no tapes
+      INFO(name << (graphs ? ", by graphs" : "") << ", lane " << lane << " first");
+      what.first_lane = lane;
+      const HalvesRun halves = RunHalves(path, what);
+      CHECK(halves.answers == whole.answers);
+      CHECK(halves.launches > between.launches);
+    }
+  }
+}
+
 TEST_CASE("Steps of GPUs that share layers are timed whole and in halves", "[cuda][nano]") {
   emulate::SetMachine({.device_count = 2});
   test::TempDir dir;
@@ -123,11 +150,15 @@ TEST_CASE("Steps of GPUs that share layers are timed whole and in halves", "[cud
   const auto set = [&devices](const kernels::NanoBatchProfile& profile) {
     return devices.SetNanoBatches(profile);
   };
-  const auto timing = server::TimePoint(*model->executor, {.sequences = 2, .context = 16}, 1, set);
-  INFO(timing.status().ToString());
-  REQUIRE(timing.ok());
-  CHECK(timing->whole_us > 0);
-  CHECK(timing->split_us > 0);
+  for (const server::TunePoint& point :
+       {server::TunePoint{.sequences = 2, .context = 16},
+        server::TunePoint{.sequences = 1, .context = 16, .chunk = 16}}) {
+    const auto timing = server::TimePoint(*model->executor, point, 1, set);
+    INFO(timing.status().ToString());
+    REQUIRE(timing.ok());
+    CHECK(timing->whole_us > 0);
+    CHECK(timing->split_us > 0);
+  }
 }
 
 }  // namespace

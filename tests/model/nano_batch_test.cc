@@ -19,6 +19,7 @@ using engine::TokenId;
 using kernels::DType;
 using kernels::NanoBatchProfile;
 using kernels::NanoBatchRule;
+using kernels::StepKind;
 
 engine::LocalModel Load(bool graphs, int32_t max_batch_tokens = 64) {
   engine::LoadOptions options;
@@ -104,6 +105,11 @@ TEST_CASE("Steps are timed whole and split, and run whole afterwards", "[cuda][n
   REQUIRE(timing.ok());
   CHECK(timing->whole_us > 0);
   CHECK(timing->split_us > 0);
+  const auto of_chunk =
+      server::TimePoint(*model.executor, {.sequences = 1, .context = 24, .chunk = 16}, 1);
+  REQUIRE(of_chunk.ok());
+  CHECK(of_chunk->whole_us > 0);
+  CHECK(of_chunk->split_us > 0);
   const auto device = model.executor->device().nano_batch_device();
   REQUIRE(device.ok());
   CHECK(timing->attention_multiprocessors < device->num_multiprocessors);
@@ -125,21 +131,37 @@ TEST_CASE("Sizes are those that limits have room for", "[nano]") {
                                       .vocab = 512};
   std::string found;
   for (const auto& point : server::TunePoints(limits)) {
-    found += std::to_string(point.sequences) + "x" + std::to_string(point.context) + " ";
+    found += point.chunk > 0 ? std::to_string(point.chunk) + " up to "
+                             : std::to_string(point.sequences) + "x";
+    found += std::to_string(point.context) + " ";
   }
-  CHECK(found == "16x512 16x2048 32x512 64x512 ");
+  CHECK(found == "16x512 16x2048 32x512 64x512 256 up to 256 ");
 }
 
 TEST_CASE("Rules follow the times, and reach no further than they were measured", "[nano]") {
   const std::vector<server::TuneTiming> timings = {
       {.point = {64, 512}, .whole_us = 100, .split_us = 120, .attention_multiprocessors = 0},
       {.point = {64, 2048}, .whole_us = 200, .split_us = 160, .attention_multiprocessors = 44},
-      {.point = {128, 512}, .whole_us = 100, .split_us = 99, .attention_multiprocessors = 3}};
+      {.point = {128, 512}, .whole_us = 100, .split_us = 99, .attention_multiprocessors = 3},
+      {.point = {1, 512, 512}, .whole_us = 100, .split_us = 99},
+      {.point = {1, 1024, 1024}, .whole_us = 120, .split_us = 100},
+      {.point = {1, 8192, 1024}, .whole_us = 240, .split_us = 200}};
   const server::TunedProfile tuned = server::RulesOf(timings, "NVIDIA H200");
   const std::vector<NanoBatchRule> expected = {
-      {.min_rows = 64, .max_rows = 95, .min_context = 2048, .attention_multiprocessors = 44},
-      {.min_rows = 64, .max_rows = 95, .min_context = 512, .split = false},
-      {.min_rows = 96, .min_context = 512, .split = false}};
+      {.min_rows = 64,
+       .max_rows = 95,
+       .min_context = 2048,
+       .attention_multiprocessors = 44,
+       .steps = StepKind::kDecodes},
+      {.min_rows = 64,
+       .max_rows = 95,
+       .min_context = 512,
+       .split = false,
+       .steps = StepKind::kDecodes},
+      {.min_rows = 96, .min_context = 512, .split = false, .steps = StepKind::kDecodes},
+      {.min_rows = 512, .max_rows = 767, .split = false, .steps = StepKind::kPrompts},
+      {.min_rows = 768, .min_context = 8192, .steps = StepKind::kPrompts, .cut_rows = 128},
+      {.min_rows = 768, .steps = StepKind::kPrompts, .cut_rows = 128}};
   CHECK(tuned.profile.rules == expected);
   CHECK(tuned.speedups[0] == 1.25);
 
@@ -148,7 +170,7 @@ TEST_CASE("Rules follow the times, and reach no further than they were measured"
   CHECK(text.substr(0, text.find('\n')) ==
         "{\"device\": \"NVIDIA H200\", \"model\": \"a \\\"model\\\"\", \"min_rows\": 64, "
         "\"max_rows\": 95, \"min_context\": 2048, \"split\": 1, "
-        "\"attention_multiprocessors\": 44, \"speedup\": 1.250}");
+        "\"attention_multiprocessors\": 44, \"steps\": \"decodes\", \"speedup\": 1.250}");
   const auto read = server::ReadTuneProfile(text, "p.jsonl");
   REQUIRE(read.ok());
   CHECK(read->steps.device_name == "NVIDIA H200");
@@ -170,6 +192,16 @@ TEST_CASE("A tune profile that is none is refused with the place and what is exp
   CHECK(message(R"({"device": "d", "min_rows": 5, "max_rows": 2})").find("\"max_rows\"") !=
         std::string::npos);
   CHECK(message(R"({"device": "d", "rows": 5})").find("\"rows\"") != std::string::npos);
+  const auto with = [&](const std::string& field) {
+    return message(good.substr(0, good.size() - 1) + ", " + field + "}");
+  };
+  CHECK(with(R"("steps": "prompts", "cut_rows": 128)").empty());
+  CHECK(with(R"("steps": "both")") ==
+        "p.jsonl:1: \"steps\" is \"both\"; expected \"decodes\" or \"prompts\"");
+  CHECK(with(R"("steps": [])").find("p.jsonl:1: \"steps\" is []; expected a text") == 0);
+  for (const char* bad : {"-1", "2147483648", "0.5", "\"128\""}) {
+    CHECK(with("\"cut_rows\": " + std::string(bad)).find("p.jsonl:1: \"cut_rows\" is ") == 0);
+  }
 }
 
 TEST_CASE("A tune profile names one model in all lines, or none", "[nano]") {

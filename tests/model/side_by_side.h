@@ -26,4 +26,16 @@ inline std::vector<scheduler::GenerationRequest> SideBySide(int32_t vocab) {
   return requests;
 }
 
+// A short prompt, which gives one token after the other while a long one is read in chunks.
+inline std::vector<scheduler::GenerationRequest> LongAndShort(int32_t vocab) {
+  std::vector<scheduler::GenerationRequest> requests = SideBySide(vocab);
+  requests.resize(2);
+  requests[0].max_tokens = 3;
+  requests[1].prompt.reserve(100);
+  for (int32_t t = 0; requests[1].prompt.size() < 100; ++t) {
+    requests[1].prompt.push_back(3 + (t * 41 + 7) % (vocab - 3));
+  }
+  return requests;
+}
+
 }  // namespace heddle::test

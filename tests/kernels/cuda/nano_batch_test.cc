@@ -15,6 +15,7 @@
 #include "kernels/cuda/runtime/runtime.h"
 #include "kernels/cuda/runtime/tape.h"
 #include "kernels/nano_batch.h"
+#include "kernels/owned_batch.h"
 #include "tests/emulate/machine.h"
 #include "tests/kernels/batch_edits.h"
 #include "tests/kernels/cuda/emulated.h"
@@ -28,7 +29,7 @@ const NanoBatchProfile kAlways = {.device_name = {}, .rules = {NanoBatchRule{}}}
 std::optional<cuda::NanoSplit> SplitOf(const std::vector<BatchSpec::Sequence>& sequences,
                                        const std::vector<NanoBatchRule>& rules) {
   TestBatch batch({sequences, 16});
-  return cuda::SplitOf(batch.view(), {.device_name = {}, .rules = rules});
+  return cuda::SplitOf(batch.view(), {.device_name = {}, .rules = rules}, /*may_cut_within=*/true);
 }
 
 TEST_CASE("A step is cut between sequences, where the halves' rows differ least", "[cuda][nano]") {
@@ -41,6 +42,88 @@ TEST_CASE("A step is cut between sequences, where the halves' rows differ least"
   CHECK(uneven->sequences == 3);
   CHECK(uneven->rows == 42);
   CHECK_FALSE(SplitOf({{40, 40}}, {NanoBatchRule{}}).has_value());
+}
+
+TEST_CASE("A step is cut within a sequence where its rule says so", "[cuda][nano]") {
+  const auto at = [](const std::vector<BatchSpec::Sequence>& sequences, int32_t cut_rows) {
+    const auto split = SplitOf(sequences, {{.cut_rows = cut_rows}});
+    if (!split.has_value()) return std::string("whole");
+    return std::to_string(split->sequences) + " sequences, " + std::to_string(split->rows) +
+           (split->is_within ? " rows, within" : " rows");
+  };
+  CHECK(at({{40, 40}}, 0) == "whole");
+  CHECK(at({{40, 40}}, 40) == "whole");
+  CHECK(at({{40, 90}}, 16) == "1 sequences, 16 rows, within");
+  CHECK(at({{42, 90}}, 16) == "1 sequences, 16 rows, within");
+  CHECK(at({{50, 90}}, 16) == "1 sequences, 32 rows, within");
+  CHECK(at({{40, 90}}, 1) == "1 sequences, 20 rows, within");
+  CHECK(at({{1, 9}, {1, 9}, {60, 60}, {3, 8}}, 16) == "3 sequences, 34 rows, within");
+  CHECK(at({{20, 20}, {20, 20}}, 4) == "2 sequences, 20 rows");  // as good as any other cut
+  CHECK(at({{1, 9}, {1, 9}}, 4) == "2 sequences, 1 rows");
+  CHECK(at({{4, 9}, {60, 60}}, std::numeric_limits<int32_t>::max()) == "2 sequences, 4 rows");
+  TestBatch tree({{{40, 60}}, 16});
+  Random random(3);
+  GrowTrees(random, {0}, &tree);
+  const NanoBatchProfile cuts = {.device_name = {}, .rules = {{.cut_rows = 4}}};
+  CHECK_FALSE(cuda::SplitOf(tree.view(), cuts, true).has_value());
+  TestBatch chunk({{{40, 60}}, 16});
+  CHECK(cuda::SplitOf(chunk.view(), cuts, true).has_value());
+  CHECK_FALSE(cuda::SplitOf(chunk.view(), cuts, false).has_value());
+}
+
+TEST_CASE("Rules are for decodes, or for steps with most rows in chunks", "[cuda][nano]") {
+  const NanoBatchRule decodes = {.steps = StepKind::kDecodes},
+                      prompts = {.steps = StepKind::kPrompts};
+  const std::vector<BatchSpec::Sequence> few = {{1, 9}, {65, 80}}, many = {{1, 9}, {64, 80}};
+  CHECK(SplitOf(few, {prompts}).has_value());
+  CHECK_FALSE(SplitOf(few, {decodes}).has_value());
+  CHECK(SplitOf(many, {decodes}).has_value());
+  CHECK_FALSE(SplitOf(many, {prompts}).has_value());
+  std::vector<BatchSpec::Sequence> half(65, {1, 9});
+  half.push_back({65, 80});
+  CHECK_FALSE(SplitOf(half, {prompts}).has_value());
+  CHECK(SplitOf(half, {decodes}).has_value());
+}
+
+// The second sequence's pages hold 6 and 16 and 11 positions, of which its rows are the last 25.
+TEST_CASE("A cut sequence is two, of which the first ends where the cut is", "[cuda][nano]") {
+  TestBatch batch({{{2, 20}, {25, 33, 6}, {1, 40}}, 16});
+  const std::vector<int64_t> slots(28, 7);
+  const std::vector<int32_t> begin = {0, 1, 3, 4}, pages = {4, 5, 6, 7}, tokens = {9, 16, 12, 3},
+                             context = {9, 28, 3};
+  HostBatch view = batch.view();
+  const BatchSpans other = {slots, begin, pages, tokens, context};
+  view.more_groups = {&other, 1};
+  const auto list = [](std::span<const int32_t> values) {
+    return std::vector<int32_t>(values.begin(), values.end());
+  };
+  REQUIRE(list(view.span_tokens) == std::vector<int32_t>{16, 4, 6, 16, 11, 16, 16, 8});
+  cuda::CutBatch cutter;
+  OwnedBatch checked;
+  for (const int32_t rows : {10, 16, 26}) {  // of the first half, with the first sequence's two
+    INFO(rows << " rows");
+    const HostBatch cut = cutter.Cut(view, {.sequences = 2, .rows = rows, .is_within = true});
+    REQUIRE(checked.Assign(cut).ok());
+    CHECK(cut.n_tokens() == 28);
+    CHECK(list(cut.q_begin) == std::vector<int32_t>{0, 2, rows, 27, 28});
+    const int32_t later = 27 - rows;
+    CHECK(list(cut.context_len) == std::vector<int32_t>{20, 33 - later, 33, 40});
+    const HostBatch second = cut.OfGroup(1);
+    CHECK(list(second.context_len) == std::vector<int32_t>{9, 28 - later, 28, 3});
+    CHECK(second.kv_slot.size() == 28);
+    for (const HostBatch& group : {cut, second}) {
+      // The pages of the first part are those of the whole sequence, as far as they go.
+      const int32_t first = group.span_begin[1], whole = group.span_begin[2];
+      const int32_t count = whole - first;
+      for (int32_t i = 0; i < count; ++i) {
+        CHECK(group.span_page[first + i] == group.span_page[whole + i]);
+        if (i + 1 < count) CHECK(group.span_tokens[first + i] == group.span_tokens[whole + i]);
+      }
+    }
+  }
+  // The cut is where a page ends: it leaves none without positions.
+  const HostBatch cut = cutter.Cut(view, {.sequences = 2, .rows = 16, .is_within = true});
+  CHECK(list(cut.span_tokens) == std::vector<int32_t>{16, 4, 6, 16, 6, 16, 11, 16, 16, 8});
 }
 
 TEST_CASE("The first rule that holds decides, and without one a step runs whole", "[cuda][nano]") {
@@ -66,6 +149,9 @@ TEST_CASE("A profile of another device, or one that cannot be followed, is refus
                                       "device is \"emulated\"; run heddle tune on this one"));
   CHECK(device->SetNanoBatches({.device_name = {}, .rules = {{.min_rows = 9, .max_rows = 3}}}) ==
         absl::InvalidArgumentError("rule 0 of the tune profile holds from 9 rows to 3: never"));
+  CHECK(device->SetNanoBatches({.device_name = {}, .rules = {{.cut_rows = -1}}}) ==
+        absl::InvalidArgumentError("rule 0 of the tune profile cuts at -1 rows; 0 stands for "
+                                   "between sequences"));
   CHECK(device->SetNanoBatches({.device_name = {}, .rules = {{.attention_multiprocessors = 6}}}) ==
         absl::InvalidArgumentError("rule 0 of the tune profile gives attention 6 multiprocessors; "
                                    "the device has 6, and some must be left for the rest"));
@@ -230,16 +316,20 @@ TEST_CASE("Halves side by side compute what the whole step does", "[cuda][nano]"
   const std::vector<BatchSpec::Sequence> common = {{1, 400}, {7, 410}, {1, 390},
                                                    {2, 420}, {3, 380}, {1, 377}};
   const NanoBatchProfile divided = {.device_name = {}, .rules = {{.attention_multiprocessors = 2}}};
-  for (const Steps& steps : {Steps{.graphs = true, .library = false, .sequences = decodes},
-                             Steps{.graphs = false, .library = false, .sequences = decodes},
-                             Steps{.graphs = true, .library = false, .sequences = mixed},
-                             Steps{.graphs = true, .library = true, .sequences = mixed},
-                             Steps{.graphs = true,
-                             .sequences = common,
-                             .trees = {1, 3, 4},
-                             .shared = {{{0, 1, 2, 3, 4, 5}, 368}}}}) {
+  const NanoBatchProfile within = {.device_name = {}, .rules = {{.cut_rows = 8}}};
+  const std::vector<BatchSpec::Sequence> chunk = {{26, 150}}, long_chunk = {{300, 420}, {1, 9}};
+  for (const Steps& steps :
+       {Steps{.graphs = true, .sequences = chunk}, Steps{.graphs = true, .sequences = long_chunk},
+        Steps{.graphs = true, .library = false, .sequences = decodes},
+        Steps{.graphs = false, .library = false, .sequences = decodes},
+        Steps{.graphs = true, .library = false, .sequences = mixed},
+        Steps{.graphs = true, .library = true, .sequences = mixed},
+        Steps{.graphs = true,
+        .sequences = common,
+        .trees = {1, 3, 4},
+        .shared = {{{0, 1, 2, 3, 4, 5}, 368}}}}) {
     const std::vector<float> whole = Run(steps, {});
-    for (const NanoBatchProfile& profile : {kAlways, divided}) {
+    for (const NanoBatchProfile& profile : {kAlways, divided, within}) {
       if (!profile.rules[0].attention_multiprocessors && steps.library) continue;
       const std::vector<float> halves = Run(steps, profile);
       REQUIRE(halves.size() == whole.size());
