@@ -16,9 +16,17 @@ namespace {
 
 constexpr std::string_view kEach = " ranks, each ";
 constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
-constexpr std::string_view kFields[] = {
-    "device", "model", "min_rows", "max_rows", "min_context", "split", "attention_multiprocessors",
-    "speedup"};
+constexpr std::string_view kFields[] = {"device",
+                                        "model",
+                                        "min_rows",
+                                        "max_rows",
+                                        "min_context",
+                                        "split",
+                                        "attention_multiprocessors",
+                                        "steps",
+                                        "cut_rows",
+                                        "speedup"};
+constexpr std::string_view kDecodes = "decodes", kPrompts = "prompts";
 
 absl::StatusOr<int32_t> Count(const JsonLine& line, std::string_view name, int64_t min,
                               int64_t max) {

@@ -58,9 +58,9 @@ TEST_CASE("A step is cut within a sequence where its rule says so", "[cuda][nano
   CHECK(at({{50, 90}}, 16) == "1 sequences, 32 rows, within");
   CHECK(at({{40, 90}}, 1) == "1 sequences, 20 rows, within");
   CHECK(at({{1, 9}, {1, 9}, {60, 60}, {3, 8}}, 16) == "3 sequences, 34 rows, within");
-  CHECK(at({{20, 20}, {20, 20}}, 4) == "2 sequences, 20 rows");  // as good as any other cut
-  CHECK(at({{1, 9}, {1, 9}}, 4) == "2 sequences, 1 rows");
-  CHECK(at({{4, 9}, {60, 60}}, std::numeric_limits<int32_t>::max()) == "2 sequences, 4 rows");
+  CHECK(at({{20, 20}, {20, 20}}, 4) == "1 sequences, 20 rows");  // as good as any other cut
+  CHECK(at({{1, 9}, {1, 9}}, 4) == "1 sequences, 1 rows");
+  CHECK(at({{4, 9}, {60, 60}}, std::numeric_limits<int32_t>::max()) == "1 sequences, 4 rows");
   TestBatch tree({{{40, 60}}, 16});
   Random random(3);
   GrowTrees(random, {0}, &tree);
