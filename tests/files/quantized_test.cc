@@ -111,6 +111,7 @@ TEST_CASE("Picked rows of quantised matrices are those that are read", "[files][
     if (picker == nullptr) continue;
     ++pickers;
     std::vector<int32_t> numbers;
+    numbers.reserve(static_cast<size_t>(matrix.rows));
     for (int32_t row = 1; row < matrix.rows; row += row % 4 == 1 ? 1 : 3) numbers.push_back(row);
     const auto row_bytes = static_cast<size_t>(kernels::RowBytes(matrix.dtype, matrix.cols));
     std::vector<uint8_t> all(static_cast<size_t>(matrix.rows) * row_bytes);

@@ -31,8 +31,8 @@ inline std::vector<scheduler::GenerationRequest> LongAndShort(int32_t vocab) {
   std::vector<scheduler::GenerationRequest> requests = SideBySide(vocab);
   requests.resize(2);
   requests[0].max_tokens = 3;
-  requests[1].prompt.reserve(100);
-  for (int32_t t = 0; requests[1].prompt.size() < 100; ++t) {
+  requests[1].prompt.reserve(80);
+  for (int32_t t = 0; requests[1].prompt.size() < 80; ++t) {
     requests[1].prompt.push_back(3 + (t * 41 + 7) % (vocab - 3));
   }
   return requests;
