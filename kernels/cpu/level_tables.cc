@@ -75,12 +75,12 @@ const AttentionKernels& AttentionAmx() {
 KernelTable TableFor(Isa isa) {
 #if defined(__x86_64__)
   if (isa == Isa::kAmx) {
-    return {&LinearAmx(),       &kRowsAvx512,      &AttentionAmx(),
-            &kRecurrenceAvx512, &kSelectionAvx512, &kWkvAvx512};
+    return {&LinearAmx(),       &kRowsAvx512,          &AttentionAmx(),
+            &kRecurrenceAvx512, &kSelectionAvx512Bf16, &kWkvAvx512};
   }
   if (isa == Isa::kAvx512Bf16) {
-    return {&LinearAvx512Bf16(), &kRowsAvx512,      &kAttentionAvx512Bf16,
-            &kRecurrenceAvx512,  &kSelectionAvx512, &kWkvAvx512};
+    return {&LinearAvx512Bf16(), &kRowsAvx512,          &kAttentionAvx512Bf16,
+            &kRecurrenceAvx512,  &kSelectionAvx512Bf16, &kWkvAvx512};
   }
   if (isa == Isa::kAvx512)
     return {&kLinearAvx512,     &kRowsAvx512,      &kAttentionAvx512,

@@ -13,8 +13,8 @@
 namespace heddle::kernels::cpu {
 namespace {
 
-// Places of a context that a task scores: so many that the rows of a tile read the keys from the
-// second-level cache.
+// Places of a context that a task scores: so many that the rows of a tile read the keys, turned
+// once for all, from the second-level cache.
 constexpr int32_t kScoredChunk = 512;
 constexpr int32_t kTileRows = 16;
 // Approximate nanoseconds of a multiply-add, and of finding the best of one score, to decide how
@@ -23,15 +23,37 @@ constexpr double kNsPerMac = 0.05;
 constexpr double kNsPerChoice = 2;
 
 // Digits of a score's key, of which the best ones are found.
-constexpr int32_t kKeyBits = 33;  // 32, filled up to whole digits
-constexpr int32_t kDigitBits = 11;
+constexpr int kDigitBits = 11;
 constexpr int32_t kDigits = 1 << kDigitBits;
+constexpr int kFirstShift = 32 - kDigitBits;
+constexpr int kSecondShift = kFirstShift - kDigitBits;
+static_assert(kSecondShift <= kDigitBits);
 
 // A number that is in the order of the scores: NaN below all others, and both zeros equal.
-uint64_t KeyOf(float score) {
+uint32_t KeyOf(float score) {
   const auto bits = std::bit_cast<uint32_t>(score + 0.0f);
-  if (std::isnan(score)) return 0;
-  return (bits & 0x80000000u) != 0 ? uint32_t{~bits} : bits | 0x80000000u;
+  const uint32_t key = (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
+  return std::isnan(score) ? 0 : key;
+}
+
+// The largest digit such that at least `*left` keys have it or a larger one; those that have a
+// larger one are taken from `*left`.
+uint32_t LastDigit(const int32_t* counts, int32_t* left) {
+  int32_t digit = kDigits - 1;
+  for (; counts[digit] < *left; --digit) *left -= counts[digit];
+  return static_cast<uint32_t>(digit);
+}
+
+// Moves those of n keys to the front that have the value behind a shift; returns how many. Without
+// branches, because which ones they are cannot be predicted.
+int32_t KeepKeys(uint32_t* keys, int32_t n, int shift, uint32_t value) {
+  int32_t kept = 0;
+  for (int32_t i = 0; i < n; ++i) {
+    const uint32_t key = keys[i];
+    keys[kept] = key;
+    kept += static_cast<int32_t>(key >> shift == value);
+  }
+  return kept;
 }
 
 int64_t RoundUp(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
@@ -53,7 +75,11 @@ class SelectCall {
     const int64_t at_a_time = std::max<int64_t>(1, KeptScores(n_rows, stride_) / stride_);
     scores_ =
         static_cast<float*>(scratch_.scores.Get(at_a_time * stride_ * int64_t{sizeof(float)}));
-    thread_floats_ = RoundUp(args_.cache.head_dim, kMaxLanes) * kScoredKeys + kThreadsApart / 4;
+    block_floats_ = RoundUp(args_.cache.head_dim, kMaxLanes) * kScoredKeys;
+    const int64_t pairs = int64_t{args_.n_heads} * QueryPairs(args_.cache.head_dim);
+    const int64_t to_score = kScoredChunk / kScoredKeys * block_floats_ + pairs;
+    const int64_t to_choose = stride_ + args_.top_k + 1;
+    thread_floats_ = RoundUp(std::max(to_score, to_choose), kMaxLanes) + kThreadsApart / 4;
     scratch_.threads.Get(pool.num_threads() * thread_floats_ * int64_t{sizeof(float)});
     for (int64_t first = 0; first < n_rows; first += at_a_time) {
       first_ = static_cast<int32_t>(first);
@@ -108,7 +134,10 @@ class SelectCall {
                    Score(scratch_.tasks[static_cast<size_t>(i)], ThreadFloats(thread));
                  });
     pool.ForEach(end - first_, kNsPerChoice * static_cast<double>(stride_),
-                 [&](int64_t i, int32_t /*thread*/) { Choose(first_ + static_cast<int32_t>(i)); });
+                 [&](int64_t i, int32_t thread) {
+                   Choose(first_ + static_cast<int32_t>(i),
+                          reinterpret_cast<uint32_t*>(ThreadFloats(thread)));
+                 });
   }
 
   const SelectionScratch::Row& RowAt(int32_t row) const {
@@ -122,7 +151,8 @@ class SelectCall {
     return static_cast<float*>(scratch_.threads.Get(0)) + thread * thread_floats_;
   }
 
-  void Score(const SelectionScratch::Task& task, float* transposed) const {
+  // `memory`: the keys of a chunk in blocks of kScoredKeys, and the packed queries of a row.
+  void Score(const SelectionScratch::Task& task, float* memory) const {
     const int32_t seq = RowAt(task.first_row).seq;
     const int32_t last = RowAt(task.first_row + task.n_rows - 1).sees;
     const int32_t end = std::min(task.begin + kScoredChunk, last);
@@ -130,19 +160,37 @@ class SelectCall {
         std::upper_bound(scratch_.span_position.begin() + batch_.span_begin[seq],
                          scratch_.span_position.begin() + batch_.span_begin[seq + 1], task.begin) -
         scratch_.span_position.begin() - 1);
-    for (int32_t begin = task.begin; begin < end; begin += kScoredKeys) {
-      Transpose(begin, std::min(begin + kScoredKeys, end), &span, transposed);
-      for (int32_t i = 0; i < task.n_rows; ++i) {
-        const SelectionScratch::Row& row = RowAt(task.first_row + i);
-        if (row.sees <= begin) continue;
-        const int64_t t = TokenOf(row);
-        kernels_.score_keys({.keys = transposed,
-                             .queries = args_.q.row<float>(t),
-                             .weights = args_.weights.row<float>(t),
-                             .n_heads = args_.n_heads,
-                             .dim = args_.cache.head_dim,
-                             .out = ScoresOf(task.first_row + i) + begin});
-      }
+    float* block = memory;
+    for (int32_t begin = task.begin; begin < end; begin += kScoredKeys, block += block_floats_) {
+      Transpose(begin, std::min(begin + kScoredKeys, end), &span, block);
+    }
+    auto* packed = reinterpret_cast<int32_t*>(memory + kScoredChunk / kScoredKeys * block_floats_);
+    for (int32_t i = 0; i < task.n_rows; ++i) {
+      ScoreRow(task.first_row + i, task.begin, end, memory, packed);
+    }
+  }
+
+  // Scores places [begin, end) for a row, as far as it sees any of their blocks.
+  void ScoreRow(int32_t index, int32_t begin, int32_t end, const float* block,
+                int32_t* packed) const {
+    const SelectionScratch::Row& row = RowAt(index);
+    if (row.sees <= begin) return;
+    const int64_t t = TokenOf(row);
+    const KvType type = KvTypeOf(args_.cache.dtype);
+    ScoreKeysArgs scored{.type = type,
+                         .keys = nullptr,
+                         .queries = nullptr,
+                         .weights = args_.weights.row<float>(t),
+                         .n_heads = args_.n_heads,
+                         .dim = args_.cache.head_dim,
+                         .out = nullptr};
+    scored.queries = kernels_.pack_queries(
+        {type, args_.q.row<float>(t), args_.n_heads, args_.cache.head_dim, packed});
+    for (int32_t place = begin; place < std::min(end, row.sees);
+         place += kScoredKeys, block += block_floats_) {
+      scored.keys = block;
+      scored.out = ScoresOf(index) + place;
+      kernels_.score_keys(scored);
     }
   }
 
@@ -181,40 +229,64 @@ class SelectCall {
   }
 
   // Writes the list of a row: all places whose score is above that of the last one to choose, and
-  // the first of those that are equal to it. That score is found digit by digit, from counts of
-  // the digits of those that begin like it.
-  void Choose(int32_t index) const {
+  // the first of those that are equal to it. `memory` [stride_ + top_k + 1].
+  void Choose(int32_t index, uint32_t* memory) const {
     const SelectionScratch::Row& row = RowAt(index);
-    const float* const scores = ScoresOf(index);
     int32_t sees = 0;
     ForSeen(row, [&](int32_t) { ++sees; });
     const int32_t count = std::min(sees, args_.top_k);
     int32_t* out = args_.out + TokenOf(row) * ChosenPlaces{nullptr, args_.top_k}.stride();
     *out++ = count;
     if (count == sees) return ForSeen(row, [&](int32_t place) { *out++ = place; });
-    uint64_t least = 0;  // the digits that are known
     int32_t left = count;
-    for (int32_t shift = kKeyBits - kDigitBits; shift >= 0; shift -= kDigitBits) {
-      int32_t counts[kDigits] = {};
-      ForSeen(row, [&](int32_t place) {
-        const uint64_t key = KeyOf(scores[place]);
-        if (key >> (shift + kDigitBits) == least) ++counts[key >> shift & (kDigits - 1)];
-      });
-      int32_t digit = kDigits - 1;
-      for (; counts[digit] < left; --digit) left -= counts[digit];
-      least = least << kDigitBits | static_cast<uint64_t>(digit);
-    }
+    const uint32_t least = LastKey(row, ScoresOf(index), memory, &left);
+    const auto* keys = reinterpret_cast<const uint32_t*>(ScoresOf(index));
+    auto* places = reinterpret_cast<int32_t*>(memory + stride_);
+    int32_t n = 0;
     ForSeen(row, [&](int32_t place) {
-      const uint64_t key = KeyOf(scores[place]);
-      if (key > least || (key == least && left-- > 0)) *out++ = place;
+      const auto equal = static_cast<int32_t>(keys[place] == least);
+      places[n] = place;
+      n += static_cast<int32_t>(keys[place] > least) | (equal & static_cast<int32_t>(left > 0));
+      left -= equal;
     });
+    std::copy_n(places, count, out);
+  }
+
+  // The key of the last of the *left best scores; *left: how many of those that are equal to it are
+  // among them. It is found digit by digit, from counts of the digits of those that begin like it.
+  // Scores become their keys. `memory` [stride_].
+  uint32_t LastKey(const SelectionScratch::Row& row, float* scores, uint32_t* memory,
+                   int32_t* left) const {
+    auto* keys = reinterpret_cast<uint32_t*>(scores);
+    int32_t counts[2][kDigits] = {};  // by turns, since neighbours often have the same digit
+    ForSeen(row, [&](int32_t place) {
+      const uint32_t key = KeyOf(scores[place]);
+      keys[place] = key;
+      ++counts[place & 1][key >> kFirstShift];
+    });
+    for (int32_t i = 0; i < kDigits; ++i) counts[0][i] += counts[1][i];
+    uint32_t least = LastDigit(counts[0], left);
+    int32_t n = 0;
+    ForSeen(row, [&](int32_t place) {
+      memory[n] = keys[place];
+      n += static_cast<int32_t>(keys[place] >> kFirstShift == least);
+    });
+    for (const int shift : {kSecondShift, 0}) {
+      const int bits = shift > 0 ? kDigitBits : kSecondShift;
+      std::fill_n(counts[0], kDigits, 0);
+      for (int32_t i = 0; i < n; ++i) ++counts[0][memory[i] >> shift & ((1u << bits) - 1)];
+      least = least << bits | LastDigit(counts[0], left);
+      n = KeepKeys(memory, n, shift, least);
+    }
+    return least;
   }
 
   const HostBatch& batch_;
   const SelectArgs& args_;
   const SelectionKernels& kernels_;
   SelectionScratch& scratch_;
-  int64_t stride_ = 0;  // of the scores of a row
+  int64_t stride_ = 0;        // of the scores of a row
+  int64_t block_floats_ = 0;  // of kScoredKeys keys
   int64_t thread_floats_ = 0;
   float* scores_ = nullptr;
   int32_t first_ = 0;  // of the pass

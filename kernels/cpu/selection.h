@@ -22,7 +22,8 @@
 namespace heddle::kernels::cpu {
 
 // Working memory that is kept between calls, and grows to the largest of them: of scores 16 MiB or
-// one row's, of each thread a block of keys. Owned by the device's Ops; one call at a
+// one row's, of each thread a chunk of keys and a row of queries (300 KiB with 64 heads of 128) or,
+// if that is more, as many numbers as a row has scores. Owned by the device's Ops; one call at a
 // time uses it.
 struct SelectionScratch {
   struct Row {

@@ -31,7 +31,7 @@ void TransposeKeysOf(const TransposeKeysArgs& args) {
       for (int i = 0; i < kLanes; ++i) {
         block[i] = LoadPadded<Element>(static_cast<const char*>(args.keys[j + i]), d, args.dim);
       }
-      float* const out = args.out + int64_t{d} * kScoredKeys + j;
+      float* const out = static_cast<float*>(args.out) + int64_t{d} * kScoredKeys + j;
       TransposeTo(block, out, kScoredKeys);
       if (!Element::kScaled) continue;
       for (int i = 0; i < kLanes; ++i) {
@@ -57,6 +57,24 @@ void TransposeKeys(const TransposeKeysArgs& args) {
   }
 }
 
+const void* KeepQueries(const PackQueriesArgs& args) { return args.queries; }
+
+// Heads whose sums with 2 * kLanes keys are in registers, beside two vectors of keys and a
+// broadcast.
+constexpr int kHeadTile = kLanes == 16 ? 8 : 6;
+
+// Calls run(TileSize, first head) for all heads.
+template <typename Run>
+inline void ForHeadTiles(int32_t n_heads, const Run& run) {
+  int32_t h = 0;
+  for (; h + kHeadTile <= n_heads; h += kHeadTile) run(TileSize<kHeadTile>{}, h);
+  if (h + 4 <= n_heads) {
+    run(TileSize<4>{}, h);
+    h += 4;
+  }
+  for (; h < n_heads; ++h) run(TileSize<1>{}, h);
+}
+
 // Adds the parts of kTile heads from `h` on to the scores of 2 * kLanes keys.
 template <int kTile>
 HEDDLE_KERNEL_PART void ScoreHeads(const ScoreKeysArgs& args, int32_t h, int32_t j,
@@ -64,8 +82,8 @@ HEDDLE_KERNEL_PART void ScoreHeads(const ScoreKeysArgs& args, int32_t h, int32_t
   Vec sums[kTile][2];
 #pragma GCC unroll 8
   for (int t = 0; t < kTile; ++t) sums[t][0] = sums[t][1] = Zero();
-  const float* query = args.queries + int64_t{h} * args.dim;
-  const float* key = args.keys + j;
+  const float* query = static_cast<const float*>(args.queries) + int64_t{h} * args.dim;
+  const float* key = static_cast<const float*>(args.keys) + j;
   for (int32_t d = 0; d < args.dim; ++d, ++query, key += kScoredKeys) {
     const Vec first = Load(key);
     const Vec second = Load(key + kLanes);
@@ -86,7 +104,7 @@ HEDDLE_KERNEL_PART void ScoreHeads(const ScoreKeysArgs& args, int32_t h, int32_t
 void ScoreKeys(const ScoreKeysArgs& args) {
   for (int32_t j = 0; j < kScoredKeys; j += 2 * kLanes) {
     Vec total[2] = {Zero(), Zero()};
-    ForQueryTiles(args.n_heads, [&](auto tile, int32_t h) {
+    ForHeadTiles(args.n_heads, [&](auto tile, int32_t h) {
       ScoreHeads<decltype(tile)::kTile>(args, h, j, total);
     });
     Store(args.out + j, total[0]);
@@ -94,7 +112,7 @@ void ScoreKeys(const ScoreKeysArgs& args) {
   }
 }
 
-constexpr SelectionKernels kSelectionKernels = {TransposeKeys, ScoreKeys};
+constexpr SelectionKernels kSelectionKernels = {TransposeKeys, KeepQueries, ScoreKeys};
 
 }  // namespace
 }  // namespace heddle::kernels::cpu

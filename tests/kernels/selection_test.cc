@@ -1,6 +1,7 @@
 // Attention over chosen positions: what indexers choose on every level, equal to the reference, and
 // attention over it, whose rows have the same bits alone, beside others and in any chunks.
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <vector>
@@ -78,15 +79,9 @@ std::vector<int32_t> ListOf(const std::vector<int32_t>& chosen, int64_t t) {
   return {row + 1, row + 1 + std::max(0, *row)};
 }
 
-TEST_CASE("What indexers leave out scores less than what they choose, for caches with scales, too",
-          "[kernels][kernel]") {
-  const TestBatch batch(BatchSpec{{{1, 300}, {2, 90}}, 16});
-  const Case c{9, 24, DType::kInt8};
-  const TestCache cache = KeysAlone(c.dtype, batch, 16, c.head_dim);
-  Random random(8);
-  Matrix q = Matrix::RandomOf(random, 3, int64_t{c.n_heads} * c.head_dim);
-  Matrix weights = Matrix::RandomOf(random, 3, c.n_heads);
-  // The scores in double precision of the first sequence's row.
+// The scores in double precision of row 0, which is the only one of the first sequence.
+std::vector<double> ScoresOf(const Case& c, const TestBatch& batch, const TestCache& cache,
+                             Matrix& q, Matrix& weights) {
   std::vector<double> scores;
   std::vector<float> key(static_cast<size_t>(c.head_dim));
   for (int32_t i = batch.span_begin[0]; i < batch.span_begin[1]; ++i) {
@@ -104,20 +99,86 @@ TEST_CASE("What indexers leave out scores less than what they choose, for caches
       scores.push_back(score);
     }
   }
-  for (auto& [name, device] : CpuDevices(2)) {
-    INFO(name);
-    const auto chosen = Select(*device, c, batch, cache, q.tensor(), weights.tensor());
-    const std::vector<int32_t> list = ListOf(chosen, 0);
-    REQUIRE(list.size() == kTopK);
-    CHECK(std::is_sorted(list.begin(), list.end()));
-    double least = std::numeric_limits<double>::infinity(), best = -least;
-    for (size_t place = 0; place < scores.size(); ++place) {
-      const bool is_in = std::binary_search(list.begin(), list.end(), static_cast<int32_t>(place));
-      if (is_in) least = std::min(least, scores[place]);
-      if (!is_in) best = std::max(best, scores[place]);
+  return scores;
+}
+
+TEST_CASE("What indexers leave out scores less than what they choose, for every type of cache",
+          "[kernels][kernel]") {
+  const TestBatch batch(BatchSpec{{{1, 300}, {2, 90}}, 16});
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16, DType::kInt8, DType::kF8E4M3}) {
+    const Case c{9, 27, dtype};
+    const TestCache cache = KeysAlone(c.dtype, batch, 16, c.head_dim);
+    Random random(8);
+    Matrix q = Matrix::RandomOf(random, 3, int64_t{c.n_heads} * c.head_dim);
+    for (int64_t i = 0; i < q.num_cols(); ++i) {  // BF16, to which a level may round
+      uint32_t bits = std::bit_cast<uint32_t>(q(0, i)) & 0xffff0000u;
+      *q.at(0, i) = std::bit_cast<float>(bits);
     }
-    // Sums of 9 * 24 products, each rounded twice.
-    CHECK(best <= least + 1.2e-7 * 400 * std::fabs(least));
+    Matrix weights = Matrix::RandomOf(random, 3, c.n_heads);
+    const std::vector<double> scores = ScoresOf(c, batch, cache, q, weights);
+    for (auto& [name, device] : CpuDevices(2)) {
+      INFO(name << " " << Info(dtype).name);
+      const auto chosen = Select(*device, c, batch, cache, q.tensor(), weights.tensor());
+      const std::vector<int32_t> list = ListOf(chosen, 0);
+      REQUIRE(list.size() == kTopK);
+      CHECK(std::is_sorted(list.begin(), list.end()));
+      double least = std::numeric_limits<double>::infinity(), best = -least;
+      for (size_t place = 0; place < scores.size(); ++place) {
+        const auto p = static_cast<int32_t>(place);
+        const bool is_in = std::binary_search(list.begin(), list.end(), p);
+        if (is_in) least = std::min(least, scores[place]);
+        if (!is_in) best = std::max(best, scores[place]);
+      }
+      // Sums of 9 * 27 products, each rounded twice.
+      CHECK(best <= least + 1.2e-7 * 500 * std::fabs(least));
+    }
+  }
+}
+
+// Row t of the batch's sequence s, alone.
+TestBatch AloneAt(const TestBatch& batch, int32_t s, int32_t t) {
+  const int32_t behind = batch.q_begin[s + 1] - 1 - t;
+  TestBatch alone = batch;
+  alone.q_begin = {0, 1};
+  alone.token_ids = {0};
+  alone.positions = {batch.positions[t]};
+  alone.kv_slot = {batch.kv_slot[t]};
+  alone.logit_rows = {0};
+  alone.context_len = {batch.context_len[s] - behind};
+  alone.span_page.assign(batch.span_page.begin() + batch.span_begin[s],
+                         batch.span_page.begin() + batch.span_begin[s + 1]);
+  alone.span_tokens.assign(batch.span_tokens.begin() + batch.span_begin[s],
+                           batch.span_tokens.begin() + batch.span_begin[s + 1]);
+  for (int32_t left = behind; left > 0;) {
+    const int32_t taken = std::min(left, alone.span_tokens.back());
+    alone.span_tokens.back() -= taken;
+    left -= taken;
+    if (alone.span_tokens.back() > 0) continue;
+    alone.span_tokens.pop_back();
+    alone.span_page.pop_back();
+  }
+  alone.span_begin = {0, static_cast<int32_t>(alone.span_page.size())};
+  return alone;
+}
+
+TEST_CASE("A row's choice is the same alone and beside others", "[kernels][kernel]") {
+  const BatchSpec spec{{{1, 700}, {20, 300}, {1, 45}}, 16};
+  const TestBatch batch(spec);
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF8E4M3}) {
+    const Case c{11, 33, dtype};
+    const TestCache cache = KeysAlone(c.dtype, batch, spec.page_tokens, c.head_dim);
+    Random random(12);
+    Matrix q = Matrix::RandomOf(random, 22, int64_t{c.n_heads} * c.head_dim);
+    Matrix weights = Matrix::RandomOf(random, 22, c.n_heads);
+    for (auto& [name, device] : CpuDevices(2)) {
+      INFO(name << " " << Info(dtype).name);
+      const auto chosen = Select(*device, c, batch, cache, q.tensor(), weights.tensor());
+      for (int32_t t = 1; t < 21; ++t) {
+        const auto one = Select(*device, c, AloneAt(batch, 1, t), cache, q.rows(t, t + 1),
+                                weights.rows(t, t + 1));
+        CHECK(ListOf(one, 0) == ListOf(chosen, t));
+      }
+    }
   }
 }
 
@@ -203,21 +264,8 @@ TEST_CASE("Attention over chosen positions agrees with the reference, and with i
           CHECK(worst <= (dots ? 0.1 : 3e-5));
           // The last rows of the longest sequence, one by one.
           for (int32_t i = 0; i < 3 && !has_trees; ++i) {
-            TestBatch alone = batch;
             const int32_t row = batch.q_begin[5] + i;
-            alone.q_begin = {0, 1};
-            alone.token_ids = {0};
-            alone.positions = {batch.positions[static_cast<size_t>(row)]};
-            alone.kv_slot = {batch.kv_slot[static_cast<size_t>(row)]};
-            alone.logit_rows = {0};
-            alone.context_len = {batch.context_len[5] - 2 + i};
-            alone.span_page.assign(batch.span_page.begin() + batch.span_begin[5],
-                                   batch.span_page.begin() + batch.span_begin[6]);
-            alone.span_tokens.assign(batch.span_tokens.begin() + batch.span_begin[5],
-                                     batch.span_tokens.begin() + batch.span_begin[6]);
-            alone.span_tokens.back() -= 2 - i;
-            if (alone.span_tokens.back() <= 0) continue;  // the rows lie on two pages
-            alone.span_begin = {0, static_cast<int32_t>(alone.span_page.size())};
+            const TestBatch alone = AloneAt(batch, 5, row);
             const Matrix one = Attend(*device, alone, cache, q.rows(row, row + 1),
                                       lists.data() + static_cast<size_t>(row) * (1 + kTopK));
             CHECK(SameRow(one, 0, found, row));
