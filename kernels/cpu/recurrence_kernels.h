@@ -80,20 +80,63 @@ inline void Product(const ProductArgs& args, int32_t rows) {
   if (row < rows) ProductRows<1, kWide>(args, row);
 }
 
-inline void MixRow(const MixRowArgs& args) {
+// 2^x of x <= 0; NaN stays NaN. x is a whole number and an exact rest of up to 1/2, whose power is
+// a polynomial of degree 5 by our own minimax fit, with the value 1 at 0, so that what decays
+// slowly keeps its size: relative error 9e-8, 1.7e-7 in F32. Results under 2^-125 become 0.
+inline Vec PowerOfTwo(Vec x) {
+  const Vec magic = Set(0x1.8p23f);  // adding it rounds to an integer in the low bits
+  const Vec shifted = x + magic;
+  const Vec r = x - (shifted - magic);
+  Vec p = Fma(Set(0x1.5bba14p-10f), r, Set(0x1.3cea88p-7f));
+  p = Fma(p, r, Set(0x1.c6b752p-5f));
+  p = Fma(p, r, Set(0x1.ebf9bcp-3f));
+  p = Fma(p, r, Set(0x1.62e42ap-1f));
+  p = Fma(p, r, Set(1.0f));
+  const Vec y = FromBits(WrappingAdd(Bits(p), Bits(shifted) << 23));
+  return x < Set(-125.0f) ? Zero() : y;
+}
+
+constexpr float kLog2OfE = 0x1.715476p0f;
+
+// x / (1 + e^-x). The power is one of -|x|: of a negative x it is the numerator, too.
+inline Vec Silu(Vec x) {
+  const Vec power = PowerOfTwo(Abs(x) * Set(-kLog2OfE));
+  const Vec numerator = x < Zero() ? power : Set(1.0f);
+  return x * (numerator / (Set(1.0f) + power));
+}
+
+// Sums of a channel's taps, behind SiLU. kTaps: none of so many inputs is missing; 0: args.taps of
+// them, of which some may be nullptr.
+template <int kTaps>
+inline Vec Convolve(const MixRowArgs& args, int64_t i, int lanes) {
+  Vec sum = args.bias ? LoadUpTo(args.bias + i, lanes) : Zero();
+  const int32_t taps = kTaps > 0 ? kTaps : args.taps;
+#pragma GCC unroll 4
+  for (int32_t j = 0; j < taps; ++j) {
+    if (kTaps == 0 && !args.inputs[j]) continue;
+    sum = Fma(LoadUpTo(args.weight + j * args.weight_stride + i, lanes),
+              LoadUpTo(args.inputs[j] + i, lanes), sum);
+  }
+  return Silu(sum);
+}
+
+template <int kTaps>
+inline Vec ConvolveRow(const MixRowArgs& args) {
   Vec squares = Zero();
   for (int64_t i = 0; i < args.dim; i += kLanes) {
     const int lanes = LanesAt(i, args.dim);
-    Vec sum = args.bias ? LoadUpTo(args.bias + i, lanes) : Zero();
-    for (int32_t j = 0; j < args.taps; ++j) {
-      if (!args.inputs[j]) continue;
-      sum = Fma(LoadUpTo(args.weight + j * args.weight_stride + i, lanes),
-                LoadUpTo(args.inputs[j] + i, lanes), sum);
-    }
-    sum = sum * Sigmoid(sum);
+    const Vec sum = Convolve<kTaps>(args, i, lanes);
     squares = Fma(sum, sum, squares);
     StoreUpTo(args.out + i, sum, lanes);
   }
+  return squares;
+}
+
+inline void MixRow(const MixRowArgs& args) {
+  constexpr int kUsualTaps = 4;
+  bool usual = args.taps == kUsualTaps;
+  for (int32_t j = 0; j < args.taps; ++j) usual = usual && args.inputs[j];
+  const Vec squares = usual ? ConvolveRow<kUsualTaps>(args) : ConvolveRow<0>(args);
   if (args.eps == 0) return;
   const Vec factor = Set(args.scale / __builtin_sqrtf(ReduceAdd(squares) + args.eps));
   for (int64_t i = 0; i < args.dim; i += kLanes) {
@@ -194,8 +237,6 @@ inline void Fold(const FoldArgs& args) {
   }
 }
 
-inline Vec Silu(Vec x) { return x * Sigmoid(x); }
-
 inline void GateRow(const GateRowArgs& args) {
   for (int64_t begin = 0; begin < args.dim; begin += args.width) {
     float* x = args.row + begin;
@@ -244,60 +285,102 @@ inline Vec Softplus(Vec x) {
   return Max(x, Zero()) + Set(2.0f) * s * series;
 }
 
-// States that a selective scan holds in registers where they have as many lanes as a block: those
-// of all published models.
-constexpr int kHeldStates = 16;
+// Vectors of channels whose rows are prepared before the states take them in, and gated behind
+// that: rows of one vector, or vectors of one row, so that their long chains of operations run side
+// by side.
+constexpr int kPreparedVectors = kPartRows;
 
-// Lanes [c, c + kLanes) of the block, of which `lanes` are channels. `States` elements of the state
-// are held in registers over all rows; 0: it has another number of them, in memory.
-template <int States>
-inline void SelectLanes(const SelectRowsArgs& args, int64_t c, int lanes) {
-  const Vec skip = args.skip ? LoadUpTo(args.skip + c, lanes) : Zero();
-  const float* decay = args.decay + c;
-  float* state = args.state + c;
-  Vec held[States > 0 ? States : 1];
-  for (int d = 0; d < States; ++d) held[d] = Load(state + d * kBlockChannels);
-  for (int32_t t = 0; t < args.rows; ++t) {
-    const Vec given = LoadUpTo(args.steps + t * args.step_stride + c, lanes);
-    const Vec step = args.kept ? given : Softplus(given);
-    const Vec value = LoadUpTo(args.values + t * args.value_stride + c, lanes);
-    if (args.kept_steps) {
-      StoreUpTo(args.kept_steps + t * args.kept_stride + c, step, lanes);
-      StoreUpTo(args.kept_values + t * args.kept_stride + c, value, lanes);
-    }
-    const Vec update = step * value;
-    const float* key = args.keys + t * args.key_stride;
-    const float* query = args.kept ? key : args.queries + t * args.key_stride;
-    Vec sum = Zero();
-    const auto advance = [&](int32_t d, Vec before) {
-      const Vec factor = ExpOfNegative(step * Load(decay + d * kBlockChannels));
-      const Vec after = Fma(Set(key[d]), update, factor * before);
-      sum = Fma(Set(query[d]), after, sum);
-      return after;
-    };
-    if constexpr (States > 0) {
-#pragma GCC unroll 16
-      for (int d = 0; d < States; ++d) held[d] = advance(d, held[d]);
-    } else {
-      for (int32_t d = 0; d < args.state_dim; ++d) {
-        Store(state + d * kBlockChannels, advance(d, Load(state + d * kBlockChannels)));
-      }
-    }
-    if (args.kept) continue;
-    Vec out = Fma(skip, value, sum);
-    if (args.gates) out = out * Silu(LoadUpTo(args.gates + t * args.step_stride + c, lanes));
-    StoreUpTo(args.out + t * args.value_stride + c, out, lanes);
+struct PreparedRows {
+  alignas(64) float steps[kPreparedVectors * kLanes];  // dt log2(e)
+  alignas(64) float updates[kPreparedVectors * kLanes];
+  alignas(64) float sums[kPreparedVectors * kLanes];  // of S q
+};
+
+// Row t of lanes [c, c + kLanes), to place i.
+inline void PrepareSelected(const SelectRowsArgs& args, int64_t c, int32_t t, int i,
+                            PreparedRows* to) {
+  const int lanes = LanesAt(c, args.channels);
+  const Vec given = LoadUpTo(args.steps + t * args.step_stride + c, lanes);
+  const Vec step = args.kept ? given : Softplus(given);
+  const Vec value = LoadUpTo(args.values + t * args.value_stride + c, lanes);
+  if (args.kept_steps) {
+    StoreUpTo(args.kept_steps + t * args.kept_stride + c, step, lanes);
+    StoreUpTo(args.kept_values + t * args.kept_stride + c, value, lanes);
   }
-  for (int d = 0; d < States; ++d) Store(state + d * kBlockChannels, held[d]);
+  Store(to->steps + i * kLanes, step * Set(kLog2OfE));
+  Store(to->updates + i * kLanes, step * value);
+  Store(to->sums + i * kLanes, Zero());
+}
+
+// Elements [d, d + States) of the states of one vector of channels over all rows, which have the
+// places from i on.
+template <int States>
+inline void AdvanceStates(const SelectRowsArgs& args, int64_t c, int32_t d, int i,
+                          PreparedRows* rows) {
+  const int64_t at =
+      (c / kBlockChannels * args.state_dim + d) * kBlockChannels + c % kBlockChannels;
+  const float* decay = args.decay + at;
+  float* state = args.state + at;
+  Vec held[States];
+#pragma GCC unroll 16
+  for (int s = 0; s < States; ++s) held[s] = Load(state + s * kBlockChannels);
+  const float* key = args.keys + d;
+  const float* query = args.kept ? key : args.queries + d;
+  for (int32_t t = 0; t < args.rows; ++t, ++i, key += args.key_stride, query += args.key_stride) {
+    const Vec step = Load(rows->steps + i * kLanes);
+    const Vec update = Load(rows->updates + i * kLanes);
+    Vec sum = Load(rows->sums + i * kLanes);
+#pragma GCC unroll 16
+    for (int s = 0; s < States; ++s) {
+      const Vec factor = PowerOfTwo(step * Load(decay + s * kBlockChannels));
+      held[s] = Fma(Set(key[s]), update, factor * held[s]);
+      sum = Fma(Set(query[s]), held[s], sum);
+    }
+    Store(rows->sums + i * kLanes, sum);
+  }
+#pragma GCC unroll 16
+  for (int s = 0; s < States; ++s) Store(state + s * kBlockChannels, held[s]);
+}
+
+// States that are held in registers over all rows, beside the constants of their powers: those of
+// all published models with 32 registers.
+constexpr int kHeldStates = kLanes == 16 ? 16 : 4;
+
+inline void AdvanceAll(const SelectRowsArgs& args, int64_t c, int i, PreparedRows* rows) {
+  int32_t d = 0;
+  for (; d + kHeldStates <= args.state_dim; d += kHeldStates) {
+    AdvanceStates<kHeldStates>(args, c, d, i, rows);
+  }
+  for (; d < args.state_dim; ++d) AdvanceStates<1>(args, c, d, i, rows);
+}
+
+inline void FinishSelected(const SelectRowsArgs& args, int64_t c, int32_t t, int i,
+                           const PreparedRows& rows) {
+  const int lanes = LanesAt(c, args.channels);
+  const Vec skip = args.skip ? LoadUpTo(args.skip + c, lanes) : Zero();
+  const Vec value = LoadUpTo(args.values + t * args.value_stride + c, lanes);
+  Vec out = Fma(skip, value, Load(rows.sums + i * kLanes));
+  if (args.gates) out = out * Silu(LoadUpTo(args.gates + t * args.step_stride + c, lanes));
+  StoreUpTo(args.out + t * args.value_stride + c, out, lanes);
 }
 
 inline void SelectRows(const SelectRowsArgs& args) {
-  for (int32_t c = 0; c < args.channels; c += kLanes) {
-    const int lanes = LanesAt(c, args.channels);
-    if (kLanes == kBlockChannels && args.state_dim == kHeldStates) {
-      SelectLanes<kLanes == kBlockChannels ? kHeldStates : 0>(args, c, lanes);
-    } else {
-      SelectLanes<0>(args, c, lanes);
+  PreparedRows rows;
+  const int64_t vectors_at_once = kPreparedVectors / args.rows;
+  for (int64_t first = 0; first < args.channels; first += vectors_at_once * kLanes) {
+    const int64_t left = args.channels - first;
+    const int64_t most = vectors_at_once * kLanes;
+    const int64_t end = first + (left < most ? left : most);
+    int i = 0;
+    for (int64_t c = first; c < end; c += kLanes) {
+      for (int32_t t = 0; t < args.rows; ++t) PrepareSelected(args, c, t, i++, &rows);
+    }
+    i = 0;
+    for (int64_t c = first; c < end; c += kLanes, i += args.rows) AdvanceAll(args, c, i, &rows);
+    if (args.kept) continue;
+    i = 0;
+    for (int64_t c = first; c < end; c += kLanes) {
+      for (int32_t t = 0; t < args.rows; ++t) FinishSelected(args, c, t, i++, rows);
     }
   }
 }

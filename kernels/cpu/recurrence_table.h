@@ -71,8 +71,8 @@ struct GateRowArgs {
 
 constexpr int32_t kBlockChannels = 16;  // kernels::kChannelBlock
 
-// Rows of a selective scan over a block of channels: dt, v, z and what is written of them, `stride`
-// elements apart each.
+// Rows of a selective scan over channels, which begin with a block: dt, v, z and what is written of
+// them, `stride` elements apart each. Blocks follow each other in S and in the decays.
 struct SelectRowsArgs {
   const float* steps;  // what dt is the softplus of; `kept`: dt itself
   const float* values;
@@ -82,13 +82,13 @@ struct SelectRowsArgs {
   int64_t step_stride;   // of gates, too
   int64_t value_stride;  // of out, too
   int64_t key_stride;    // of queries, too
-  const float* decay;    // [state_dim, kBlockChannels]
+  const float* decay;    // [blocks, state_dim, kBlockChannels]
   const float* skip;     // [channels] or nullptr
-  int32_t rows;
+  int32_t rows;          // from 1 to kPartRows
   int32_t state_dim;
-  int32_t channels;    // up to kBlockChannels
+  int64_t channels;
   bool kept;           // rows that only move the state on; there are no gates, queries and out
-  float* state;        // [state_dim, kBlockChannels], in place
+  float* state;        // [blocks, state_dim, kBlockChannels], in place
   float* out;          // may be `values`
   float* kept_steps;   // the rows' dt and v, kept_stride apart, or nullptr
   float* kept_values;  // likewise

@@ -67,7 +67,8 @@ class SelectiveRun {
         kNsPerStateRow * shape_.key_dim * (rows + 1) * static_cast<double>(kBlocksTogether);
     pool_.ForEach(batch_.n_seqs() * groups, cost, [&](int64_t i, int32_t thread) {
       const int64_t first = i % groups * kBlocksTogether;
-      ScanBlocks(slices_[i / groups], first, std::min(kBlocksTogether, blocks - first), thread);
+      ScanBlocks(slices_[i / groups], BlocksAt(first, std::min(kBlocksTogether, blocks - first)),
+                 thread);
     });
     for (const RecurrenceSlice& slice : slices_.all()) KeepRows(slice);
   }
@@ -106,78 +107,80 @@ class SelectiveRun {
                 static_cast<size_t>(channels_) * sizeof(float));
   }
 
-  // The first channel of a block and how many there are.
-  struct Block {
-    int64_t index;
-    int64_t first;
-    int32_t channels;
+  // Blocks of channels that follow each other.
+  struct Blocks {
+    int64_t index;  // of the first
+    int64_t count;
+    int64_t first_channel;
+    int64_t channels;
   };
 
+  Blocks BlocksAt(int64_t index, int64_t count) const {
+    const int64_t first = index * kChannelBlock;
+    return {index, count, first, std::min(count * kChannelBlock, channels_ - first)};
+  }
+  size_t StateBytes(const Blocks& blocks) const {
+    return static_cast<size_t>(blocks.count * BlockFloats()) * sizeof(float);
+  }
+
   // Moves S on over positions [from, to) that the page keeps.
-  void Replay(int64_t page, int32_t from, int32_t to, const Block& block, float* state) const {
+  void Replay(int64_t page, int32_t from, int32_t to, const Blocks& blocks, float* states) const {
     HEDDLE_CHECK(from <= to && to - from <= kScanRows, "a snapshot of another position");
     for (int32_t offset = from; offset < to; ++offset) {
       SelectRowsArgs row{};
-      row.steps = pages_.kept_steps(page, offset) + block.first;
-      row.values = pages_.kept_values(page, offset) + block.first;
+      row.steps = pages_.kept_steps(page, offset) + blocks.first_channel;
+      row.values = pages_.kept_values(page, offset) + blocks.first_channel;
       row.keys = pages_.kept_keys(page, offset);
       row.kept = true;
       row.rows = 1;
-      Select(row, block, state);
+      Select(row, blocks, states);
     }
   }
 
-  void Select(SelectRowsArgs rows, const Block& block, float* state) const {
-    rows.decay = args_.decay + block.index * BlockFloats();
-    rows.skip = args_.skip == nullptr ? nullptr : args_.skip + block.first;
+  void Select(SelectRowsArgs rows, const Blocks& blocks, float* states) const {
+    rows.decay = args_.decay + blocks.index * BlockFloats();
+    rows.skip = args_.skip == nullptr ? nullptr : args_.skip + blocks.first_channel;
     rows.state_dim = shape_.key_dim;
-    rows.channels = block.channels;
-    rows.state = state;
+    rows.channels = blocks.channels;
+    rows.state = states;
     kernels_.select(rows);
   }
 
-  Block BlockAt(int64_t index) const {
-    const int64_t first = index * kChannelBlock;
-    return {index, first,
-            static_cast<int32_t>(std::min<int64_t>(kChannelBlock, channels_ - first))};
-  }
-
-  // Brings S of a block to the slice's first row, in that row's page.
-  void Begin(const RecurrenceSlice& slice, const Block& block) const {
-    float* own = pages_.block_state(slice.page, block.index);
-    const size_t bytes = static_cast<size_t>(BlockFloats()) * sizeof(float);
+  // Brings S to the slice's first row, in that row's page.
+  void Begin(const RecurrenceSlice& slice, const Blocks& blocks) const {
+    float* own = pages_.block_state(slice.page, blocks.index);
     if (slice.offset > 0) {
-      Replay(slice.page, pages_.border(slice.page), slice.offset, block, own);
+      Replay(slice.page, pages_.border(slice.page), slice.offset, blocks, own);
     } else if (slice.page_before < 0) {
-      std::memset(own, 0, bytes);
+      std::memset(own, 0, StateBytes(blocks));
     } else {
       const int64_t before = slice.page_before;
-      std::memcpy(own, pages_.block_state(before, block.index), bytes);
-      Replay(before, pages_.border(before), args_.page_tokens, block, own);
+      std::memcpy(own, pages_.block_state(before, blocks.index), StateBytes(blocks));
+      Replay(before, pages_.border(before), args_.page_tokens, blocks, own);
     }
   }
 
-  // Rows [t, t + n), which are in one page.
-  void ScanRows(int64_t t, int32_t n, const Block& block, bool keeps, float* state) const {
+  // Rows [t, t + n), up to kRowsTogether, which are in one page.
+  void ScanRows(int64_t t, int32_t n, const Blocks& blocks, bool keeps, float* states) const {
     SelectRowsArgs rows{};
-    rows.steps = args_.in.row<float>(t) + block.first;
+    rows.steps = args_.in.row<float>(t) + blocks.first_channel;
     rows.gates = args_.gates ? rows.steps + shape_.gate_column() : nullptr;
     rows.step_stride = args_.in.stride;
-    rows.values = rows.out = args_.out.row<float>(t) + block.first;
+    rows.values = rows.out = args_.out.row<float>(t) + blocks.first_channel;
     rows.value_stride = args_.out.stride;
     rows.keys = args_.factors.row<float>(t);
     rows.queries = rows.keys + shape_.key_dim;
     rows.key_stride = args_.factors.stride;
     rows.rows = n;
-    if (!keeps) return Select(rows, block, state);
+    if (!keeps) return Select(rows, blocks, states);
     // The places of kept rows go around once.
     const int32_t offset = Offset(t);
     const int32_t before_end = std::min(n, kScanRows - offset % kScanRows);
     rows.rows = before_end;
     rows.kept_stride = channels_;
-    rows.kept_steps = pages_.kept_steps(Page(t), offset) + block.first;
-    rows.kept_values = pages_.kept_values(Page(t), offset) + block.first;
-    Select(rows, block, state);
+    rows.kept_steps = pages_.kept_steps(Page(t), offset) + blocks.first_channel;
+    rows.kept_values = pages_.kept_values(Page(t), offset) + blocks.first_channel;
+    Select(rows, blocks, states);
     if (before_end == n) return;
     rows.rows = n - before_end;
     rows.steps += before_end * rows.step_stride;
@@ -186,42 +189,31 @@ class SelectiveRun {
     rows.values = rows.out;
     rows.keys += before_end * rows.key_stride;
     rows.queries += before_end * rows.key_stride;
-    rows.kept_steps = pages_.kept_steps(Page(t), offset + before_end) + block.first;
-    rows.kept_values = pages_.kept_values(Page(t), offset + before_end) + block.first;
-    Select(rows, block, state);
+    rows.kept_steps = pages_.kept_steps(Page(t), offset + before_end) + blocks.first_channel;
+    rows.kept_values = pages_.kept_values(Page(t), offset + before_end) + blocks.first_channel;
+    Select(rows, blocks, states);
   }
 
-  // Rows [t, t + n) of one page and `count` blocks from `first` on, whose states are side by side.
-  void ScanRowsOf(int64_t t, int32_t n, int64_t first, int64_t count, bool keeps,
-                  float* states) const {
-    for (int32_t row = 0; row < n; row += kRowsTogether) {
-      const int32_t rows = std::min(kRowsTogether, n - row);
-      for (int64_t i = 0; i < count; ++i) {
-        ScanRows(t + row, rows, BlockAt(first + i), keeps, states + i * BlockFloats());
-      }
-    }
-  }
-
-  void ScanBlocks(const RecurrenceSlice& slice, int64_t first, int64_t count,
-                  int32_t thread) const {
+  void ScanBlocks(const RecurrenceSlice& slice, const Blocks& blocks, int32_t thread) const {
     if (slice.n == 0) return;
-    const size_t bytes = static_cast<size_t>(count * BlockFloats()) * sizeof(float);
-    for (int64_t i = 0; i < count; ++i) Begin(slice, BlockAt(first + i));
-    float* states = pages_.block_state(slice.page, first);
+    Begin(slice, blocks);
+    float* states = pages_.block_state(slice.page, blocks.index);
     if (!slice.ends_behind()) {
       float* spare = of_threads_ + thread * ThreadFloats();
-      std::memcpy(spare, states, bytes);
+      std::memcpy(spare, states, StateBytes(blocks));
       states = spare;
     }
     const int64_t end = slice.first_row + slice.n;
     for (int64_t t = slice.first_row; t < end;) {
       if (t > slice.first_row) {  // a page begins
-        float* next = pages_.block_state(Page(t), first);
-        std::memcpy(next, states, bytes);
+        float* next = pages_.block_state(Page(t), blocks.index);
+        std::memcpy(next, states, StateBytes(blocks));
         if (slice.ends_behind()) states = next;
       }
       const int32_t n = places_.RowsInPage(t, end);
-      ScanRowsOf(t, n, first, count, !slice.ends_behind(), states);
+      for (int32_t row = 0; row < n; row += kRowsTogether) {
+        ScanRows(t + row, std::min(kRowsTogether, n - row), blocks, !slice.ends_behind(), states);
+      }
       t += n;
     }
   }

@@ -1,6 +1,7 @@
 // Ops whose cost is a state or a choice and not a product, at the shapes of published models: time
-// mixes (RWKV-7 2.9B), selective scans (Mamba 130M and 2.8B) and choices of positions
-// (DeepSeek-V3.2), one layer of each. See op_bench.h for the environment.
+// mixes (RWKV-7 2.9B), selective scans (Mamba 130M and 2.8B), recurrences by parts (Qwen3-Next 80B,
+// Mamba-2 2.7B), short convolutions (LFM2 2.6B) and choices of positions (DeepSeek-V3.2), one layer
+// of each. See op_bench.h for the environment.
 //
 // Layers take turns, so that states come from where they are when the products between have passed
 // the caches. Decoding goes on position by position over two pages.
@@ -196,6 +197,87 @@ void BenchScan(State& state, int32_t channels, bool convolves) {
       [&](Ops& ops) { ops.Recurrence(args); });
 }
 
+// Recurrences that are computed by parts of kScanRows, with their convolutions and norms.
+void BenchParts(State& state, RecurrenceRule rule, int32_t n_heads, int32_t n_key_heads,
+                int32_t value_dim) {
+  const auto seqs = static_cast<int32_t>(state.range(0));
+  const auto rows = static_cast<int32_t>(state.range(1));
+  RecurrenceArgs args;
+  args.shape = {.rule = rule,
+                .n_heads = n_heads,
+                .n_key_heads = n_key_heads,
+                .key_dim = 128,
+                .value_dim = value_dim,
+                .taps = 4};
+  const RecurrenceShape& shape = args.shape;
+  const bool delta = rule == RecurrenceRule::kGatedDelta;
+  Step step(seqs, rows, std::max(rows, kDecoded));
+  Snapshots snapshots(RecurrenceState(shape).floats, step.n_pages());
+  Random random(1);
+  Matrix in = Matrix::RandomOf(random, step.n_tokens(), shape.cols());
+  Matrix out(step.n_tokens(), shape.values());
+  std::vector<float> conv = random.Normals(shape.channels() * shape.taps);
+  std::vector<float> decay = random.Normals(n_heads);
+  for (float& x : decay) x = -std::fabs(x) - 0.01f;
+  const std::vector<float> step_bias = random.Normals(n_heads);
+  const std::vector<float> skip = random.Normals(n_heads);
+  const std::vector<float> norm = random.Normals(shape.values());
+  args.in = in.tensor();
+  args.conv = conv.data();
+  args.decay = decay.data();
+  args.step_bias = step_bias.data();
+  args.skip = delta ? nullptr : skip.data();
+  args.norm = norm.data();
+  args.norm_width = delta ? value_dim : shape.values();
+  args.norm_per_value = !delta;
+  args.gates_first = !delta;
+  args.page_tokens = kPageTokens;
+  args.out = out.tensor();
+  const double n = step.n_tokens();
+  const double floats = static_cast<double>(n_heads) * shape.key_dim * value_dim;
+  const auto channels = static_cast<double>(shape.channels());
+  const auto values = static_cast<double>(shape.values());
+  // A row multiplies S by q and the delta rule's k, and is a row of what S takes in; the products
+  // of its k and q with those of its part, and eight of the part's updates on average. 18
+  // instructions for the convolution and SiLU of each channel, and as many for the norm and gate of
+  // each value. S is read for each step, and written once in a part.
+  const double products = delta ? 2.0 : 1.0;
+  const double macs = (products + 1) * floats + products * kScanRows * shape.key_dim * n_heads +
+                      products * kScanRows / 2 * values + 18 * (channels + values);
+  const double passes = seqs * (rows > 1 ? 2.0 : 1.0 + 1.0 / kScanRows);
+  const Work work = {.bytes = 4.0 * (floats * passes + n * (channels + 2 * values)),
+                     .ops = 2.0 * macs * n};
+  MeasureEach(
+      state, work, [&] { args.cache = snapshots.Next(&step); },
+      [&](Ops& ops) { ops.Recurrence(args); });
+}
+
+void BenchShortConv(State& state, int32_t channels, int32_t taps) {
+  const auto seqs = static_cast<int32_t>(state.range(0));
+  const auto rows = static_cast<int32_t>(state.range(1));
+  Step step(seqs, rows, std::max(rows, kDecoded));
+  test::TestCache cache(DType::kF32, step.n_pages(), kPageTokens, 1, channels, 5);
+  cache.view.values = cache.view.keys;
+  Random random(1);
+  Matrix bcx = Matrix::RandomOf(random, step.n_tokens(), 3 * int64_t{channels});
+  Matrix out(step.n_tokens(), channels);
+  const std::vector<float> weight = random.Normals(int64_t{channels} * taps);
+  const double n = step.n_tokens();
+  // A row's three inputs, its product, which is kept, and its output; the kept ones before it.
+  const double kept = rows > 1 ? 1 : taps;
+  const Work work = {.bytes = 4.0 * channels * n * (4 + kept),
+                     .ops = 2.0 * (2 + taps) * channels * n};
+  MeasureEach(
+      state, work, [&] { step.PlanNext(); },
+      [&](Ops& ops) {
+        ops.ShortConv({.bcx = bcx.tensor(),
+                       .weight = weight.data(),
+                       .taps = taps,
+                       .cache = cache.view,
+                       .out = out.tensor()});
+      });
+}
+
 void BenchSelection(State& state, DType dtype, int32_t n_heads, int32_t dim, int32_t top_k) {
   const auto seqs = static_cast<int32_t>(state.range(0));
   const auto rows = static_cast<int32_t>(state.range(1));
@@ -240,6 +322,9 @@ void RegisterAll() {
     of_steps(Register("scan/" + shape, BenchScan, channels, false));
     of_steps(Register("convolution/" + shape, BenchScan, channels, true));
   }
+  of_steps(Register("delta/80b", BenchParts, RecurrenceRule::kGatedDelta, 32, 16, 128));
+  of_steps(Register("mamba2/2.7b", BenchParts, RecurrenceRule::kMamba2, 80, 1, 64));
+  of_steps(Register("short_conv/2.6b", BenchShortConv, 2048, 3));
   for (const DType dtype : {DType::kBF16, DType::kF16, DType::kF32}) {
     Register("selection/" + std::string(Info(dtype).name), BenchSelection, dtype, 64, 128, 2048)
         ->ArgNames({"seqs", "rows", "context"})

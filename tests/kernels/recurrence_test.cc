@@ -86,6 +86,28 @@ TEST_CASE("Recurrences agree with the reference at every level", "[kernels][kern
   }
 }
 
+TEST_CASE("Selective scans agree with the reference whether states decay at once or hardly at all",
+          "[kernels][kernel]") {
+  constexpr int32_t kTokens = 100;
+  std::unique_ptr<Device> reference = CreateReferenceDevice();
+  const RecurrenceCase c{{RecurrenceRule::kSelective, 1, 1, 21, 37, 4}, true};
+  for (const float factor : {1e-5f, 30.0f, 1e4f, 3e37f}) {
+    RecurrentLayer layer(c, kTokens, 4);
+    for (float& x : layer.decay) x *= factor;
+    SnapshotPages expected_pages(c.shape);
+    const std::vector<Piece> text = {{&layer, kTextPages, 0, kTokens}};
+    const Matrix expected = RunStep(*reference, c, text, expected_pages);
+    for (auto& [name, device] : CpuDevices(1)) {
+      INFO(name << ", decays times " << factor);
+      SnapshotPages pages(c.shape);
+      const Matrix found = RunStep(*device, c, text, pages);
+      double largest = 1;
+      const double worst = Worst(found, expected, &largest);
+      CHECK(worst <= 1.2e-7 * 16 * (c.shape.key_dim + kScanRows) * largest);
+    }
+  }
+}
+
 // One row at a time the reference's state is exact; its parts in F32 are what it keeps between
 // steps.
 TEST_CASE("The reference's recurrence is that of single rows", "[kernels][kernel]") {
