@@ -6,8 +6,8 @@ namespace {
 constexpr std::string_view kModel = "Model";
 constexpr std::string_view kEngine = "Engine";
 
-constexpr std::string_view kIsas[] = {"auto",   "portable",    "avx2", "avx2_vnni",
-                                      "avx512", "avx512_bf16", "amx"};
+constexpr std::string_view kIsas[] = {"auto",      "portable", "avx2",        "avx2_vnni",
+                                      "avx512_bw", "avx512",   "avx512_bf16", "amx"};
 constexpr std::string_view kKvTypes[] = {"auto", "f32", "f16", "bf16", "fp8", "int8"};
 constexpr std::string_view kWireTypes[] = {"f32", "bf16"};
 constexpr std::string_view kWeightFormats[] = {
@@ -238,7 +238,7 @@ constexpr Option kEngineOptions[] = {
      .field = &Config::isa,
      .section = kEngine,
      .value = "LEVEL",
-     .help = "Instruction set of the CPU kernels. auto: the best that this machine has.",
+     .help = "Instruction set of the CPU kernels. auto: the fastest that this machine has.",
      .commands = kEngineCommands | kBench,
      .choices = kIsas},
     {.name = "kv-memory",

@@ -1,5 +1,8 @@
 #include "kernels/cpu/cpuid.h"
 
+#include <array>
+#include <cstring>
+
 #if defined(__x86_64__)
 #include <cpuid.h>
 #include <sys/syscall.h>
@@ -12,7 +15,7 @@ namespace heddle::kernels::cpu {
 namespace {
 
 // The levels in ascending order.
-constexpr Isa kLevels[] = {Isa::kPortable, Isa::kAvx2,       Isa::kAvx2Vnni,
+constexpr Isa kLevels[] = {Isa::kPortable, Isa::kAvx2,       Isa::kAvx2Vnni, Isa::kAvx512Bw,
                            Isa::kAvx512,   Isa::kAvx512Bf16, Isa::kAmx};
 
 bool Has(const CpuFeatures& features, Isa isa) {
@@ -23,8 +26,10 @@ bool Has(const CpuFeatures& features, Isa isa) {
       return features.avx2;
     case Isa::kAvx2Vnni:
       return features.avx2 && features.avx_vnni;
+    case Isa::kAvx512Bw:
+      return features.avx2 && features.avx512;
     case Isa::kAvx512:
-      return features.avx2 && features.avx512 && features.avx512_vnni;
+      return Has(features, Isa::kAvx512Bw) && features.avx512_vnni;
     case Isa::kAvx512Bf16:
       return Has(features, Isa::kAvx512) && features.avx512_bf16;
     case Isa::kAmx:
@@ -48,6 +53,18 @@ constexpr uint64_t kYmmState = 0x6;   // SSE and AVX
 constexpr uint64_t kZmmState = 0xe6;  // and opmask, both halves of ZMM
 constexpr uint64_t kTileState = 0x60000;
 
+// The processor's name, as leaves 0x80000002 to 0x80000004 have it.
+std::string BrandOfProcessor() {
+  std::array<uint32_t, 12> words = {};
+  for (uint32_t i = 0; i < 3; ++i) {
+    uint32_t* leaf = words.data() + size_t{4} * i;
+    if (!__get_cpuid(0x80000002 + i, leaf, leaf + 1, leaf + 2, leaf + 3)) return "";
+  }
+  std::string brand(sizeof(words), '\0');
+  std::memcpy(brand.data(), words.data(), sizeof(words));
+  return brand.substr(0, brand.find('\0'));
+}
+
 // Whether the system lets this process use tiles. A container's filter of system calls may not.
 bool RequestTiles() {
 #if defined(__linux__)
@@ -61,6 +78,15 @@ bool RequestTiles() {
 #endif
 
 }  // namespace
+
+// Processors without VNNI; CPUID does not say how many units there are. Source: Intel's product
+// specifications ("# of AVX-512 FMA Units").
+bool HasOneWideUnit(std::string_view brand) {
+  for (const std::string_view series : {"Bronze 31", "Silver 41", "Gold 51", "W-210", "i3-8121U"}) {
+    if (brand.find(series) != brand.npos) return brand.find("Gold 5122") == brand.npos;
+  }
+  return false;
+}
 
 // Bit numbers are from Intel SDM volume 2, CPUID leaves 1, 7.0 and 7.1.
 CpuFeatures DetectCpuFeatures() {
@@ -77,6 +103,7 @@ CpuFeatures DetectCpuFeatures() {
   features.avx2 = ymm && fma_f16c && Bit(b, 5);
   features.avx512 = zmm && Bit(b, 16) && Bit(b, 17) && Bit(b, 30) && Bit(b, 31);
   features.avx512_vnni = features.avx512 && Bit(c, 11);
+  features.has_one_wide_unit = features.avx512 && HasOneWideUnit(BrandOfProcessor());
   const bool tiles = (state & kTileState) == kTileState && Bit(d, 22) && Bit(d, 24);
   features.amx = tiles && RequestTiles();
   if (max_subleaf >= 1 && __get_cpuid_count(7, 1, &a, &b, &c, &d)) {
@@ -94,7 +121,7 @@ std::string Describe(const CpuFeatures& features) {
   };
   add(features.avx2, "avx2");
   add(features.avx_vnni, "avx_vnni");
-  add(features.avx512, "avx512");
+  add(features.avx512, features.has_one_wide_unit ? "avx512 (one unit)" : "avx512");
   add(features.avx512_vnni, "avx512_vnni");
   add(features.avx512_bf16, "avx512_bf16");
   add(features.amx, "amx");
@@ -104,7 +131,10 @@ std::string Describe(const CpuFeatures& features) {
 absl::StatusOr<Isa> ResolveIsa(std::string_view name, const CpuFeatures& features) {
   if (name == "auto") {
     Isa best = Isa::kPortable;
-    for (Isa isa : kLevels) best = Has(features, isa) ? isa : best;
+    for (Isa isa : kLevels) {
+      const bool is_slow = isa == Isa::kAvx512Bw && features.has_one_wide_unit;
+      if (Has(features, isa) && !is_slow) best = isa;
+    }
     return best;
   }
   for (Isa isa : kLevels) {
@@ -112,11 +142,13 @@ absl::StatusOr<Isa> ResolveIsa(std::string_view name, const CpuFeatures& feature
     if (Has(features, isa)) return isa;
     return absl::InvalidArgumentError(absl::StrCat(
         "isa '", std::string(name), "' is beyond this machine, which has ", Describe(features),
-        isa >= Isa::kAvx512 ? " (avx512 here means AVX-512 F, BW, DQ, VL and VNNI)" : ""));
+        isa >= Isa::kAvx512Bw
+            ? " (avx512_bw here means AVX-512 F, BW, DQ and VL, and avx512 these and VNNI)"
+            : ""));
   }
   return absl::InvalidArgumentError(
       absl::StrCat("isa '", std::string(name),
-                   "' is unknown: auto, portable, avx2, avx2_vnni, avx512, "
+                   "' is unknown: auto, portable, avx2, avx2_vnni, avx512_bw, avx512, "
                    "avx512_bf16 or amx"));
 }
 
@@ -128,6 +160,8 @@ const char* Name(Isa isa) {
       return "avx2";
     case Isa::kAvx2Vnni:
       return "avx2_vnni";
+    case Isa::kAvx512Bw:
+      return "avx512_bw";
     case Isa::kAvx512:
       return "avx512";
     case Isa::kAvx512Bf16:

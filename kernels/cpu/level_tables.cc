@@ -21,6 +21,27 @@ const LinearKernels& LinearAvx2Vnni() {
   return kernels;
 }
 
+// How tiles of bytes are prepared is the avx2 level's: their layout is the same.
+const BlockKernels& BlocksAvx512Bw() {
+  static const BlockKernels kernels = [] {
+    BlockKernels made = kBlocksAvx512Bw;
+    made.shared_tile.prepare = kBlocksAvx2.shared_tile.prepare;
+    return made;
+  }();
+  return kernels;
+}
+
+const LinearKernels& LinearAvx512Bw() {
+  static const LinearKernels kernels = [] {
+    LinearKernels made = kLinearAvx512Bw;
+    constexpr auto kBytes = static_cast<size_t>(TileKind::kInt8);
+    made.tiles[kBytes].prepare = kLinearAvx2.tiles[kBytes].prepare;
+    made.blocks = &BlocksAvx512Bw();
+    return made;
+  }();
+  return kernels;
+}
+
 // The avx512 level's kernels, except those for BF16 and small floats.
 const BlockKernels& BlocksAvx512Bf16() {
   static const BlockKernels kernels = [] {
@@ -85,6 +106,10 @@ KernelTable TableFor(Isa isa) {
   if (isa == Isa::kAvx512)
     return {&kLinearAvx512,     &kRowsAvx512,      &kAttentionAvx512,
             &kRecurrenceAvx512, &kSelectionAvx512, &kWkvAvx512};
+  if (isa == Isa::kAvx512Bw) {
+    return {&LinearAvx512Bw(),  &kRowsAvx512,      &kAttentionAvx512,
+            &kRecurrenceAvx512, &kSelectionAvx512, &kWkvAvx512};
+  }
   if (isa == Isa::kAvx2Vnni) {
     return {&LinearAvx2Vnni(), &kRowsAvx2,      &kAttentionAvx2,
             &kRecurrenceAvx2,  &kSelectionAvx2, &kWkvAvx2};

@@ -23,6 +23,7 @@ constexpr int64_t kPeakRounds = 1'000'000;
 const PeakKernels& KernelsFor(Isa isa) {
 #if defined(__x86_64__)
   if (isa >= Isa::kAvx512) return kPeakAvx512;
+  if (isa == Isa::kAvx512Bw) return kPeakAvx512Bw;
   if (isa == Isa::kAvx2Vnni) return kPeakAvx2Vnni;
   if (isa == Isa::kAvx2) return kPeakAvx2;
 #endif

@@ -27,9 +27,9 @@ enum class TileKind : uint8_t {
                 // and per block of 32 columns int8 [tile_rows][32], int32 [tile_rows]: e at the
                 // place that F32 has it, int32 sums [tile_rows][2] of either half, F32 [tile_rows]:
                 // sum * 2^e
-  kInt8Sums16,  // the same groups and blocks with other sums, see sums16_avx2.h
+  kInt8Sums16,  // the same groups and blocks with other sums, see sums16.h
   kInt8Pairs,   // per block of 32 columns and row int8 [32], int32 [4]: pairs of int16 sums, int32
-                // sum, F32 scale; see pairs_tile_avx2.h
+                // sum, F32 scale; see pairs_tile.h
 };
 
 constexpr int32_t kMaxTileSizes = 6;

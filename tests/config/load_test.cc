@@ -144,7 +144,8 @@ TEST_CASE("A bad value names its origin, the value and what would be valid", "[c
         "--port must be between 0 and 65535, not 70000");
   CHECK(ErrorOf(kServe, {"m", "--port", "http"}) == "--port must be a whole number, not \"http\"");
   CHECK(ErrorOf(kServe, {"m"}, {"HEDDLE_ISA=sse2"}) ==
-        "HEDDLE_ISA must be one of auto, portable, avx2, avx2_vnni, avx512, avx512_bf16, amx, not "
+        "HEDDLE_ISA must be one of auto, portable, avx2, avx2_vnni, avx512_bw, avx512, "
+        "avx512_bf16, amx, not "
         "\"sse2\"");
   CHECK(ErrorOf(kServe, {"m", "--max-body-bytes", "1"}) ==
         "--max-body-bytes must be between 1 KiB and 1 GiB, not 1");

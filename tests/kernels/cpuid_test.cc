@@ -44,7 +44,27 @@ TEST_CASE("auto takes the best level that the machine has", "[kernels][unit]") {
   CHECK(ResolveIsa("auto", alder_lake).value() == Isa::kAvx2Vnni);
   CpuFeatures skylake = Haswell();
   skylake.avx512 = true;  // without VNNI
+  CHECK(ResolveIsa("auto", skylake).value() == Isa::kAvx512Bw);
+  CHECK(absl::IsInvalidArgument(ResolveIsa("avx512", skylake).status()));
+  skylake.has_one_wide_unit = true;
   CHECK(ResolveIsa("auto", skylake).value() == Isa::kAvx2);
+  CHECK(ResolveIsa("avx512_bw", skylake).value() == Isa::kAvx512Bw);
+  skylake.avx512_vnni = true;
+  CHECK(ResolveIsa("auto", skylake).value() == Isa::kAvx512);
+}
+
+TEST_CASE("Names of processors tell how many units multiply 512 bits", "[kernels][unit]") {
+  CHECK(HasOneWideUnit("Intel(R) Xeon(R) Silver 4114 CPU @ 2.20GHz"));
+  CHECK(HasOneWideUnit("Intel(R) Xeon(R) Gold 5118 CPU @ 2.30GHz"));
+  CHECK(HasOneWideUnit("Intel(R) Xeon(R) Bronze 3106 CPU @ 1.70GHz"));
+  CHECK(!HasOneWideUnit("Intel(R) Xeon(R) Gold 5122 CPU @ 3.60GHz"));
+  CHECK(!HasOneWideUnit("Intel(R) Xeon(R) Gold 6148 CPU @ 2.40GHz"));
+  CHECK(!HasOneWideUnit("Intel(R) Xeon(R) Platinum 8175M CPU @ 2.50GHz"));
+  CHECK(!HasOneWideUnit("Intel(R) Core(TM) i9-7900X CPU @ 3.30GHz"));
+  CHECK(HasOneWideUnit("Intel(R) Core(TM) i3-8121U CPU @ 2.20GHz"));
+  CHECK(HasOneWideUnit("Intel(R) Xeon(R) W-2104 CPU @ 3.20GHz"));
+  CHECK(!HasOneWideUnit("Intel(R) Xeon(R) W-2145 CPU @ 3.70GHz"));
+  CHECK(!HasOneWideUnit(""));
 }
 
 TEST_CASE("A level can be forced down but not beyond the machine", "[kernels][unit]") {

@@ -19,7 +19,7 @@ bool HasFloatCodes(DType dtype) {
 bool IsInteger(DType dtype) { return dtype >= DType::kQ8_0 && !HasFloatCodes(dtype); }
 
 // Whether weights are tables' or other signed bytes, beside which AVX2 without VNNI rounds
-// activations so that sums fit 16 bits (pairs_tile_avx2.h).
+// activations so that sums fit 16 bits (pairs_tile.h).
 bool HasSignedBytes(DType dtype) {
   return dtype == DType::kQ8_0 || dtype == DType::kInt8G32 || dtype == DType::kInt8G128 ||
          dtype == DType::kIQ4_NL || dtype == DType::kIQ4_XS || dtype == DType::kIQ1 ||
@@ -78,7 +78,7 @@ double Tolerance(const Matrix& x, const TestWeight& w, int64_t t, int64_t r,
     for (int64_t k = b * 32; k < b * 32 + 32; ++k) {
       weights += std::fabs(w.decoded[static_cast<size_t>(r * w.cols + k)]);
     }
-    const bool fits16 = isa == "avx2" && HasSignedBytes(w.dtype);
+    const bool fits16 = (isa == "avx2" || isa == "avx512_bw") && HasSignedBytes(w.dtype);
     tolerance += 0.5001 * StepOf(x, t, b * 32, fits16) * weights;
   }
   return tolerance + 1e-30;
@@ -215,6 +215,30 @@ TEST_CASE("Rows that pass a panel stretch by stretch have the bits of a row that
         std::copy_n(together.at(t, 0), 70, expected.at(0, 0));
         CHECK(SameBits(Multiply(*device, **packed, x.rows(t, t + 1)), expected));
       }
+    }
+  }
+}
+
+// Both add the same products in the same order.
+TEST_CASE("AVX-512 without VNNI gives the bits of AVX2", "[kernels][kernel]") {
+  auto narrow = CreateCpuDevice({1, "avx2", false});
+  auto wide = CreateCpuDevice({1, "avx512_bw", false});
+  if (!narrow.ok() || !wide.ok()) return;
+  for (DType dtype : kAllTypes) {
+    INFO(Info(dtype).name);
+    Random random(11);
+    const int64_t cols = Columns(dtype, 1056);
+    const TestWeight w = MakeWeight(random, dtype, 45, cols);
+    const std::vector<WeightSource> sources = {w.source()};
+    auto narrow_weight = (*narrow)->Pack(sources);
+    auto wide_weight = (*wide)->Pack(sources);
+    REQUIRE(narrow_weight.ok());
+    REQUIRE(wide_weight.ok());
+    for (const int64_t rows : {1, 2, 3, 4, 5, 8, 12, 21}) {
+      INFO(rows << " rows");
+      Matrix x = Matrix::RandomOf(random, rows, cols);
+      CHECK(SameBits(Multiply(**narrow, **narrow_weight, x.tensor()),
+                     Multiply(**wide, **wide_weight, x.tensor())));
     }
   }
 }

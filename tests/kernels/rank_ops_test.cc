@@ -27,7 +27,7 @@ using MakeDevice = std::function<std::unique_ptr<Device>()>;
 std::vector<std::pair<std::string, MakeDevice>> Makers() {
   std::vector<std::pair<std::string, MakeDevice>> makers;
   makers.emplace_back("reference", CreateReferenceDevice);
-  for (const std::string isa : {"portable", "avx2", "avx512"}) {
+  for (const std::string isa : {"portable", "avx2", "avx512_bw", "avx512"}) {
     if (!CreateCpuDevice({.num_threads = 1, .isa = isa}).ok()) continue;
     makers.emplace_back(
         isa, [isa] { return std::move(CreateCpuDevice({.num_threads = 2, .isa = isa}).value()); });

@@ -82,7 +82,8 @@ void RandomBlock(Random& random, DType dtype, uint8_t* out) {
 
 std::vector<NamedDevice> CpuDevices(int32_t threads) {
   std::vector<NamedDevice> devices;
-  for (const char* isa : {"portable", "avx2", "avx2_vnni", "avx512", "avx512_bf16", "amx"}) {
+  for (const char* isa :
+       {"portable", "avx2", "avx2_vnni", "avx512_bw", "avx512", "avx512_bf16", "amx"}) {
     auto device = CreateCpuDevice({threads, isa, false});
     if (device.ok()) devices.push_back({isa, std::move(device).value()});
   }

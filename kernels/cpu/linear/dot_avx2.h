@@ -53,7 +53,7 @@ inline IntSums DotAdd16(IntSums sum, IntSums w, int32_t x) {
   return _mm256_dpwssd_avx_epi32(sum, w, _mm256_set1_epi32(x));
 }
 #else
-constexpr int kE2m1Bias = 12;  // the largest of them: codes of 5 bits, for sums16_avx2.h
+constexpr int kE2m1Bias = 12;  // the largest of them: codes of 5 bits, for sums16.h
 #endif
 
 struct FloatTable {

@@ -1,5 +1,5 @@
-// Bytes and their dot products for AVX-512 with VNNI. linear_dot.h and linear_blocks.h are written
-// in these names, which block_parts.h explains.
+// Bytes for AVX-512, and dot products if the compiler may use VNNI. linear_dot.h and
+// linear_blocks.h are written in these names, which block_parts.h explains.
 // REQUIRES: vec_avx512.h included before.
 #pragma once
 
@@ -11,15 +11,14 @@ namespace {
 
 using ByteVec = __m512i;
 using IntSums = __m512i;
-constexpr int kTableBias = 128;  // the dot product takes unsigned weights
-constexpr int kE2m1Bias = kTableBias;
+constexpr int kTableBias = 128;  // products take unsigned weights
 
 inline ByteVec LoadBytes(const uint8_t* p) { return _mm512_loadu_si512(p); }
 inline ByteVec And(ByteVec v, uint8_t mask) {
   return _mm512_and_si512(v, _mm512_set1_epi8(static_cast<char>(mask)));
 }
 inline ByteVec Or(ByteVec a, ByteVec b) { return _mm512_or_si512(a, b); }
-inline ByteVec Flip(ByteVec v) {
+[[maybe_unused]] inline ByteVec Flip(ByteVec v) {
   return _mm512_xor_si512(v, _mm512_set1_epi8(static_cast<char>(0x80)));
 }
 template <int kBits>
@@ -41,6 +40,8 @@ inline IntSums IntsFromInt8(const int8_t* p) {
 inline IntSums IntsFromUint8(const uint8_t* p) {
   return _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
 }
+#if defined(__AVX512VNNI__)
+constexpr int kE2m1Bias = kTableBias;
 inline IntSums DotAdd16(IntSums sum, IntSums w, int32_t x) {
   return _mm512_dpwssd_epi32(sum, w, _mm512_set1_epi32(x));
 }
@@ -50,6 +51,9 @@ inline IntSums DotAdd(IntSums sum, ByteVec w, const int8_t* x) {
   std::memcpy(&word, x, 4);
   return _mm512_dpbusd_epi32(sum, w, _mm512_set1_epi32(word));
 }
+#else
+constexpr int kE2m1Bias = 12;  // the largest of them: codes of 5 bits, for sums16.h
+#endif
 
 using FloatTable = __m512;
 inline FloatTable LoadFloatTable(const float* entries) { return _mm512_loadu_ps(entries); }

@@ -14,13 +14,15 @@
 
 #include "kernels/cpu/linear/expanded_floats.h"
 
-#include "kernels/cpu/linear/codes_avx2.h"
+#include "kernels/cpu/linear/int16_avx2.h"
+
+#include "kernels/cpu/linear/sums16_codes.h"
 
 #include "kernels/cpu/linear/pairs_tile_avx2.h"
 #include "kernels/cpu/linear/sums16_tile_avx2.h"
 
-#include "kernels/cpu/linear/pairs_avx2.h"
-#include "kernels/cpu/linear/sums16_avx2.h"
+#include "kernels/cpu/linear/pairs.h"
+#include "kernels/cpu/linear/sums16.h"
 
 namespace heddle::kernels::cpu {
 

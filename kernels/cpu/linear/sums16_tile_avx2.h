@@ -1,57 +1,18 @@
-// Tiles of activations for sums16_avx2.h: int8 with a scale for each block of 32 columns, which is
-// base * 2^e, 0 <= e <= 14. The blocks of 256 columns, a group, share the base: its largest
-// magnitude is 127 at the largest exponent, and each block has the exponent that lets its codes use
-// at least half of the range.
-//
-// A pair is two int16 in the low and high half of an int32: sums of the columns 4 g, 4 g + 1 and of
-// 4 g + 2, 4 g + 3 of some groups g of four columns, as the product instruction adds them; or twice
-// the same number.
+// How AVX2 makes the tiles of sums16_tile.h, also for AVX-512: the layout is the same.
 // REQUIRES: block_parts.h included before, on AVX2.
 #pragma once
 
 #include <cstdint>
 #include <cstring>
 
+#include "kernels/cpu/linear/sums16_tile.h"
+
 namespace heddle::kernels::cpu {
 namespace {
 
-// 2^14 is an int16, and sums of 32 products * 2^14 are int32.
-constexpr int kSums16MaxExponent = 14;
-// Sums in a group's header are in units of base * 2^kSums16Unit: 4096 of a block at the largest
-// exponent fill an int16. Those of blocks at exponents smaller by up to 3 stay exact, others are
-// rounded.
-constexpr int kSums16Unit = kSums16MaxExponent - 3;
-
-// One block of 32 columns of a tile of kRows rows of x.
-template <int kRows>
-struct Sums16Block {
-  int8_t x[kRows][kBlock];
-  int32_t powers[kRows];      // 2^e, in pairs
-  float float_powers[kRows];  // 2^e
-  int32_t minus8[kRows];      // -8 times the sums of x, in pairs
-  int32_t minus32[2][kRows];  // -32 times the sums of either half, in pairs
-  float scaled_sums[kRows];   // sum of x * 2^e
-};
-
-// The header of a group, before its blocks.
-template <int kRows>
-struct Sums16Group {
-  float base[kRows];
-  int32_t block_sums[kGroupBlocks / 2][kRows];  // of blocks 2 i and 2 i + 1, in pairs
-  int32_t half_sums[kGroupBlocks][kRows];       // of the halves of block i, in pairs
-};
-
-// The layout of kInt8Sums16.
 class Sums16Tile {
  public:
   static constexpr int64_t kGroupColumns = kGroupBlocks * kBlock;
-  static constexpr int64_t kGroupRowBytes = sizeof(Sums16Group<1>);
-  static constexpr int64_t kBlockRowBytes = sizeof(Sums16Block<1>);
-
-  static int64_t Bytes(int64_t tile_rows, int64_t blocks) {
-    const int64_t groups = (blocks + kGroupBlocks - 1) / kGroupBlocks;
-    return tile_rows * (groups * kGroupRowBytes + blocks * kBlockRowBytes);
-  }
 
   // Writes `blocks` <= kGroupBlocks blocks of row m of a group.
   static void PutRow(const float* x, int64_t blocks, int32_t tile_rows, int32_t m, char* group) {
@@ -60,10 +21,10 @@ class Sums16Tile {
     const float base = of_group * (1.0f / (1 << kSums16MaxExponent) / 127);
     Words header{group + 4 * m, tile_rows};
     header.Put(base);
-    for (int i = 1; i < static_cast<int>(kGroupRowBytes / 4); ++i) header.Put(0);
+    for (int i = 1; i < static_cast<int>(kSums16GroupRowBytes / 4); ++i) header.Put(0);
     const float inverse = of_group > 0 ? 127.0f / of_group : 0.0f;
-    char* block = group + tile_rows * kGroupRowBytes;
-    for (int64_t b = 0; b < blocks; ++b, block += tile_rows * kBlockRowBytes) {
+    char* block = group + tile_rows * kSums16GroupRowBytes;
+    for (int64_t b = 0; b < blocks; ++b, block += tile_rows * kSums16BlockRowBytes) {
       const int32_t exponent = ExponentOf(of_group, largest[b]);
       const auto scale = static_cast<float>(1 << (kSums16MaxExponent - exponent));
       const __m256i codes = CodesOf(x + b * kBlock, Set(inverse * scale));
@@ -171,7 +132,7 @@ inline void PrepareSums16Tile(const float* x, int64_t stride, int32_t rows, int3
                               int64_t cols, void* tile) {
   auto* out = static_cast<char*>(tile);
   if (rows < tile_rows) {
-    std::memset(out, 0, static_cast<size_t>(Sums16Tile::Bytes(tile_rows, cols / kBlock)));
+    std::memset(out, 0, static_cast<size_t>(Sums16TileBytes(tile_rows, cols / kBlock)));
   }
   for (int64_t begin = 0; begin < cols; begin += Sums16Tile::kGroupColumns) {
     const int64_t left = cols - begin;
@@ -179,7 +140,7 @@ inline void PrepareSums16Tile(const float* x, int64_t stride, int32_t rows, int3
     for (int32_t m = 0; m < rows; ++m) {
       Sums16Tile::PutRow(x + m * stride + begin, n / kBlock, tile_rows, m, out);
     }
-    out += Sums16Tile::Bytes(tile_rows, n / kBlock);
+    out += Sums16TileBytes(tile_rows, n / kBlock);
   }
 }
 

@@ -1,7 +1,7 @@
-// Blocks of a panel as sums16_avx2.h multiplies with them: codes as unsigned bytes, integer scales
+// Blocks of a panel as sums16.h multiplies with them: codes as unsigned bytes, integer scales
 // as pairs of int16. A panel in memory is a row of PackedCodes; ExpandedCodes hold the same
 // decoded, while many rows of x pass.
-// REQUIRES: block_parts.h included before, on AVX2.
+// REQUIRES: block_parts.h and int16_*.h included before.
 #pragma once
 
 #include <cstdint>
@@ -12,16 +12,6 @@
 
 namespace heddle::kernels::cpu {
 namespace {
-
-// Each of eight small integers in both halves of its lane.
-inline __m256i InPairs(IntSums v) { return _mm256_blend_epi16(v, _mm256_slli_epi32(v, 16), 0xaa); }
-
-// Returns v as a value of unknown origin. GCC 12 makes trees from long integer sums otherwise,
-// whose branches do not fit the registers.
-inline __m256i InOrder(__m256i v) {
-  asm("" : "+x"(v));
-  return v;
-}
 
 // Lets the compiler keep nothing from before in registers, or spilled: loads are cheaper.
 inline void LoadAgain() { asm volatile("" ::: "memory"); }
@@ -37,10 +27,10 @@ class PackedCodes : public PackedBlock<kTraits> {
   using Base::Base;
 
   // The integers of sub-block h of a part.
-  __m256i ScalePairs(int part, int h, int v) const { return InPairs(Base::SubScale(part, h, v)); }
+  IntSums ScalePairs(int part, int h, int v) const { return InPairs(Base::SubScale(part, h, v)); }
   // The factors of ScalePairs.
   Vec BlockScale(int v) const { return Base::scale_[v]; }
-  __m256i ZeroPairs(int v) const { return InPairs(Base::Zero(v)); }
+  IntSums ZeroPairs(int v) const { return InPairs(Base::Zero(v)); }
 };
 
 // The same with a byte for every code:
@@ -76,7 +66,7 @@ class ExpandedCodes {
   Vec Scale(int part, int h, int v) const {
     return LoadFloats(Part(part) + (h * kPanelRows + v * kLanes) * 4);
   }
-  __m256i ScalePairs(int part, int h, int v) const {
+  IntSums ScalePairs(int part, int h, int v) const {
     return LoadIntSums(Part(part) + (h * kPanelRows + v * kLanes) * 4);
   }
   Vec BlockScale(int v) const { return LoadFloats(block_ + v * kLanes * 4); }
@@ -124,8 +114,10 @@ class ExpandedCodes {
   static ByteVec CodesOf(const Packed& from, int part, ByteVec table, int v) {
     const ByteVec codes = from.template Codes<kGroup>(part, table, v);
     if constexpr (!kTraits.has_zero) return codes;
-    const IntVec words = (AsIntVec(from.Zero(v)) & 0xff) * 0x01010101;
-    return _mm256_add_epi8(_mm256_sub_epi8(codes, AsIntSums(words)), _mm256_set1_epi8(16));
+    using Bytes = uint8_t __attribute__((vector_size(kLanes * 4)));
+    const IntVec zeros = (AsIntVec(from.Zero(v)) & 0xff) * 0x01010101;
+    const Bytes less = reinterpret_cast<Bytes>(codes) - reinterpret_cast<Bytes>(zeros);
+    return reinterpret_cast<ByteVec>(less + static_cast<uint8_t>(16));
   }
 
   const uint8_t* Part(int part) const { return block_ + kPartsAt + part * kPartBytes; }

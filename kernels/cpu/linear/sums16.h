@@ -1,10 +1,10 @@
-// Products with integer formats below 8 bits for AVX2 without VNNI, by sums of 16 bits.
+// Products with integer formats below 8 bits for processors without VNNI, by sums of 16 bits.
 //
-// One instruction multiplies 32 unsigned codes with int8 activations and adds neighbours to 16
-// bits. A code less its bias is small enough for 8 or 16 products to stay in 16 bits, so that they
-// are summed there, and widened once for 16 or 32 columns: two instructions for 32 products, where
-// widening each of them takes three. The widening instruction multiplies as well, and so takes one
-// of the scales: the integer of a sub-block, or else the power of two of the activations.
+// One instruction multiplies unsigned codes with int8 activations and adds neighbours to 16 bits. A
+// code less its bias is small enough for 8 or 16 products to stay in 16 bits, so that they are
+// summed there, and widened once for 16 or 32 columns: two instructions for a vector of products,
+// where widening each of them takes three. The widening instruction multiplies as well, and so
+// takes one of the scales: the integer of a sub-block, or else the power of two of the activations.
 //
 // Activations are those of linear_shared.h: int8 with a scale base * 2^e for each block of 32
 // columns, where the eight blocks of 256 columns, a group, share the base. For each group, in order
@@ -12,8 +12,7 @@
 // t, times the weights' F32 scale or, where sub-blocks have integer scales, times 2^e; an F32
 // offset adds offset * (sum of x * 2^e) likewise. Integer scales and offsets belong to a group,
 // whose t is multiplied by their F32 scale at its end. Then the result += t * base. PackedCodes and
-// ExpandedCodes give the same bits. REQUIRES: codes_avx2.h and sums16_tile_avx2.h included before,
-// on AVX2.
+// ExpandedCodes give the same bits. REQUIRES: sums16_codes.h and sums16_tile.h included before.
 #pragma once
 
 #include <cstdint>
@@ -49,24 +48,24 @@ struct Sums16Panel {
 
   // -kBias times the sums of x in a segment.
   template <typename Block, int kSegment, int kRows>
-  static __m256i Correction(const Sums16Block<kRows>& x, int m) {
+  static IntSums Correction(const Sums16Block<kRows>& x, int m) {
     constexpr int kBias = Plan<Block>::kBias;
     constexpr int kStored = Plan<Block>::kSegments == 1 ? 8 : 32;
-    const __m256i sums = _mm256_set1_epi32(kStored == 8 ? x.minus8[m] : x.minus32[kSegment][m]);
+    const IntSums sums = SetInts(kStored == 8 ? x.minus8[m] : x.minus32[kSegment][m]);
     if constexpr ((kBias & (kBias - 1)) != 0) {
-      const __m256i minus1 = _mm256_srai_epi16(sums, __builtin_ctz(kStored));
-      return _mm256_mullo_epi16(minus1, _mm256_set1_epi16(kBias));
+      const IntSums minus1 = ShiftSigned<__builtin_ctz(kStored)>(sums);
+      return MultiplyHalves(minus1, SetInts(kBias * 0x10001));
     } else if constexpr (kBias > kStored) {
-      return _mm256_slli_epi16(sums, __builtin_ctz(kBias / kStored));
+      return Shift<-__builtin_ctz(kBias / kStored)>(sums);
     } else {
-      return _mm256_srai_epi16(sums, __builtin_ctz(kStored / kBias));
+      return ShiftSigned<__builtin_ctz(kStored / kBias)>(sums);
     }
   }
 
   template <int kGroup, int kEnd, bool kFirst, int kRows, int kVecs, typename Block>
   [[gnu::always_inline]] static inline void Steps(const Block& w, int part, int vec, ByteVec table,
                                                   const int8_t (*x)[kBlock],
-                                                  __m256i (&sums)[kRows][kVecs]) {
+                                                  IntSums (&sums)[kRows][kVecs]) {
     ByteVec codes[kVecs];
 #pragma GCC unroll 2
     for (int v = 0; v < kVecs; ++v) codes[v] = w.template Codes<kGroup>(part, table, vec + v);
@@ -74,11 +73,11 @@ struct Sums16Panel {
     for (int m = 0; m < kRows; ++m) {
       int32_t word;
       std::memcpy(&word, x[m] + 4 * kGroup, 4);
-      const __m256i four = _mm256_set1_epi32(word);
+      const IntSums four = SetInts(word);
 #pragma GCC unroll 2
       for (int v = 0; v < kVecs; ++v) {
-        const __m256i products = _mm256_maddubs_epi16(codes[v], four);
-        sums[m][v] = InOrder(kFirst ? products : _mm256_add_epi16(sums[m][v], products));
+        const IntSums products = MultiplyBytes(codes[v], four);
+        sums[m][v] = InOrder(kFirst ? products : AddHalves(sums[m][v], products));
       }
     }
     if constexpr (kGroup + 1 < kEnd) {
@@ -90,24 +89,24 @@ struct Sums16Panel {
   template <int kSegment, int kRows, int kVecs, typename Block>
   [[gnu::always_inline]] static inline void AddSegment(const Block& w, int part, int vec,
                                                        ByteVec table, const Sums16Block<kRows>& x,
-                                                       __m256i (&wide)[kRows][kVecs]) {
+                                                       IntSums (&wide)[kRows][kVecs]) {
     using P = Plan<Block>;
-    __m256i sums[kRows][kVecs];
+    IntSums sums[kRows][kVecs];
     constexpr bool kCorrects = P::kBias != 0 || P::kHasZero;
     if constexpr (P::kHasZero) {
       static_assert(P::kSegments == 1);
 #pragma GCC unroll 8
       for (int m = 0; m < kRows; ++m) {
-        const __m256i minus1 = _mm256_srai_epi16(_mm256_set1_epi32(x.minus8[m]), 3);
+        const IntSums minus1 = ShiftSigned<3>(SetInts(x.minus8[m]));
 #pragma GCC unroll 2
         for (int v = 0; v < kVecs; ++v) {
-          sums[m][v] = _mm256_mullo_epi16(minus1, w.ZeroPairs(vec + v));
+          sums[m][v] = MultiplyHalves(minus1, w.ZeroPairs(vec + v));
         }
       }
     } else if constexpr (kCorrects) {
 #pragma GCC unroll 8
       for (int m = 0; m < kRows; ++m) {
-        const __m256i start = Correction<Block, kSegment>(x, m);
+        const IntSums start = Correction<Block, kSegment>(x, m);
 #pragma GCC unroll 2
         for (int v = 0; v < kVecs; ++v) sums[m][v] = start;
       }
@@ -117,13 +116,12 @@ struct Sums16Panel {
 #pragma GCC unroll 2
     for (int v = 0; v < kVecs; ++v) {
       constexpr int kSub = kSegment * (Shape::kSubs - 1);
-      const __m256i own = Shape::kIntSubs ? w.ScalePairs(part, kSub, vec + v) : __m256i{};
+      const IntSums own = Shape::kIntSubs ? w.ScalePairs(part, kSub, vec + v) : IntSums{};
 #pragma GCC unroll 8
       for (int m = 0; m < kRows; ++m) {
-        const __m256i factor = Shape::kIntSubs ? own : _mm256_set1_epi32(x.powers[m]);
-        const __m256i products = _mm256_madd_epi16(sums[m][v], factor);
-        wide[m][v] =
-            kSegment == 0 || Shape::kFloatSubs ? products : _mm256_add_epi32(wide[m][v], products);
+        const IntSums factor = Shape::kIntSubs ? own : SetInts(x.powers[m]);
+        const IntSums products = MultiplyPairs(sums[m][v], factor);
+        wide[m][v] = kSegment == 0 || Shape::kFloatSubs ? products : AddInts(wide[m][v], products);
       }
     }
   }
@@ -132,7 +130,7 @@ struct Sums16Panel {
   template <int kSub, int kRows, int kVecs, typename Block>
   [[gnu::always_inline]] static inline void AddScaled(const Block& w, int part, int vec,
                                                       const Sums16Block<kRows>& x,
-                                                      const __m256i (&wide)[kRows][kVecs],
+                                                      const IntSums (&wide)[kRows][kVecs],
                                                       float* t) {
 #pragma GCC unroll 2
     for (int v = 0; v < kVecs; ++v) {
@@ -155,7 +153,7 @@ struct Sums16Panel {
   [[gnu::always_inline]] static inline void AddPart(const Block& w, int part, int vec,
                                                     ByteVec table, const Sums16Block<kRows>& x,
                                                     float* t) {
-    __m256i wide[kRows][kVecs];
+    IntSums wide[kRows][kVecs];
     AddSegment<0>(w, part, vec, table, x, wide);
     if constexpr (Shape::kFloatSubs) AddScaled<0>(w, part, vec, x, wide, t);
     if constexpr (Plan<Block>::kSegments == 2) AddSegment<1>(w, part, vec, table, x, wide);
@@ -175,12 +173,11 @@ struct Sums16Panel {
         float* at = t + m * kPanelRows + v * kLanes;
         Vec total = Load(at) * scale;
         if constexpr (Shape::kIntOffsets) {
-          __m256i sum = SetInts(0);
+          IntSums sum = SetInts(0);
 #pragma GCC unroll 8
           for (int i = 0; i < Shape::kOffsetPairs; ++i) {
             const int32_t pair = Shape::kSubs == 2 ? x.half_sums[i][m] : x.block_sums[i][m];
-            sum = _mm256_add_epi32(sum,
-                                   _mm256_madd_epi16(w.OffsetPair(i, v), _mm256_set1_epi32(pair)));
+            sum = AddInts(sum, MultiplyPairs(w.OffsetPair(i, v), SetInts(pair)));
           }
           total = Fma(ToFloat(sum), w.Offset(v) * unit, total);
         }
@@ -194,11 +191,11 @@ struct Sums16Panel {
   static void MultiplyGroup(const uint8_t* weights, const Sums16Group<kRows>& group, int parts,
                             float* acc, Prefetches<Block::kAheadLines>& prefetches) {
     Prefetches<Block::kAheadLines> ahead = prefetches;  // in registers
-    // 8 sums, two vectors of codes, one of x and a product are in registers.
-    constexpr int kVecs = kRows > 4 ? 1 : 2;
+    // Two vectors of codes, one of x and a product are in registers beside the sums.
+    constexpr int kVecs = 2 * kRows > kMostSums ? 1 : 2;
     const auto* x = reinterpret_cast<const Sums16Block<kRows>*>(&group + 1);
     const ByteVec table = Shape::Table();
-    alignas(32) float t[kRows * kPanelRows] = {};
+    alignas(sizeof(Vec)) float t[kRows * kPanelRows] = {};
     for (int begin = 0; begin < parts; begin += Shape::kParts, weights += Block::kBytes) {
       const Block w(weights);
       for (int part = 0; part < Shape::kParts; ++part, ++x) {
@@ -236,7 +233,7 @@ struct Sums16Panel {
       const auto& group = *reinterpret_cast<const Sums16Group<kRows>*>(x);
       MultiplyGroup<kRows, Block>(w, group, parts, acc, ahead);
       w += parts / Shape::kParts * Block::kBytes;
-      x += Sums16Tile::Bytes(kRows, parts);
+      x += Sums16TileBytes(kRows, parts);
     }
   }
 

@@ -1,16 +1,16 @@
-// Products with weights of signed bytes for AVX2 without VNNI.
+// Products with weights of signed bytes for processors without VNNI.
 //
-// One instruction multiplies 32 unsigned bytes with int8 activations and adds neighbours to 16
+// One instruction multiplies unsigned bytes with int8 activations and adds neighbours to 16
 // bits. A weight plus 128 is such a byte, but two products of any int8 do not fit 16 bits. So the
 // scales of activations are chosen such that they do, and that the true sums of four products do
-// (pairs_tile_avx2.h): then two instructions' results are added in 16 bits, from -128 times the sum
+// (pairs_tile.h): then two instructions' results are added in 16 bits, from -128 times the sum
 // of the activations, wrapping around on the way, before they are widened to 32.
 //
 // For each block of 32 columns, or sub-block of 16 with a scale of its own, in order of k: one Fma
 // adds the exact sum times (scale of w * scale of x). Packed and expanded panels give the same
-// bits, and so do all numbers of rows: the codes of 8 outputs stay in 8 registers while the rows of
-// x pass, each from its sums' start to the result.
-// REQUIRES: pairs_tile_avx2.h included before, on AVX2.
+// bits, and so do all numbers of rows: the codes of a vector of outputs stay in 8 registers while
+// the rows of x pass, each from its sums' start to the result. REQUIRES: int16_*.h and pairs_tile.h
+// included before.
 #pragma once
 
 #include <cstdint>
@@ -46,25 +46,25 @@ struct PairsPanel : PanelExpansion<kTraits> {
   using Shape = PanelShape<kTraits>;
 
   // The products of `codes` with columns [4 group, 4 group + 4) of x, neighbours added.
-  static __m256i Products(ByteVec codes, const PairsRow& x, int group) {
+  static IntSums Products(ByteVec codes, const PairsRow& x, int group) {
     int32_t word;
     std::memcpy(&word, x.x + 4 * group, 4);
-    return _mm256_maddubs_epi16(codes, _mm256_set1_epi32(word));
+    return MultiplyBytes(codes, SetInts(word));
   }
 
   // The exact sums of products of a sub-block, for biased codes.
   template <int kSub>
-  [[gnu::always_inline]] static inline __m256i SumOf(const ByteVec (&codes)[kGroupsOfFour],
+  [[gnu::always_inline]] static inline IntSums SumOf(const ByteVec (&codes)[kGroupsOfFour],
                                                      const PairsRow& x) {
     constexpr int kCount = kGroupsOfFour / 2 / Shape::kSubs;
-    __m256i wide = {};
+    IntSums wide = {};
 #pragma GCC unroll 4
     for (int i = kSub * kCount; i < (kSub + 1) * kCount; ++i) {
-      __m256i sum = _mm256_set1_epi32(x.corrections[i]);
-      sum = _mm256_add_epi16(sum, Products(codes[2 * i], x, 2 * i));
-      sum = _mm256_add_epi16(sum, Products(codes[2 * i + 1], x, 2 * i + 1));
-      const __m256i widened = _mm256_madd_epi16(sum, _mm256_set1_epi16(1));
-      wide = i == kSub * kCount ? widened : _mm256_add_epi32(wide, widened);
+      IntSums sum = SetInts(x.corrections[i]);
+      sum = AddHalves(sum, Products(codes[2 * i], x, 2 * i));
+      sum = AddHalves(sum, Products(codes[2 * i + 1], x, 2 * i + 1));
+      const IntSums widened = MultiplyPairs(sum, SetInts(0x10001));
+      wide = i == kSub * kCount ? widened : AddInts(wide, widened);
     }
     return wide;
   }
@@ -72,7 +72,7 @@ struct PairsPanel : PanelExpansion<kTraits> {
   template <int kSub>
   [[gnu::always_inline]] static inline Vec AddSub(const ByteVec (&codes)[kGroupsOfFour], Vec scale,
                                                   IntSums zero, const PairsRow& x, Vec total) {
-    __m256i sum = SumOf<kSub>(codes, x);
+    IntSums sum = SumOf<kSub>(codes, x);
     if constexpr (kTraits.has_zero) {
       static_assert(Shape::kSubs == 1);
       sum = AsIntSums(AsIntVec(sum) - AsIntVec(zero) * x.sum);
