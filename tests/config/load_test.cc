@@ -145,8 +145,7 @@ TEST_CASE("A bad value names its origin, the value and what would be valid", "[c
   CHECK(ErrorOf(kServe, {"m", "--port", "http"}) == "--port must be a whole number, not \"http\"");
   CHECK(ErrorOf(kServe, {"m"}, {"HEDDLE_ISA=sse2"}) ==
         "HEDDLE_ISA must be one of auto, portable, avx2, avx2_vnni, avx512_bw, avx512, "
-        "avx512_bf16, amx, not "
-        "\"sse2\"");
+        "avx512_bf16, amx, not \"sse2\"");
   CHECK(ErrorOf(kServe, {"m", "--max-body-bytes", "1"}) ==
         "--max-body-bytes must be between 1 KiB and 1 GiB, not 1");
   CHECK(ErrorOf(kServe, {"m", "--port"}) == "--port needs a value");
