@@ -202,6 +202,7 @@ struct Steps {
   std::vector<BatchSpec::Sequence> sequences;
   std::vector<int32_t> trees = {};
   std::vector<SharedPages> shared = {};
+  bool both_ways = false;
 };
 
 // Two layers of a made-up decoder, three times: all kinds of ops that halves share tensors in.
@@ -256,6 +257,7 @@ std::vector<float> Run(const Steps& steps, const NanoBatchProfile& profile) {
                        .n_heads = kHeads,
                        .cache = cache.view,
                        .scale = 0.125f,
+                       .both_ways = steps.both_ways,
                        .out = attended.tensor()});
         ops.CopyRows(attended.tensor(), aside.tensor());
         ops.Norm({.x = heads, .residual = {}, .out = heads});
@@ -280,7 +282,7 @@ std::vector<float> Run(const Steps& steps, const NanoBatchProfile& profile) {
       ops.Norm({.x = other_last.tensor(), .residual = {}, .out = other_last.tensor()});
     });
   }
-  cuda::emulate::SetMachine({});
+  if (steps.library) cuda::emulate::SetMachine({});
   std::vector<float> all;
   for (int64_t s = 0; s < n_seqs; ++s) {
     for (int64_t c = 0; c < kHidden; ++c) all.push_back(last(s, c));
@@ -350,6 +352,17 @@ TEST_CASE("Halves side by side compute what the whole step does", "[cuda][nano]"
       CHECK(worst < 0.1);
     }
   }
+}
+
+// The first step runs whole, and tells the device.
+TEST_CASE("A text whose rows see later ones is not cut", "[cuda][nano]") {
+  const NanoBatchProfile within = {.device_name = {}, .rules = {{.cut_rows = 8}}};
+  Steps steps = {.graphs = true, .sequences = {{26, 26}}, .both_ways = true};
+  CHECK(Run(steps, within) == Run(steps, {}));
+  CHECK(cuda::emulate::SecondLaneLaunches() == 0);
+  steps.both_ways = false;
+  Run(steps, within);
+  CHECK(cuda::emulate::SecondLaneLaunches() > 0);
 }
 
 }  // namespace
