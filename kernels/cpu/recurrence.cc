@@ -107,6 +107,19 @@ class RecurrenceRun {
                   .scale = is_query ? 1.0f / std::sqrt(static_cast<float>(shape_.key_dim)) : 1.0f,
                   .out = mixed_ + t * channels_ + begin});
     if (!is_key) SetStep(t, static_cast<int32_t>(piece - n_keys));
+    if (is_key && !is_query && slice.n == 1) {
+      KeepKey(t, static_cast<int32_t>(piece - shape_.n_key_heads));
+    }
+  }
+
+  float* PlaceOfKey(int64_t t, int32_t key_head) const {
+    return pages_.keys(Page(t), key_head, Offset(t)) + Offset(t) % kScanRows;
+  }
+
+  void KeepKey(int64_t t, int32_t key_head) const {
+    const float* key = mixed_ + t * channels_ + shape_.keys() + int64_t{key_head} * shape_.key_dim;
+    float* to = PlaceOfKey(t, key_head);
+    for (int32_t d = 0; d < shape_.key_dim; ++d) to[int64_t{d} * kScanRows] = key[d];
   }
 
   void SetStep(int64_t t, int32_t head) {
@@ -126,8 +139,10 @@ class RecurrenceRun {
   // A part of a sequence's rows in one head, as it is computed.
   struct Part {
     const float* state = nullptr;
-    float* spare = nullptr;  // memory for S
-    float* keys = nullptr;   // [key_dim, kScanRows]
+    float* spare = nullptr;       // memory for S
+    const float* keys = nullptr;  // [key_dim, kScanRows]
+    float* own_keys = nullptr;    // the same, to be written; nullptr: they are the page's, which
+                                  // has the rows' already
     float* scratch = nullptr;
     float* folded = nullptr;  // memory for FoldArgs::scratch
   };
@@ -189,8 +204,8 @@ class RecurrenceRun {
       steps[i] = steps_[(t + i) * shape_.n_heads + head];
       gains[i] = gains_[(t + i) * shape_.n_heads + head];
       out[i] = args_.out.row<float>(t + i) + int64_t{head} * shape_.value_dim;
-      for (int32_t d = 0; d < shape_.key_dim; ++d) {
-        part.keys[int64_t{d} * kScanRows + first + i] = keys[i][d];
+      for (int32_t d = 0; d < shape_.key_dim && part.own_keys; ++d) {
+        part.own_keys[int64_t{d} * kScanRows + first + i] = keys[i][d];
       }
     }
     kernels_.scan({.state = part.state,
@@ -217,16 +232,19 @@ class RecurrenceRun {
     float* memory = of_threads_ + thread * ThreadFloats();
     Part part;
     part.spare = memory;
-    part.keys = part.spare + StateFloats();
-    part.folded = part.keys + int64_t{kScanRows} * shape_.key_dim;
+    float* own_keys = part.spare + StateFloats();
+    part.folded = own_keys + int64_t{kScanRows} * shape_.key_dim;
     part.scratch = part.folded + int64_t{kScanRows} * shape_.key_dim;
     Begin(slice, head, &part);
-    const size_t key_bytes = static_cast<size_t>(kScanRows) * shape_.key_dim * sizeof(float);
-    if (slice.offset % kScanRows > 0) {
-      std::memcpy(part.keys, pages_.keys(slice.page, shape_.KeyHead(head), slice.offset),
-                  key_bytes);
-    } else {
-      std::memset(part.keys, 0, key_bytes);
+    part.keys = pages_.keys(slice.page, shape_.KeyHead(head), slice.offset);
+    if (slice.n > 1) {
+      const size_t bytes = static_cast<size_t>(kScanRows) * shape_.key_dim * sizeof(float);
+      if (slice.offset % kScanRows > 0) {
+        std::memcpy(own_keys, part.keys, bytes);
+      } else {
+        std::memset(own_keys, 0, bytes);
+      }
+      part.keys = part.own_keys = own_keys;
     }
     const int64_t end = slice.first_row + slice.n;
     for (int64_t t = slice.first_row; t < end;) {
@@ -247,12 +265,8 @@ class RecurrenceRun {
       std::memcpy(pages_.input(page, offset), args_.in.row<float>(t),
                   static_cast<size_t>(channels_) * sizeof(float));
     }
-    if (behind < 2 * kScanRows) {
-      for (int32_t h = 0; h < shape_.n_key_heads; ++h) {
-        const float* key = mixed_ + t * channels_ + shape_.keys() + int64_t{h} * shape_.key_dim;
-        float* to = pages_.keys(page, h, offset) + offset % kScanRows;
-        for (int32_t d = 0; d < shape_.key_dim; ++d) to[int64_t{d} * kScanRows] = key[d];
-      }
+    if (behind < 2 * kScanRows && slice.n > 1) {
+      for (int32_t h = 0; h < shape_.n_key_heads; ++h) KeepKey(t, h);
     }
   }
 

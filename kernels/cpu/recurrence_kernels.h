@@ -22,21 +22,26 @@ struct ProductArgs {
   float* out;  // [rows, cols]
 };
 
-// R rows of V vectors at column c; the last vector has `lanes` elements.
+// Rows [begin, end) of m for R rows of V vectors at column c; the last vector has `lanes` elements.
+// Sums that began with earlier rows of m are in args.out.
 template <int R, int V>
-inline void ProductTile(const ProductArgs& args, int32_t row, int64_t c, int lanes) {
+inline void ProductTile(const ProductArgs& args, int32_t row, int64_t c, int lanes, int32_t begin,
+                        int32_t end) {
   const auto load = [&](const float* p, int v) {
     return v + 1 < V ? Load(p + v * kLanes) : LoadUpTo(p + v * kLanes, lanes);
   };
   Vec acc[R][V];
   for (int r = 0; r < R; ++r) {
+    const int64_t at = (row + r) * args.cols + c;
     for (int v = 0; v < V; ++v) {
-      acc[r][v] = args.add == nullptr
-                      ? Zero()
-                      : Set(args.scale) * load(args.add + (row + r) * args.cols + c, v);
+      if (begin > 0) {
+        acc[r][v] = load(args.out + at, v);
+      } else {
+        acc[r][v] = args.add == nullptr ? Zero() : Set(args.scale) * load(args.add + at, v);
+      }
     }
   }
-  for (int32_t d = 0; d < args.depth; ++d) {
+  for (int32_t d = begin; d < end; ++d) {
     Vec m[V];
     for (int v = 0; v < V; ++v) m[v] = load(args.m + d * args.cols + c, v);
     for (int r = 0; r < R; ++r) {
@@ -52,32 +57,56 @@ inline void ProductTile(const ProductArgs& args, int32_t row, int64_t c, int lan
   }
 }
 
-// R rows over all columns: V vectors at a time, then single ones.
+// R rows over all columns: V vectors at a time, then V / 2, then single ones.
 template <int R, int V>
-inline void ProductRows(const ProductArgs& args, int32_t row) {
+inline void ProductRows(const ProductArgs& args, int32_t row, int32_t begin, int32_t end) {
   int64_t c = 0;
-  for (; c + V * kLanes <= args.cols; c += V * kLanes) ProductTile<R, V>(args, row, c, kLanes);
+  for (; c + V * kLanes <= args.cols; c += V * kLanes) {
+    ProductTile<R, V>(args, row, c, kLanes, begin, end);
+  }
+  if (V > 2 && c + V / 2 * kLanes <= args.cols) {
+    ProductTile<R, V / 2>(args, row, c, kLanes, begin, end);
+    c += V / 2 * kLanes;
+  }
   for (; c < args.cols; c += kLanes) {
-    ProductTile<R, 1>(args, row, c, LanesAt(c, args.cols));
+    ProductTile<R, 1>(args, row, c, LanesAt(c, args.cols), begin, end);
+  }
+}
+
+// Asks for memory that is read soon.
+inline void Prefetch(const float* begin, int64_t floats) {
+  constexpr int64_t kLineFloats = 16;
+  for (int64_t i = 0; i < floats; i += kLineFloats) __builtin_prefetch(begin + i);
+}
+
+// Few rows: m comes from memory, so that it is read in the order in which it lies there, some rows
+// at a time, while those behind them are on their way; behind the last ones lies the next head's.
+template <int R, int V>
+inline void ProductFewRows(const ProductArgs& args, int32_t row) {
+  constexpr int32_t kBlock = 16;
+  for (int32_t begin = 0; begin < args.depth; begin += kBlock) {
+    const int32_t end = begin + kBlock < args.depth ? begin + kBlock : args.depth;
+    Prefetch(args.m + end * args.cols, kBlock * args.cols);
+    ProductRows<R, V>(args, row, begin, end);
   }
 }
 
 inline void Product(const ProductArgs& args, int32_t rows) {
-  constexpr int kWide = kLanes == 16 ? 8 : 4;  // vectors that few rows read at a time
   int32_t row = 0;
   for (; row + kMaxFloatTile <= rows; row += kMaxFloatTile) {
-    ProductRows<kMaxFloatTile, 2>(args, row);
+    ProductRows<kMaxFloatTile, 2>(args, row, 0, args.depth);
   }
   if (kMaxFloatTile > 8 && row + 8 <= rows) {
-    ProductRows<8, 2>(args, row);
+    ProductRows<8, 2>(args, row, 0, args.depth);
     row += 8;
   }
   if (kMaxFloatTile > 4 && row + 4 <= rows) {
-    ProductRows<4, 2>(args, row);
+    ProductRows<4, 2>(args, row, 0, args.depth);
     row += 4;
   }
-  for (; row + 2 <= rows; row += 2) ProductRows<2, kWide>(args, row);
-  if (row < rows) ProductRows<1, kWide>(args, row);
+  constexpr int kPairWidth = kLanes == 16 ? 8 : 4;  // vectors that two rows read at a time
+  for (; row + 2 <= rows; row += 2) ProductFewRows<2, kPairWidth>(args, row);
+  if (row < rows) ProductFewRows<1, 8>(args, row);
 }
 
 // 2^x of x <= 0; NaN stays NaN. x is a whole number and an exact rest of up to 1/2, whose power is

@@ -89,22 +89,36 @@ inline void WkvTakeIn(const WkvRow& row, const float* next_unit, int32_t dim, in
   }
 }
 
-// All rows, of V vectors of columns from `c` on. A pass over S makes the sums of the next row, too:
-// they have the order of a pass of their own.
+// Vectors of columns whose sums by the first row's unit are made together: so many that they read
+// rows of S whole, from memory as it lies there, before fewer vectors of them take rows in.
+constexpr int kWkvFirstVectors = 8;
+
+// The sums of V vectors of columns from `c` on by the unit of the first row, to `seen`.
 template <int V, bool kWhole>
-inline void WkvColumns(const WkvStepArgs& args, int32_t c, int lanes) {
-  Vec seen[V];
-#pragma GCC unroll 4
-  for (int v = 0; v < V; ++v) seen[v] = Zero();
+inline void WkvFirstSums(const WkvStepArgs& args, int32_t c, int lanes, float* seen) {
+  Vec sums[V];
+#pragma GCC unroll 8
+  for (int v = 0; v < V; ++v) sums[v] = Zero();
   for (int32_t j = 0; j < args.dim; ++j) {
     const float* row = args.state + int64_t{j} * args.dim + c;
     const Vec unit = Set(args.rows[0].unit[j]);
-#pragma GCC unroll 4
+#pragma GCC unroll 8
     for (int v = 0; v < V; ++v) {
       const float* p = row + v * kLanes;
-      seen[v] = Fma(unit, kWhole || v + 1 < V ? Load(p) : LoadUpTo(p, lanes), seen[v]);
+      sums[v] = Fma(unit, kWhole || v + 1 < V ? Load(p) : LoadUpTo(p, lanes), sums[v]);
     }
   }
+#pragma GCC unroll 8
+  for (int v = 0; v < V; ++v) Store(seen + v * kLanes, sums[v]);
+}
+
+// All rows, of V vectors of columns from `c` on, with their sums by the first one's unit. A pass
+// over S makes the sums of the next row, too: they have the order of a pass of their own.
+template <int V, bool kWhole>
+inline void WkvColumns(const WkvStepArgs& args, int32_t c, int lanes, const float* first_sums) {
+  Vec seen[V];
+#pragma GCC unroll 4
+  for (int v = 0; v < V; ++v) seen[v] = Load(first_sums + v * kLanes);
   for (int32_t t = 0; t < args.n; ++t) {
     const float* next_unit = t + 1 < args.n ? args.rows[t + 1].unit : nullptr;
     WkvTakeIn<V, kWhole>(args.rows[t], next_unit, args.dim, c, lanes, args.state + c, seen);
@@ -112,11 +126,26 @@ inline void WkvColumns(const WkvStepArgs& args, int32_t c, int lanes) {
 }
 
 void WkvStep(const WkvStepArgs& args) {
+  static_assert(kWkvFirstVectors % kWkvVectors == 0);
+  constexpr int32_t kFirst = kWkvFirstVectors * kLanes;
+  constexpr int32_t kStep = kWkvVectors * kLanes;
+  float seen[kFirst];
   int32_t c = 0;
-  for (; c + kWkvVectors * kLanes <= args.dim; c += kWkvVectors * kLanes) {
-    WkvColumns<kWkvVectors, true>(args, c, kLanes);
+  for (; c + kFirst <= args.dim; c += kFirst) {
+    WkvFirstSums<kWkvFirstVectors, true>(args, c, kLanes, seen);
+    for (int32_t i = 0; i < kFirst; i += kStep) {
+      WkvColumns<kWkvVectors, true>(args, c + i, kLanes, seen + i);
+    }
   }
-  for (; c < args.dim; c += kLanes) WkvColumns<1, false>(args, c, LanesAt(c, args.dim));
+  for (; c + kStep <= args.dim; c += kStep) {
+    WkvFirstSums<kWkvVectors, true>(args, c, kLanes, seen);
+    WkvColumns<kWkvVectors, true>(args, c, kLanes, seen);
+  }
+  for (; c < args.dim; c += kLanes) {
+    const int lanes = LanesAt(c, args.dim);
+    WkvFirstSums<1, false>(args, c, lanes, seen);
+    WkvColumns<1, false>(args, c, lanes, seen);
+  }
 }
 
 void WkvFinish(const WkvFinishArgs& args) {
