@@ -41,7 +41,7 @@ struct ExecutorLimits {
   // Some layer has a window, also where the others of its group see more. It counts positions:
   // where these are not places in the list of spans, plans have to say so (StepPlan::pieces).
   bool layers_have_windows = false;
-  bool reads_pieces = false;   // the device's attention reads StepPlan::pieces
+  bool reads_pieces = false;   // the model's attention reads StepPlan::pieces
   bool turns_queries = false;  // and rotates the queries of all layers further by a piece's turn
   // Rows see what is behind them: a prompt is planned whole, and nothing of it is kept for others.
   bool whole_prompts = false;

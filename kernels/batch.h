@@ -65,7 +65,7 @@ struct HostBatch {
   // [n_seqs + 1] into pieces, or empty: no sequence has any. A sequence with pieces is made of
   // them, in order, and its rows are in the last one. Where the window of a group has passed its
   // front, context_len is less than the sum: the first positions of the pieces are missing.
-  // Sequences with pieces are no trees. Only on devices with Device::has_pieces().
+  // Sequences with pieces are no trees.
   std::span<const int32_t> piece_begin = {};
   std::span<const ContextPiece> pieces = {};
   // Groups 1, 2, ...; the spans above are those of group 0.

@@ -33,61 +33,9 @@ absl::Status Device::JoinStages(std::shared_ptr<Communicator>) {
                                   " cannot be a stage of a pipeline yet; --pp is for --device cpu");
 }
 
-void Ops::AddTokenTypes(const PackedWeight&, Tensor) {
-  HEDDLE_CHECK(false, "this device has no types of tokens");
-}
-
-void Ops::AddSegments(const SegmentArgs&) {
-  HEDDLE_CHECK(false, "this device has no embeddings of segments");
-}
-
 void Ops::SumRows(const SumRowsArgs&) { HEDDLE_CHECK(false, "this device has no sums of rows"); }
 
-void Ops::SelectPositions(const SelectArgs&) {
-  HEDDLE_CHECK(false, "this device chooses no positions");
-}
-bool Ops::SeesMoreThan(int32_t, int32_t) const {
-  HEDDLE_CHECK(false, "this device chooses no positions");
-}
-
-void Ops::ShortConv(const ShortConvArgs&) {
-  HEDDLE_CHECK(false, "this device has no short convolutions");
-}
-
-void Ops::Recurrence(const RecurrenceArgs&) {
-  HEDDLE_CHECK(false, "this device has no recurrences");
-}
-
-void Ops::TokenShift(const TokenShiftArgs&) {
-  HEDDLE_CHECK(false, "this device has no time mixes");
-}
-void Ops::TimeMix(const WkvArgs&) { HEDDLE_CHECK(false, "this device has no time mixes"); }
-void Ops::SquashElements(Squash, Tensor) { HEDDLE_CHECK(false, "this device has no time mixes"); }
-
-void Ops::NarrowToLogitRows() { HEDDLE_CHECK(false, "this device does not narrow batches"); }
-
-void Ops::GateElements(Tensor, Tensor) {
-  HEDDLE_CHECK(false, "this device has no gates of elements");
-}
-
-void Ops::Multiply(Tensor, Tensor) {
-  HEDDLE_CHECK(false, "this device has no products of elements");
-}
-
-void Ops::Scale(Tensor, float) { HEDDLE_CHECK(false, "this device scales no activations"); }
-
-void Ops::PredictStreams(const StreamsArgs&) {
-  HEDDLE_CHECK(false, "this device has no alternating updates");
-}
-void Ops::CorrectStreams(const StreamsArgs&) {
-  HEDDLE_CHECK(false, "this device has no alternating updates");
-}
-void Ops::MatchMagnitude(Tensor, Tensor) {
-  HEDDLE_CHECK(false, "this device has no alternating updates");
-}
-void Ops::SparseGate(const SparseGateArgs&) {
-  HEDDLE_CHECK(false, "this device has no sparse gates");
-}
+void Ops::NarrowToLogitRows() { HEDDLE_CHECK(false, "this batch keeps its rows"); }
 
 void Ops::SendRows(Tensor, int32_t) { HEDDLE_CHECK(false, "this device is no stage"); }
 void Ops::RecvRows(Tensor, int32_t) { HEDDLE_CHECK(false, "this device is no stage"); }

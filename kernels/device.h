@@ -76,31 +76,9 @@ class Device {
   virtual bool HasKvType(DType dtype) const {
     return dtype != DType::kInt8 && dtype != DType::kF8E4M3;
   }
-  // Whether it has Ops::ShortConv.
-  virtual bool has_short_conv() const { return false; }
-  // Whether it has Ops::Recurrence, Ops::GateElements and Ops::Scale.
-  virtual bool has_recurrence() const { return false; }
-  // Whether it has Ops::Multiply, RopeKvWriteArgs without keys and RouteArgs::expert_scale.
-  virtual bool has_layer_inputs() const { return false; }
-  // Whether it has Ops::PredictStreams and the ops behind it, and Ops::Embed of shorter tables.
-  virtual bool has_streams() const { return false; }
-  // Whether it has AttentionArgs::in_chunks and ExpertMixArgs::weighs_inputs.
-  virtual bool has_attention_in_chunks() const { return false; }
-  // Whether Ops::RopeKvWrite knows norms_last.
-  virtual bool has_norms_behind_rotation() const { return false; }
-  // Whether it has AttentionArgs::both_ways and bias, and Ops::AddTokenTypes.
-  virtual bool has_attention_both_ways() const { return false; }
-  // Whether it has Ops::AddSegments.
-  virtual bool has_segments() const { return false; }
-  // Whether it has Ops::TimeMix and what goes with it.
-  virtual bool has_time_mix() const { return false; }
-  // Whether it has Ops::SelectPositions and AttentionArgs::chosen.
-  virtual bool has_selection() const { return false; }
   // Sums of `dim` columns that Ops::SumRows makes in one step. 0: it has no such op, or rows are
   // read as fast as their sums.
   virtual int32_t max_row_sums(int64_t) const { return 0; }
-  // Whether its attention knows HostBatch::pieces.
-  virtual bool has_pieces() const { return false; }
   // Memory that Pack takes for one row of a matrix of `dtype`. REQUIRES: cols in whole blocks.
   virtual int64_t PackedRowBytes(DType dtype, int64_t cols) const { return RowBytes(dtype, cols); }
   // Measures its peak rates now, in memory that it already has; blocks for some 30 ms.

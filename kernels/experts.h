@@ -48,8 +48,7 @@ struct RouteRule {
 struct RouteArgs {
   Tensor logits;                       // [n, n_experts] F32; n_experts <= kMaxExperts
   const float* choice_bias = nullptr;  // [n_experts] F32 or nullptr
-  // [n_experts] F32 or nullptr: factors of an expert's weights behind the rule's own scale. Only on
-  // devices with Device::has_layer_inputs().
+  // [n_experts] F32 or nullptr: factors of an expert's weights behind the rule's own scale.
   const float* expert_scale = nullptr;
   RouteRule rule;
   int32_t* experts = nullptr;  // [n, top_k]
@@ -76,10 +75,8 @@ struct ExpertMixArgs {
   Tensor inner;      // [n * top_k, inter] working memory
   Tensor rows;       // [n * top_k, hidden] working memory
   Tensor out;        // [n, hidden]; aliases nothing
-  bool adds = true;  // false: out counts as zero before; only on devices in groups of ranks or
-                     // with Device::has_layer_inputs()
-  // A row's weight multiplies the experts' input instead of their output: mlp_e(weight * x). Only
-  // on devices with Device::has_attention_in_chunks().
+  bool adds = true;  // false: out counts as zero before
+  // A row's weight multiplies the experts' input instead of their output: mlp_e(weight * x).
   bool weighs_inputs = false;
   // Adapters of the experts' layers, which are its members; nullptr: no row has an adapter.
   // Otherwise x's rows are those of the batch.

@@ -106,11 +106,11 @@ enum class RopeLayout : uint8_t { kHalf, kInterleaved };
 
 // Per row: optional norm of each q and k head (qk-norm), rotation of q in place, rotation of k,
 // and k, v written to the cache at the row's kv_slot, in the cache's type. With norms_last the norm
-// comes behind the rotation; only on devices with Device::has_norms_behind_rotation().
+// comes behind the rotation.
 struct RopeKvWriteArgs {
   Tensor q;  // [n, n_heads * head_dim], in place
   Tensor k;  // [n, n_kv_heads * head_dim], may be overwritten; data == nullptr: nothing is written,
-             // and q alone is rotated; only on devices with Device::has_layer_inputs()
+             // and q alone is rotated
   Tensor v;  // [n, n_kv_heads * head_dim]; data == nullptr: the cache holds keys alone
   int32_t n_heads = 0;
   const float* q_norm = nullptr;  // [head_dim] RMS weights or nullptr
@@ -153,19 +153,17 @@ struct AttentionArgs {
   int32_t n_heads = 0;
   // A head's query is half as long as a key, and meets the first half of each key in even heads and
   // the second one in odd heads; values are whole. Two keys of one value so are one row of the
-  // cache (Ye et al. 2024, Differential Transformer). Only on devices with
-  // Device::has_layer_inputs(), and for batches without pieces that have a turn.
+  // cache (Ye et al. 2024, Differential Transformer). For batches without pieces that have a turn.
   bool half_keys = false;
   KvCacheView cache;
   float scale = 0.0f;
   int32_t window = 0;  // > 0: a row sees only the last `window` positions, itself included
   // With a window: a row sees the positions from the last multiple of `window` on instead of the
-  // last `window` ones. Only on devices with Device::has_attention_in_chunks().
+  // last `window` ones.
   bool in_chunks = false;
   bool in_order = false;  // rows see the rows before them, also where the batch has a tree_mask
   // Rows see all positions of their sequence, those behind them too; with a window those less than
-  // `window` away on either side. Only on devices with Device::has_attention_both_ways(), and for
-  // batches without a tree_mask.
+  // `window` away on either side. For batches without a tree_mask.
   bool both_ways = false;
   DistanceBias bias = {};        // behind scale and softcap; only with both_ways
   float softcap = 0.0f;          // > 0: scores become softcap * tanh(score / softcap)
@@ -177,7 +175,7 @@ struct AttentionArgs {
   // For batches with pieces that have a turn; nullptr: the layer rotates nothing.
   const QueryRotation* rotation = nullptr;
   // Rows with a list read its positions in place of all that they see; without window, pieces and
-  // both_ways, and only on devices with Device::has_selection().
+  // both_ways.
   ChosenPlaces chosen = {};
 };
 
@@ -304,19 +302,17 @@ class Ops {
  public:
   virtual ~Ops() = default;
 
-  // out[t] = table[token_ids[t]] * scale, for all rows of the batch. On devices with
-  // Device::has_streams(), tokens that the table lacks have its first row.
+  // out[t] = table[token_ids[t]] * scale, for all rows of the batch. Tokens that the table lacks
+  // have its first row.
   virtual void Embed(const PackedWeight& table, float scale, Tensor out) = 0;
   // x[t] += vector_scale * gain * x[t] + scale * B A[:, token_ids[t]], for the rows of the batch
   // that have adapters, and whose tokens are those of the columns of A. One part.
   virtual void AdaptEmbedding(const AdapterMatrix& adapters, Tensor x) = 0;
   // x[t] += table[positions[t] + offset]: learned positions.
   virtual void AddPositions(const PackedWeight& table, int32_t offset, Tensor x) = 0;
-  // x[t] += table[token_types[t]]: 0 where the batch has no types. Only on devices with
-  // Device::has_attention_both_ways().
-  virtual void AddTokenTypes(const PackedWeight& table, Tensor x);
-  // Only on devices with Device::has_segments().
-  virtual void AddSegments(const SegmentArgs& args);
+  // x[t] += table[token_types[t]]: 0 where the batch has no types.
+  virtual void AddTokenTypes(const PackedWeight& table, Tensor x) = 0;
+  virtual void AddSegments(const SegmentArgs& args) = 0;
   virtual void Norm(const NormArgs& args) = 0;
   virtual void Linear(const LinearArgs& args) = 0;
   virtual void RopeAngles(const RopeAnglesArgs& args) = 0;
@@ -336,44 +332,41 @@ class Ops {
     Attention(args.attention);
     HeadLinear(args.values);
   }
-  // Only on devices with Device::has_selection().
-  virtual void SelectPositions(const SelectArgs& args);
+  virtual void SelectPositions(const SelectArgs& args) = 0;
   // Whether a sequence of the batch has more than `positions` in a group's list of spans, so that
   // SelectPositions may choose something; known when the step is planned.
-  virtual bool SeesMoreThan(int32_t group, int32_t positions) const;
-  // Only on devices with Device::has_short_conv().
-  virtual void ShortConv(const ShortConvArgs& args);
-  // Only on devices with Device::has_recurrence(), as the next two: x[t] *= sigmoid(gate[t]), and
-  // x *= factor, where x may be columns of a wider tensor.
-  virtual void Recurrence(const RecurrenceArgs& args);
-  virtual void GateElements(Tensor gate, Tensor x);
-  // Only on devices with Device::has_time_mix(), as the next two.
-  virtual void TokenShift(const TokenShiftArgs& args);
-  virtual void TimeMix(const WkvArgs& args);
-  virtual void SquashElements(Squash kind, Tensor x);
+  virtual bool SeesMoreThan(int32_t group, int32_t positions) const = 0;
+  virtual void ShortConv(const ShortConvArgs& args) = 0;
+  virtual void Recurrence(const RecurrenceArgs& args) = 0;
+  // x[t] *= sigmoid(gate[t]), where x may be columns of a wider tensor.
+  virtual void GateElements(Tensor gate, Tensor x) = 0;
+  virtual void TokenShift(const TokenShiftArgs& args) = 0;
+  virtual void TimeMix(const WkvArgs& args) = 0;
+  virtual void SquashElements(Squash kind, Tensor x) = 0;
   // x[t] *= factor[t], where either may be columns of a wider tensor, and a factor with a stride of
-  // 0 is one F32 row for all. Only on devices with Device::has_layer_inputs().
-  virtual void Multiply(Tensor factor, Tensor x);
+  // 0 is one F32 row for all.
+  virtual void Multiply(Tensor factor, Tensor x) = 0;
   virtual void Sharpen(const SharpenArgs& args) = 0;
   virtual void Xielu(const XieluArgs& args) = 0;
-  virtual void Scale(Tensor x, float factor);
-  // Only on devices with Device::has_streams(), as the next three. For each stream p of a row:
+  // x *= factor, where x may be columns of a wider tensor.
+  virtual void Scale(Tensor x, float factor) = 0;
+  // For each stream p of a row:
   // streams[p] += sum over streams q of factors[p * count + q] * streams[q], of all as they were.
-  virtual void PredictStreams(const StreamsArgs& args);
+  virtual void PredictStreams(const StreamsArgs& args) = 0;
   // streams[p] += (1 + factors[p]) * (computed - streams[active]), of that one as it was.
-  virtual void CorrectStreams(const StreamsArgs& args);
+  virtual void CorrectStreams(const StreamsArgs& args) = 0;
   // x[t] *= rms(like[t]) / max(rms(x[t]), sqrt(1e-5)), where either may be columns of a wider
   // tensor.
-  virtual void MatchMagnitude(Tensor like, Tensor x);
-  virtual void SparseGate(const SparseGateArgs& args);
+  virtual void MatchMagnitude(Tensor like, Tensor x) = 0;
+  virtual void SparseGate(const SparseGateArgs& args) = 0;
   virtual void Route(const RouteArgs& args) = 0;
   virtual void ExpertMix(const ExpertMixArgs& args) = 0;
   virtual void HeadLinear(const HeadLinearArgs& args) = 0;
   // x[t] *= sigmoid(gate[t]); gate [n, 1] F32.
   virtual void GateRows(Tensor gate_f32, Tensor x) = 0;
   // Whether the batch may be narrowed: logit rows are the last ones of their sequences, and there
-  // are neither trees nor pieces. Known when the step is planned; false on devices that do not
-  // narrow batches.
+  // are neither trees nor pieces. Known when the step is planned; false where all rows take all
+  // layers: in halves of a step, and in the reference.
   virtual bool EndsWithLogitRows() const { return false; }
   // From here to the end of the step the batch has its logit rows alone, which later ops see as its
   // rows and as its logit rows. They write no keys and no state. REQUIRES: EndsWithLogitRows().

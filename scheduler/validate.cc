@@ -122,9 +122,8 @@ absl::Status Scheduler::CanJoin(const SchedulerOptions& options) {
   }
   if (options.counts_positions() && !options.reads_pieces) {
     return absl::InvalidArgumentError(
-        "Layers of this model see a sliding window, and this server's device does not count it by "
-        "the positions of branches side by side: join branches by kind 'text', or use --device "
-        "cpu.");
+        "Layers of this model see a sliding window, which they do not count by the positions of "
+        "branches side by side: join branches by kind 'text'.");
   }
   return absl::OkStatus();
 }
@@ -142,7 +141,7 @@ absl::Status Scheduler::CanWatch(const SchedulerOptions& options) {
   if (options.turns_queries) return absl::OkStatus();
   return absl::InvalidArgumentError(
       "Workers see each other at positions that change, for which queries are rotated anew: this "
-      "model's layers, or this server's device, do not do that.");
+      "model's layers do not do that.");
 }
 
 absl::Status Scheduler::Validate(const GenerationRequest& request,

@@ -36,10 +36,14 @@ bool TurnsQueries(const ModelSpec& spec) {
          std::none_of(spec.layers.begin(), spec.layers.end(), [](const LayerSpec& layer) {
            const AttentionSpec& attention = layer.attention;
            return attention.qk_norms_last || attention.both_ways ||
-                  attention.sharpen.factor != 0.0f || attention.conv.taps > 0 ||
-                  attention.recurrence.is_here() || attention.wkv.is_here();
+                  attention.differential.is_here || attention.sharpen.factor != 0.0f ||
+                  attention.conv.taps > 0 || attention.recurrence.is_here() ||
+                  attention.wkv.is_here();
          });
 }
+
+// An indexer's queries would have to be rotated further, too.
+bool ReadsPieces(const ModelSpec& spec) { return spec.indexer_top_k() == 0; }
 
 bool HasWindows(const ModelSpec& spec) {
   return std::any_of(spec.layers.begin(), spec.layers.end(),
@@ -259,8 +263,6 @@ void PlanKv(const ModelSpec& spec, const PageRule& rule, int32_t context,
 CapacityOptions OptionsFor(const ModelSpec& spec, const CapacityOptions& given) {
   CapacityOptions options = given;
   options.page_tokens = PageTokensFor(spec, given);
-  // An indexer's queries would have to be rotated further, too.
-  options.reads_pieces = given.reads_pieces && spec.indexer_top_k() == 0;
   if (spec.reads_whole_texts()) {
     const int32_t longest = given.max_context > 0 ? given.max_context : spec.max_context;
     options.max_batch_tokens = std::max(given.max_batch_tokens, longest);
@@ -410,8 +412,8 @@ absl::StatusOr<Capacity> PlanCapacity(const ModelSpec& spec, int64_t weight_byte
                      .state_is_snapshot = HasSnapshots(spec),
                      .segments = spec.n_segments(),
                      .layers_have_windows = HasWindows(spec),
-                     .reads_pieces = options.reads_pieces,
-                     .turns_queries = options.reads_pieces && TurnsQueries(spec),
+                     .reads_pieces = ReadsPieces(spec),
+                     .turns_queries = ReadsPieces(spec) && TurnsQueries(spec),
                      .whole_prompts = spec.reads_whole_texts(),
                      .max_draft_tokens = MaxDraftTokens(spec),
                      .max_ahead_tokens = options.max_ahead_tokens,

@@ -45,7 +45,6 @@ struct CapacityOptions {
   // Largest rank of LoRA adapters, at most kernels::kMaxAdapterRank; 0: the executor runs none.
   int32_t adapter_max_rank = 0;
   kernels::DType adapter_dtype = kernels::DType::kBF16;
-  bool reads_pieces = false;  // ExecutorLimits::reads_pieces
   // A drafter beside the model (draft_network.h).
   std::vector<KvLayer> draft_kv_layers;
   int64_t draft_weight_bytes = 0;

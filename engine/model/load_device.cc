@@ -92,63 +92,7 @@ kernels::DType PackedAs(kernels::DType dtype, bool has_order, const kernels::Dev
 }
 
 absl::Status CheckOpsFor(const ModelSpec& spec, const kernels::Device* device) {
-  const bool convolves =
-      std::any_of(spec.layers.begin(), spec.layers.end(),
-                  [](const LayerSpec& layer) { return layer.attention.conv.taps > 0; });
-  const bool recurs =
-      std::any_of(spec.layers.begin(), spec.layers.end(), [](const LayerSpec& layer) {
-        return layer.attention.recurrence.shape.taps > 0 || layer.attention.gated;
-      });
-  const bool norms_last =
-      std::any_of(spec.layers.begin(), spec.layers.end(),
-                  [](const LayerSpec& layer) { return layer.attention.qk_norms_last; });
-  const bool layer_inputs =
-      spec.layer_input_dim > 0 || spec.shares_kv() || spec.has_memory() ||
-      std::any_of(spec.layers.begin(), spec.layers.end(),
-                  [](const LayerSpec& layer) { return layer.moe.apart || layer.scales_stream; });
-  const bool streams =
-      spec.altup.count > 0 ||
-      std::any_of(spec.layers.begin(), spec.layers.end(), [](const LayerSpec& layer) {
-        return layer.laurel_rank > 0 || layer.mlp.gate_deviations.has_value();
-      });
-  const bool whole_texts = spec.reads_whole_texts();
-  const bool segments = spec.n_segments() > 0;
-  const char* lacks = nullptr;
-  if (device == nullptr) return absl::OkStatus();
-  if (convolves && !device->has_short_conv()) lacks = "layers of short convolutions";
-  if (recurs && !device->has_recurrence()) lacks = "recurrent layers";
-  const bool mixes_time =
-      std::any_of(spec.layers.begin(), spec.layers.end(),
-                  [](const LayerSpec& layer) { return layer.attention.wkv.is_here(); });
-  if (mixes_time && !device->has_time_mix()) lacks = "recurrent layers (RWKV-7)";
-  if (layer_inputs && !device->has_layer_inputs()) {
-    lacks = "layers with inputs, factors or norms of their own";
-  }
-  const bool half_keys =
-      std::any_of(spec.layers.begin(), spec.layers.end(),
-                  [](const LayerSpec& layer) { return layer.attention.differential.is_here; });
-  if (half_keys && !device->has_layer_inputs()) lacks = "differential attention";
-  if (streams && !device->has_streams()) lacks = "alternating updates or sparse gates";
-  const bool in_chunks = std::any_of(
-      spec.layers.begin(), spec.layers.end(),
-      [](const LayerSpec& layer) { return layer.attention.in_chunks || layer.moe.weighs_inputs; });
-  if (in_chunks && !device->has_attention_in_chunks()) {
-    lacks = "attention in chunks, or weights of experts' inputs";
-  }
-  if (norms_last && !device->has_norms_behind_rotation()) lacks = "norms behind the rotation";
-  if (whole_texts && !device->has_attention_both_ways()) lacks = "attention in both directions";
-  if (segments && !device->has_segments()) lacks = "segment embeddings";
-  if (const int32_t top_k = spec.indexer_top_k(); top_k > 0 && !device->has_selection()) {
-    return absl::UnimplementedError(
-        absl::StrCat("family ", spec.family, " has sparse attention over ", top_k,
-                     " positions of longer texts, which ", device->description(),
-                     " does not run; --max-context ", top_k,
-                     " or less reads all of them, with the same result, ", "or use --device cpu"));
-  }
-  if (lacks == nullptr) return CheckDimensions(spec, *device);
-  return absl::UnimplementedError(absl::StrCat("family ", spec.family, " has ", lacks, ", which ",
-                                               device->description(),
-                                               " does not run; use --device cpu"));
+  return device == nullptr ? absl::OkStatus() : CheckDimensions(spec, *device);
 }
 
 }  // namespace heddle::engine

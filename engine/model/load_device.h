@@ -26,7 +26,7 @@ void FillStepSize(const kernels::Device* device, CapacityOptions* capacity);
 // device with memory of its own then has floats (kernels/cuda/linear/cuda_weight.h).
 kernels::DType PackedAs(kernels::DType dtype, bool has_order, const kernels::Device* device);
 
-// UNIMPLEMENTED for layers that the device has no op for, or whose dimensions are beyond its ops'.
+// UNIMPLEMENTED for layers whose dimensions are beyond those that the device's ops take.
 absl::Status CheckOpsFor(const ModelSpec& spec, const kernels::Device* device);
 
 }  // namespace heddle::engine

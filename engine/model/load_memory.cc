@@ -48,7 +48,6 @@ CapacityOptions CapacityFor(const LoadOptions& options, kernels::DType kv_dtype,
   if (device == nullptr) return capacity;
   capacity.activation_dtype = device->activation_dtype();
   capacity.logit_rows = device->preferred_logit_rows();
-  capacity.reads_pieces = device->has_pieces();
   if (const auto own = device->memory()) {
     capacity.reserve_bytes = own->reserve_bytes;
     capacity.receives_messages = false;  // they come into the host's memory (meeting_sizes.h)

@@ -47,17 +47,6 @@ class CpuDevice final : public Device {
   std::string description() const override { return description_; }
   DType activation_dtype() const override { return DType::kF32; }
   bool HasKvType(DType) const override { return true; }
-  bool has_short_conv() const override { return true; }
-  bool has_recurrence() const override { return true; }
-  bool has_attention_in_chunks() const override { return true; }
-  bool has_layer_inputs() const override { return true; }
-  bool has_streams() const override { return true; }
-  bool has_norms_behind_rotation() const override { return true; }
-  bool has_attention_both_ways() const override { return true; }
-  bool has_segments() const override { return true; }
-  bool has_selection() const override { return true; }
-  bool has_time_mix() const override { return true; }
-  bool has_pieces() const override { return true; }
   DType preferred_kv_type() const override {
     return isa_ >= Isa::kAvx512Bf16 ? DType::kBF16 : DType::kF16;
   }

@@ -18,7 +18,6 @@
 #include "kernels/cpu/kernel_table.h"
 #include "kernels/cpu/linear/experts.h"
 #include "kernels/cpu/linear/linear.h"
-#include "kernels/cpu/logit_batch.h"
 #include "kernels/cpu/rank_ops.h"
 #include "kernels/cpu/sampler.h"
 #include "kernels/cpu/scratch.h"
@@ -26,6 +25,7 @@
 #include "kernels/cpu/thread_pool.h"
 #include "kernels/cpu/wkv.h"
 #include "kernels/late_sums.h"
+#include "kernels/logit_batch.h"
 #include "kernels/ops.h"
 #include "kernels/owned_batch.h"
 

@@ -66,16 +66,6 @@ class CudaDevice final : public Device, public HostMeetings {
   std::string description() const override;
   DType activation_dtype() const override { return options_.activations; }
   bool HasKvType(DType) const override { return true; }
-  bool has_attention_both_ways() const override { return true; }
-  bool has_segments() const override { return true; }
-  bool has_norms_behind_rotation() const override { return true; }
-  bool has_attention_in_chunks() const override { return true; }
-  bool has_selection() const override { return true; }
-  bool has_short_conv() const override { return true; }
-  bool has_recurrence() const override { return true; }
-  bool has_time_mix() const override { return true; }
-  bool has_layer_inputs() const override { return true; }
-  bool has_streams() const override { return true; }
   int32_t max_row_sums(int64_t dim) const override {
     return static_cast<int32_t>(kRowSumBytes / (dim * int64_t{sizeof(float)}));
   }
@@ -154,8 +144,11 @@ class CudaDevice final : public Device, public HostMeetings {
   absl::StatusOr<std::unique_ptr<PeerGroup>> Join(std::shared_ptr<Communicator> communicator,
                                                   bool shares_layers);
   void LeaveGroups();
-  void StageAttention(const AttentionGrouping& grouping, Part part);
+  // RESOURCE_EXHAUSTED if the workspace lacks the room for a row's partial results.
+  absl::Status StageAttention(const AttentionGrouping& grouping, Part part);
   absl::StatusOr<PlannedAttention> PlanFor(const AttentionGrouping& grouping, Part part);
+  absl::StatusOr<NarrowBatch> Narrow();
+  static bool MayNarrow(const HostBatch& batch);
   CudaOps OpsFor(Part part);
   absl::Status Enqueue(uint64_t step, const std::function<void(Ops&)>& body);
   absl::Status RunBody(uint64_t step, const std::function<void(Ops&)>& body);
@@ -202,6 +195,7 @@ class CudaDevice final : public Device, public HostMeetings {
   bool has_states_ = false;         // layers with state were among its ops
   bool has_run_ = false;            // a step has, so that what follows is known
   bool attends_both_ways_ = false;  // rows saw later ones, which must not be in the other half
+  bool narrows_ = false;            // a step was narrowed to its logit rows
   Launched launched_[kMaxInFlight];
   uint64_t first_launched_ = 0;
   uint64_t num_launched_ = 0;

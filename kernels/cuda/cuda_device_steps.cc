@@ -18,6 +18,12 @@ bool CudaDevice::MaySplit(const HostBatch& batch) const {
   return batch.n_groups() == 1 || (knows_layers_ && !has_states_);
 }
 
+// Whether a step may have a second batch: some rows, and not all, have logits.
+bool CudaDevice::MayNarrow(const HostBatch& batch) {
+  return !batch.logit_rows.empty() && std::ssize(batch.logit_rows) < batch.n_tokens() &&
+         LogitBatch::IsMadeOf(batch);
+}
+
 absl::Status CudaDevice::Plan(const HostBatch& batch) {
   HEDDLE_CHECK(num_launched_ < kMaxInFlight, "a third step in flight");
   HEDDLE_RETURN_IF_ERROR(batch_.Assign(batch));
@@ -30,19 +36,22 @@ absl::Status CudaDevice::Plan(const HostBatch& batch) {
   staging_.Reset(static_cast<int>(next_step() % kMaxInFlight));
   batch_.Stage(staging_, static_cast<const int32_t*>(results_->data()));
   for (auto& planned : planned_) planned.clear();
+  if (narrows_ && !split_.has_value() && MayNarrow(batch_.host())) batch_.StageNarrow(staging_);
   for (const AttentionGrouping& grouping : groupings_) {
     if (grouping.layers >= batch.n_groups()) continue;
+    if (grouping.of_logit_rows && !batch_.is_narrow()) continue;
+    if (grouping.turns_queries && !HasTurns(batch_.host())) continue;
     if (split_.has_value()) {
-      StageAttention(grouping, kFirst);
-      StageAttention(grouping, kSecond);
+      HEDDLE_RETURN_IF_ERROR(StageAttention(grouping, kFirst));
+      HEDDLE_RETURN_IF_ERROR(StageAttention(grouping, kSecond));
     } else {
-      StageAttention(grouping, kWhole);
+      HEDDLE_RETURN_IF_ERROR(StageAttention(grouping, kWhole));
     }
   }
   return staging_.Send();
 }
 
-void CudaDevice::StageAttention(const AttentionGrouping& grouping, Part part) {
+absl::Status CudaDevice::StageAttention(const AttentionGrouping& grouping, Part part) {
   SequenceRange range = {0, batch_.host().n_seqs()};
   int32_t multiprocessors = runtime_->info().num_multiprocessors;
   if (part == kFirst) range.end = split_->sequences;
@@ -54,11 +63,18 @@ void CudaDevice::StageAttention(const AttentionGrouping& grouping, Part part) {
   AttentionGrouping own = grouping;
   // The halves' attention and products use counters at the same time.
   own.merges_in_tiles = grouping.merges_in_tiles && part == kWhole;
-  const AttentionPlan plan = PlanAttention(batch_.host().OfGroup(grouping.layers), range, own,
+  const HostBatch& host = grouping.of_logit_rows ? batch_.narrow_host() : batch_.host();
+  const AttentionPlan plan = PlanAttention(host.OfGroup(grouping.layers), range, own,
                                            {.multiprocessors = multiprocessors,
                                             .max_partials = static_cast<int32_t>(room.max_partials),
                                             .max_wide_pages = room.max_wide_pages});
+  if (!plan.fits) {
+    return absl::ResourceExhaustedError(
+        "attention over a context of so many pieces needs more partial results for a row than the "
+        "workspace holds");
+  }
   planned_[part].push_back(StagePlan(plan, grouping, &staging_));
+  return absl::OkStatus();
 }
 
 absl::StatusOr<PlannedAttention> CudaDevice::PlanFor(const AttentionGrouping& grouping, Part part) {
@@ -68,7 +84,7 @@ absl::StatusOr<PlannedAttention> CudaDevice::PlanFor(const AttentionGrouping& gr
   if (std::find(groupings_.begin(), groupings_.end(), grouping) == groupings_.end()) {
     groupings_.push_back(grouping);
   }
-  StageAttention(grouping, part);
+  HEDDLE_RETURN_IF_ERROR(StageAttention(grouping, part));
   // Always on lane 0: the other lane has to wait for it.
   HEDDLE_RETURN_IF_ERROR(staging_.Send());
   if (part == kSecond) {
@@ -78,6 +94,16 @@ absl::StatusOr<PlannedAttention> CudaDevice::PlanFor(const AttentionGrouping& gr
   return planned_[part].back();
 }
 
+// Steps after the first one that narrows have their second batch among what is sent in front.
+absl::StatusOr<NarrowBatch> CudaDevice::Narrow() {
+  narrows_ = true;
+  if (!batch_.is_narrow()) {
+    batch_.StageNarrow(staging_);
+    HEDDLE_RETURN_IF_ERROR(staging_.Send());
+  }
+  return NarrowBatch{&batch_.narrow_host(), batch_.narrow_groups()};
+}
+
 CudaOps CudaDevice::OpsFor(Part part) {
   DeviceStep step = {
       .runtime = *runtime_,
@@ -85,7 +111,7 @@ CudaOps CudaDevice::OpsFor(Part part) {
       .stream = runtime_->stream(part == kSecond ? 1 : 0),
       .groups = batch_.groups(),
       .n_rows = batch_.n_tokens(),
-      .host = batch_.host(),
+      .host = &batch_.host(),
       .segments = batch_.segments(),
       .workspace = workspace(part),
       .drawn = {static_cast<uint8_t*>(results_->data()), kDrawnBytes},
@@ -103,9 +129,9 @@ CudaOps CudaDevice::OpsFor(Part part) {
       .times_products = part == kWhole && !split_.has_value(),
       .ranks = part == kSecond ? halves_.get() : group_.get(),
       .stages = stages_.get(),
-      .plan_attention = [this, part](const AttentionGrouping& grouping) {
-        return PlanFor(grouping, part);
-      }};
+      .plan_attention =
+          [this, part](const AttentionGrouping& grouping) { return PlanFor(grouping, part); },
+      .narrow = [this] { return Narrow(); }};
   if (is_taped_) {
     step.leave_tape = [this](bool for_good) { return LeaveTape(for_good); };
   }

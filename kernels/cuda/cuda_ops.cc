@@ -1,6 +1,7 @@
 #include "kernels/cuda/cuda_ops.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
@@ -13,6 +14,7 @@
 #include "kernels/cuda/linear_parts.h"
 #include "kernels/cuda/rows/row_params.h"
 #include "kernels/cuda/sample/sample_params.h"
+#include "kernels/logit_batch.h"
 
 namespace heddle::kernels::cuda {
 namespace {
@@ -52,6 +54,31 @@ int32_t PlaceRows(std::span<SampleRow> rows, int64_t vocab, const Workspace& wor
   }
   HEDDLE_CHECK(count > 0 || rows.empty(), "the workspace does not hold one row of logits");
   return count;
+}
+
+AttentionGrouping GroupingOf(const AttentionArgs& args, const AttentionChoice& choice,
+                             const DeviceStep& step) {
+  return {.group = args.n_heads / args.cache.n_kv_heads,
+          .n_kv_heads = args.cache.n_kv_heads,
+          .head_dim = args.cache.head_dim,
+          .prefill_rows = choice.prefill_rows,
+          .layers = args.cache.group,
+          .window = args.window,
+          .in_chunks = args.in_chunks && args.window > 0,
+          .in_order = args.in_order,
+          .both_ways = args.both_ways,
+          .top_k = args.chosen.rows == nullptr ? 0 : args.chosen.top_k,
+          .shares_prefixes =
+              choice.prefill != AttentionKernel::kPlain && choice.decode != AttentionKernel::kPlain,
+          .widened_page_tokens =
+              choice.prefill == AttentionKernel::kHopperWide ? args.cache.page_tokens : 0,
+          .copies_values_alone = choice.prefill == AttentionKernel::kHopperWide &&
+                                 step.scores_codes && HopperF8Can(args.cache),
+          .decodes_in_wide_tiles = choice.decode == AttentionKernel::kLatent &&
+                                   args.n_heads > kMostNarrowHeads * args.cache.n_kv_heads,
+          .merges_in_tiles = choice.decode == AttentionKernel::kFlash &&
+                             MergesWide(args, Info(step.activations).block_bytes),
+          .of_logit_rows = step.of_logit_rows};
 }
 
 }  // namespace
@@ -133,7 +160,12 @@ void CudaOps::ProjectHeads(const LinearArgs& product, const RopeKvWriteArgs& hea
 void CudaOps::Attention(const AttentionArgs& args) {
   attends_both_ways_ = attends_both_ways_ || args.both_ways;
   if (args.half_keys) return AttendHalves(args);
-  AttendTiles(args, {});
+  AttendRows(args, {});
+}
+
+void CudaOps::AttendRows(const AttentionArgs& args, const TilesOf& of) {
+  if (args.rotation != nullptr && HasTurns(*step_.host)) return AttendTurned(args, of);
+  AttendTiles(args, of);
 }
 
 void CudaOps::AttendTiles(const AttentionArgs& args, const TilesOf& of) {
@@ -147,33 +179,15 @@ void CudaOps::AttendTiles(const AttentionArgs& args, const TilesOf& of) {
   const DeviceInfo& device = step_.runtime.info();
   const AttentionChoice choice =
       ChooseAttention(args, step_.activations, device.has_hopper_code, device.max_shared_bytes);
-  const AttentionGrouping grouping = {
-      .group = args.n_heads / args.cache.n_kv_heads,
-      .n_kv_heads = args.cache.n_kv_heads,
-      .head_dim = args.cache.head_dim,
-      .prefill_rows = choice.prefill_rows,
-      .layers = args.cache.group,
-      .window = args.window,
-      .in_chunks = args.in_chunks && args.window > 0,
-      .in_order = args.in_order,
-      .both_ways = args.both_ways,
-      .top_k = args.chosen.rows == nullptr ? 0 : args.chosen.top_k,
-      .shares_prefixes =
-          choice.prefill != AttentionKernel::kPlain && choice.decode != AttentionKernel::kPlain,
-      .widened_page_tokens =
-          choice.prefill == AttentionKernel::kHopperWide ? args.cache.page_tokens : 0,
-      .copies_values_alone = choice.prefill == AttentionKernel::kHopperWide && step_.scores_codes &&
-                             HopperF8Can(args.cache),
-      .decodes_in_wide_tiles = choice.decode == AttentionKernel::kLatent &&
-                               args.n_heads > kMostNarrowHeads * args.cache.n_kv_heads,
-      .merges_in_tiles = choice.decode == AttentionKernel::kFlash &&
-                         MergesWide(args, Info(step_.activations).block_bytes),
-      .most_rows = of.most_rows,
-      .makes_queries = of.makes_queries};
+  AttentionGrouping grouping = GroupingOf(args, choice, step_);
+  grouping.most_rows = of.most_rows;
+  grouping.makes_queries = of.makes_queries;
+  grouping.turns_queries = of.turns_queries;
   absl::StatusOr<PlannedAttention> plan = step_.plan_attention(grouping);
   if (!plan.ok()) return Note(plan.status());
   AttentionParams params;
   params.args = args;
+  if (of.turns_queries) TurnQueries(*plan, &params.args);
   params.batch = step_.groups[static_cast<size_t>(args.cache.group)];
   if (args.in_order) params.batch.tree_mask = nullptr;
   if (plan->chunk_masks != nullptr) params.batch.tree_mask = plan->chunk_masks;
@@ -190,8 +204,10 @@ void CudaOps::AttendTiles(const AttentionArgs& args, const TilesOf& of) {
                                       : device.num_multiprocessors;
   if (step_.attention_multiprocessors > 0)
     params.max_blocks = kBlocksPerMultiprocessor * multiprocessors;
+  bool is_copied = false;  // in the first round for all
   auto launch = [&](AttentionKernel kernel, const AttentionTile* tiles, int32_t count,
                     int32_t rows) {
+    if (count == 0) return;
     params.tiles = tiles;
     params.n_tiles = count;
     params.tile_rows = rows;
@@ -199,7 +215,10 @@ void CudaOps::AttendTiles(const AttentionArgs& args, const TilesOf& of) {
       case AttentionKernel::kHopper:
         return Note(LaunchAttentionHopper(params, multiprocessors, stream), "attention");
       case AttentionKernel::kHopperWide:
-        if (plan->n_wide_pages > 0) return AttendWide(params, *plan, room.wide_at, multiprocessors);
+        if (plan->n_wide_pages > 0) {
+          if (!std::exchange(is_copied, true)) CopyWide(args.cache, *plan, room.wide_at);
+          return AttendWide(params, *plan, room.wide_at, multiprocessors);
+        }
         [[fallthrough]];
       case AttentionKernel::kFlash:
         return Note(LaunchAttentionFlash(params, stream), "attention");
@@ -209,10 +228,27 @@ void CudaOps::AttendTiles(const AttentionArgs& args, const TilesOf& of) {
         return Note(LaunchAttentionPlain(params, step_.activations, stream), "attention");
     }
   };
-  launch(choice.prefill, plan->prefill, plan->n_prefill, plan->prefill_rows);
-  launch(choice.decode, plan->decode, plan->n_decode, plan->decode_rows);
-  Note(LaunchAttentionMerge(params, plan->merges, plan->n_merges, step_.activations, stream),
-       "attention merge");
+  AttentionRound from;
+  const auto run_until = [&](const AttentionRound& to) {
+    launch(choice.prefill, plan->prefill + from.prefill, to.prefill - from.prefill,
+           plan->prefill_rows);
+    launch(choice.decode, plan->decode + from.decode, to.decode - from.decode, plan->decode_rows);
+    Note(LaunchAttentionMerge(params, plan->merges + from.merges, to.merges - from.merges,
+                              step_.activations, stream),
+         "attention merge");
+    from = to;
+  };
+  for (const AttentionRound& next : plan->later_rounds) run_until(next);
+  run_until({plan->n_decode, plan->n_prefill, plan->n_merges});
+}
+
+void CudaOps::CopyWide(const KvCacheView& cache, const PlannedAttention& plan, int64_t wide_at) {
+  const KvCacheView wide =
+      WideView(cache, plan.n_wide_pages, plan.codes_queries, step_.workspace.data + wide_at);
+  Note(LaunchWidenPages(
+           {.from = cache, .to = wide, .pages = plan.wide_pages, .n_pages = plan.n_wide_pages},
+           step_.stream),
+       "widening pages");
 }
 
 void CudaOps::AttendWide(AttentionParams params, const PlannedAttention& plan, int64_t wide_at,
@@ -221,10 +257,6 @@ void CudaOps::AttendWide(AttentionParams params, const PlannedAttention& plan, i
   const bool values_alone = plan.codes_queries;
   const KvCacheView wide =
       WideView(cache, plan.n_wide_pages, values_alone, step_.workspace.data + wide_at);
-  Note(LaunchWidenPages(
-           {.from = cache, .to = wide, .pages = plan.wide_pages, .n_pages = plan.n_wide_pages},
-           step_.stream),
-       "widening pages");
   if (values_alone) {
     return Note(
         LaunchAttentionHopperF8(params, wide, plan.wide_of_span, multiprocessors, step_.stream),
@@ -284,6 +316,24 @@ void CudaOps::Sharpen(const SharpenArgs& args) {
 void CudaOps::Xielu(const XieluArgs& args) {
   if (!step_.status.ok() || args.x.rows == 0) return;
   Note(LaunchXielu(args, step_.activations, step_.stream), "the activation xIELU");
+}
+
+bool CudaOps::EndsWithLogitRows() const {
+  return !step_.is_half && LogitBatch::IsMadeOf(*step_.host);
+}
+
+// What later ops ask of the step is that of its logit rows, which no half of a step has.
+void CudaOps::NarrowToLogitRows() {
+  HEDDLE_CHECK(EndsWithLogitRows(), "rows without logits lie behind those with them");
+  if (!step_.status.ok()) return;
+  const absl::StatusOr<NarrowBatch> narrow = step_.narrow();
+  if (!narrow.ok()) return Note(narrow.status());
+  step_.host = narrow->host;
+  step_.groups = narrow->groups;
+  step_.n_rows = narrow->host->n_tokens();
+  step_.segments = nullptr;
+  step_.adapters = step_.logit_adapters;
+  step_.of_logit_rows = true;
 }
 
 void CudaOps::GatherLogitRows(Tensor x, Tensor out) {

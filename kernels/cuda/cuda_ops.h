@@ -70,6 +70,8 @@ class CudaOps final : public Ops, public LateSums {
   void TokenShift(const TokenShiftArgs& args) override;
   void TimeMix(const WkvArgs& args) override;
   void SquashElements(Squash kind, Tensor x) override;
+  bool EndsWithLogitRows() const override;
+  void NarrowToLogitRows() override;
   void GatherLogitRows(Tensor x, Tensor out) override;
   void CopyRows(Tensor x, Tensor out) override;
   void SumRows(const SumRowsArgs& args) override;
@@ -106,14 +108,20 @@ class CudaOps final : public Ops, public LateSums {
   struct TilesOf {
     int32_t most_rows = kAnyRows;
     bool makes_queries = false;  // AttentionGrouping
+    bool turns_queries = false;  // AttentionGrouping
   };
+  // AttendTiles, or AttendTurned where the batch and the layer have something to turn.
+  void AttendRows(const AttentionArgs& args, const TilesOf& of);
   void AttendTiles(const AttentionArgs& args, const TilesOf& of);
-  // AttentionArgs::half_keys: cuda_ops_halves.cc.
-  void AttendHalves(const AttentionArgs& args);
+  // Queries that are made in the workspace first: cuda_ops_halves.cc.
+  void AttendHalves(const AttentionArgs& args);                         // AttentionArgs::half_keys
+  void AttendTurned(const AttentionArgs& args, const TilesOf& of);      // ContextPiece::turn
+  void TurnQueries(const PlannedAttention& plan, AttentionArgs* args);  // all that the plan names
   // Makes keys and values of `heads` heads from `first` on, and has the plan's rows attend to them.
   void AttendExpanded(const LatentAttentionArgs& args, const PlannedAttention& plan,
                       const ExpandedMemory& memory, int32_t first, int32_t heads);
-  // The prefill tiles, on a copy of what they read.
+  // Copies what prefill tiles read, and has them read the copy.
+  void CopyWide(const KvCacheView& cache, const PlannedAttention& plan, int64_t wide_at);
   void AttendWide(AttentionParams params, const PlannedAttention& plan, int64_t wide_at,
                   int32_t multiprocessors);
   void Note(Error error, const char* op) { step_.Note(error, op); }

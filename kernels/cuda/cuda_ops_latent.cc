@@ -109,20 +109,22 @@ void CudaOps::AttendLatents(const LatentAttentionArgs& args) {
   };
   if (!CanExpand(args, step_)) return stay_with_latents();
   const AttentionArgs& a = args.attention;
-  const AttentionGrouping grouping = {.n_kv_heads = a.n_heads,
-                                      .head_dim = kExpandedValueDim,
-                                      .prefill_rows = kHopperTileRows,
-                                      .layers = a.cache.group,
-                                      .in_order = a.in_order,
-                                      .least_rows = kLeastExpandedRows,
-                                      .expands = true};
+  const AttentionGrouping grouping = {
+      .n_kv_heads = a.n_heads,
+      .head_dim = kExpandedValueDim,
+      .prefill_rows = kHopperTileRows,
+      .layers = a.cache.group,
+      .in_order = a.in_order,
+      .least_rows = kLeastExpandedRows,
+      .expands = true,
+      .turns_queries = a.rotation != nullptr && HasTurns(*step_.host)};
   const absl::StatusOr<PlannedAttention> plan = step_.plan_attention(grouping);
   if (!plan.ok()) return Note(plan.status());
   const int64_t at = RoomOf(step_.workspace.bytes, grouping).wide_at;
   const ExpandedMemory memory = Place(args, step_, at, plan->n_wide_pages);
   if (plan->n_prefill == 0 || memory.heads == 0) return stay_with_latents();
 
-  AttendTiles(a, {.most_rows = kLeastExpandedRows - 1});  // first: it uses the workspace, too
+  AttendRows(a, {.most_rows = kLeastExpandedRows - 1});  // first: it uses the workspace, too
   for (const auto& [from, to] : {std::pair(ViewOf(*args.queries.heads), memory.keys_of_latents),
                                  std::pair(ViewOf(*args.values.heads), memory.values_of_latents)}) {
     if (from.layout == WeightLayout::kBF16) continue;

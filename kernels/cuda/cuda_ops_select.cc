@@ -22,7 +22,7 @@ int32_t LongestContext(const HostBatch& batch, int32_t group) {
 }  // namespace
 
 bool CudaOps::SeesMoreThan(int32_t group, int32_t positions) const {
-  return LongestContext(step_.host, group) > positions;
+  return LongestContext(*step_.host, group) > positions;
 }
 
 // As many rows at a time as the workspace holds the scores of.
@@ -32,7 +32,7 @@ void CudaOps::SelectPositions(const SelectArgs& args) {
   SelectParams params;
   params.args = args;
   params.batch = step_.groups[static_cast<size_t>(args.cache.group)];
-  const int32_t longest = LongestContext(step_.host, args.cache.group);
+  const int32_t longest = LongestContext(*step_.host, args.cache.group);
   // In steps, so that launches of one token and the next are the same.
   params.context = (longest + kContextStep - 1) / kContextStep * kContextStep;
   params.stride = params.context;

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <span>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -54,11 +55,20 @@ struct PlannedAttention {
   bool codes_queries = false;
   int32_t n_expanded_rows = 0;
   const int32_t* expanded_rows = nullptr;
+  int32_t n_turned_rows = 0;
+  const TurnedRow* turned_rows = nullptr;
+  std::vector<AttentionRound> later_rounds;
 };
 
 // Adds the plan's arrays to what is copied to the device next.
 PlannedAttention StagePlan(const AttentionPlan& plan, const AttentionGrouping& grouping,
                            Staging* staging);
+
+// The logit rows of a step as its batch (Ops::NarrowToLogitRows).
+struct NarrowBatch {
+  const HostBatch* host = nullptr;
+  std::span<const DeviceBatch> groups;
+};
 
 struct DeviceStep {
   Runtime& runtime;
@@ -68,7 +78,7 @@ struct DeviceStep {
   std::span<const DeviceBatch> groups;
   int32_t first_row = 0;  // row of the batch that is the tensors' row 0
   int32_t n_rows = 0;
-  const HostBatch& host;              // all sequences; what is planned with them asks for lengths
+  const HostBatch* host = nullptr;    // all sequences; what is planned with them asks for lengths
   const int32_t* segments = nullptr;  // [rows of the batch], or nullptr: all are 0
   Workspace workspace;
   Workspace drawn;                // the step's tokens, in the order of its draws
@@ -88,9 +98,13 @@ struct DeviceStep {
   // have one each, since kernels of both wait at the same time.
   PeerGroup* ranks = nullptr;
   bool is_half = false;         // the ops are those of half a step
+  bool of_logit_rows = false;   // the batch is that of the step's logit rows
   PeerGroup* stages = nullptr;  // of a device that has some of the layers; nullptr: it has all
   // Plans a grouping that the step has not met yet.
   std::function<absl::StatusOr<PlannedAttention>(const AttentionGrouping&)> plan_attention;
+
+  // Stages the batch of the step's logit rows, if Plan has not.
+  std::function<absl::StatusOr<NarrowBatch>()> narrow;
 
   // Launches what the step's tape holds and goes on without it; `for_good`: steps of so many rows
   // cannot be graphs. Empty: there is no tape.

@@ -32,7 +32,10 @@ PlannedAttention StagePlan(const AttentionPlan& plan, const AttentionGrouping& g
           .wide_of_span = EntryOfSpanZero(wide_of_span, plan.first_wide_span),
           .codes_queries = plan.codes_queries,
           .n_expanded_rows = static_cast<int32_t>(plan.expanded_rows.size()),
-          .expanded_rows = staging->Add(plan.expanded_rows)};
+          .expanded_rows = staging->Add(plan.expanded_rows),
+          .n_turned_rows = static_cast<int32_t>(plan.turned_rows.size()),
+          .turned_rows = staging->Add(plan.turned_rows),
+          .later_rounds = plan.later_rounds};
 }
 
 }  // namespace heddle::kernels::cuda

@@ -19,7 +19,9 @@ set(heddle_cuda_host_sources
   split_ops.cc
   staged_batch.cc
   attention/attention_choice.cc
+  attention/attention_pieces.cc
   attention/attention_plan.cc
+  attention/context_pieces.cc
   attention/shared_prefixes.cc
   attention/wide_pages.cc
   linear/cuda_weight.cc
@@ -45,6 +47,7 @@ set(heddle_cuda_kernel_sources
   attention/attention_latent.cu
   attention/attention_merge.cu
   attention/attention_plain.cu
+  attention/attention_turns.cu
   attention/attention_widen.cu
   attention/rope.cu
   attention/select_places.cu

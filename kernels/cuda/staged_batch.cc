@@ -4,6 +4,7 @@ namespace heddle::kernels::cuda {
 
 void StagedBatch::Stage(Staging& staging, const int32_t* drawn) {
   const HostBatch& batch = host();
+  narrow_groups_.clear();
   groups_.assign(1, {.token_ids = staging.Add(batch.token_ids),
                      .drawn = drawn,
                      .positions = staging.Add(batch.positions),
@@ -25,6 +26,25 @@ void StagedBatch::Stage(Staging& staging, const int32_t* drawn) {
   logit_adapters_ = StageAdapters(staging, logit_slots_, &logit_groups_);
   for (int32_t group = 0; group < batch.n_groups(); ++group) {
     StageSpans(staging, batch.OfGroup(group), &groups_[static_cast<size_t>(group)]);
+  }
+}
+
+void StagedBatch::StageNarrow(Staging& staging) {
+  narrow_host_ = &logit_batch_.Make(host());
+  const HostBatch& batch = *narrow_host_;
+  const int32_t* token_ids = staging.Add(batch.token_ids);
+  const int32_t* positions = staging.Add(batch.positions);
+  const int32_t* q_begin = staging.Add(batch.q_begin);
+  const int32_t* logit_rows = staging.Add(batch.logit_rows);
+  narrow_groups_ = groups_;
+  for (DeviceBatch& group : narrow_groups_) {
+    group.token_ids = token_ids;
+    group.draw_of_row = nullptr;
+    group.positions = positions;
+    group.token_types = nullptr;
+    group.q_begin = q_begin;
+    group.logit_rows = logit_rows;
+    group.n_tokens = batch.n_tokens();
   }
 }
 

@@ -122,17 +122,6 @@ class ReferenceDevice final : public Device {
   std::string description() const override { return "reference (plain loops, 1 thread)"; }
   DType activation_dtype() const override { return DType::kF32; }
   bool HasKvType(DType) const override { return true; }
-  bool has_short_conv() const override { return true; }
-  bool has_recurrence() const override { return true; }
-  bool has_attention_in_chunks() const override { return true; }
-  bool has_layer_inputs() const override { return true; }
-  bool has_streams() const override { return true; }
-  bool has_norms_behind_rotation() const override { return true; }
-  bool has_attention_both_ways() const override { return true; }
-  bool has_segments() const override { return true; }
-  bool has_selection() const override { return true; }
-  bool has_time_mix() const override { return true; }
-  bool has_pieces() const override { return true; }
 
   absl::StatusOr<std::unique_ptr<Buffer>> Allocate(int64_t bytes) override {
     return AllocateHost(bytes, "buffer");

@@ -88,6 +88,30 @@ TEST_CASE("Families whose layers read what others have made have the reference's
   }
 }
 
+// All rows of a prompt but its last one, which has the bits of a step in which all have logits.
+TEST_CASE("Rows without logits end on CUDA where nothing is kept of them, and no bit changes",
+          "[cuda]") {
+  for (const char* name : test::Some<const char*>(1, {"phi4flash", "gemma4", "gemma4_moe"})) {
+    INFO(name);
+    const test::Golden golden = test::LoadGolden(name);
+    test::TempDir dir;
+    const auto executor = test::LoadOn(test::WriteSyntheticModel(golden, dir.path()),
+                                       test::EmulatedOptions(DType::kF32, 16));
+    REQUIRE(executor->spec().first_reader() < executor->spec().n_layers());
+    const auto vocab = static_cast<std::ptrdiff_t>(executor->limits().vocab);
+    const std::vector<float> all = test::AllLogits(*executor, golden.prompt, 64);
+    const std::vector<float> last(all.end() - vocab, all.end());
+    for (const int32_t chunk : {64, 7}) {
+      INFO("in chunks of " << chunk);
+      const int64_t before = executor->rows_left_out();
+      const auto run =
+          test::RunGreedy(*executor, golden.prompt, {.max_tokens = 1, .prefill_chunk = chunk});
+      CHECK(run.first_logits == last);
+      CHECK(executor->rows_left_out() - before == static_cast<int64_t>(golden.prompt.size()) - 1);
+    }
+  }
+}
+
 TEST_CASE("Time mixes with and without gates and norms have the reference's logits", "[cuda]") {
   const std::string name = GENERATE("arwkv7", "arwkv7_plain");
   INFO(name);
@@ -152,6 +176,9 @@ void CheckUnderLoad(const char* name, int32_t spare, int32_t most_tokens = 1000)
   INFO("preempted " << sum.preemptions << ", cached " << sum.cached_tokens << ", accepted "
                     << sum.accepted_tokens << " of " << sum.drafted_tokens);
   CHECK(sum.cached_tokens > 0);
+  const engine::ModelSpec& spec = executor->spec();
+  const bool narrows = spec.first_reader() < spec.n_layers() && spec.altup.count == 0;
+  CHECK((executor->rows_left_out() > 0) == narrows);
   CHECK(sum.accepted_tokens > 10);
   CHECK(sum.drafted_tokens - sum.accepted_tokens > 10);
   // Without keys a text holds two pages in each group, however long it is: none is preempted.

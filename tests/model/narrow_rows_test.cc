@@ -7,7 +7,7 @@
 
 #include "catch2/catch.hpp"
 #include "engine/model/load.h"
-#include "kernels/cpu/logit_batch.h"
+#include "kernels/logit_batch.h"
 #include "nlohmann/json.hpp"
 #include "tests/support/goldens.h"
 #include "tests/support/greedy_runner.h"
@@ -69,7 +69,7 @@ TEST_CASE("A batch is narrowed to last rows alone", "[model][unit]") {
   const std::vector<int32_t> tokens = {10, 11, 12, 20, 30, 31}, q_begin = {0, 3, 4, 6},
                              context = {3, 9, 2};
   const auto may = [&](const std::vector<int32_t>& rows) {
-    return kernels::cpu::LogitBatch::IsMadeOf(BatchOf(tokens, q_begin, context, rows));
+    return kernels::LogitBatch::IsMadeOf(BatchOf(tokens, q_begin, context, rows));
   };
   CHECK(may({2, 3, 5}));
   CHECK(may({3}));
@@ -82,7 +82,7 @@ TEST_CASE("A batch is narrowed to last rows alone", "[model][unit]") {
   const std::vector<int32_t> rows = {1, 2, 5}, slots = {0, 0, 0, -1, 1, 1};
   kernels::HostBatch batch = BatchOf(tokens, q_begin, context, rows);
   batch.adapter_slot = slots;
-  kernels::cpu::LogitBatch narrow;
+  kernels::LogitBatch narrow;
   const kernels::HostBatch& made = narrow.Make(batch);
   CHECK(made.n_tokens() == 3);
   CHECK(std::ranges::equal(made.positions, std::vector<int32_t>{11, 12, 31}));
@@ -92,7 +92,7 @@ TEST_CASE("A batch is narrowed to last rows alone", "[model][unit]") {
   CHECK(made.n_seqs() == 3);
   const std::vector<uint64_t> masks(6, 1);
   batch.tree_mask = masks;
-  CHECK_FALSE(kernels::cpu::LogitBatch::IsMadeOf(batch));
+  CHECK_FALSE(kernels::LogitBatch::IsMadeOf(batch));
 }
 
 }  // namespace

@@ -15,12 +15,16 @@ namespace heddle::test {
 
 inline constexpr int32_t kSyntheticPageTokens = 8;
 
+using MakeDevice = decltype(engine::LoadOptions::make_device);  // empty: the CPU
+
 // The golden `name`, written to `folder`: caches in F32, at most 64 rows a step.
 inline std::unique_ptr<engine::LocalExecutor> LoadSynthetic(const std::string& name,
                                                             const std::filesystem::path& folder,
-                                                            bool reference_ops = false) {
+                                                            bool reference_ops = false,
+                                                            const MakeDevice& make = {}) {
   engine::LoadOptions options;
   options.reference_ops = reference_ops;
+  options.make_device = make;
   options.cpu.num_threads = 2;
   options.capacity.kv_bytes = 4 << 20;
   options.capacity.page_tokens = kSyntheticPageTokens;

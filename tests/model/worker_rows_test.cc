@@ -10,10 +10,12 @@
 
 #include "catch2/catch.hpp"
 #include "engine/model/load.h"
+#include "kernels/cuda/cuda_device.h"
 #include "nlohmann/json.hpp"
 #include "scheduler/scheduler.h"
 #include "server/loop/engine_loop_options.h"
 #include "tests/support/goldens.h"
+#include "tests/support/long_runs.h"
 #include "tests/support/stepped_load.h"
 #include "tests/support/synthetic_model.h"
 #include "tests/support/temp_dir.h"
@@ -30,9 +32,15 @@ using test::SteppedLoad;
 
 std::unique_ptr<engine::LocalExecutor> Load(const std::string& name,
                                             const std::filesystem::path& folder, int32_t tp = 1,
-                                            const char* kv_type = "f32",
-                                            bool reference_ops = false) {
+                                            const char* kv_type = "f32", bool reference_ops = false,
+                                            bool on_cuda = false) {
   engine::LoadOptions options;
+  if (on_cuda) {
+    options.make_device = [] {
+      return kernels::CreateCudaDevice(
+          {.activations = kernels::DType::kF32, .workspace_bytes = int64_t{4} << 20});
+    };
+  }
   options.layout.tp = tp;
   options.reference_ops = reference_ops;
   options.cpu.num_threads = 2;
@@ -67,17 +75,10 @@ GenerationRequest Workers(const json& group) {
   return request;
 }
 
-TEST_CASE("Workers have the tokens of a forward that rotates keys for each reader",
-          "[model][golden]") {
-  const std::string name = GENERATE("llama", "qwen3", "mistral_window", "llama_yarn_rope");
-  const bool reference_ops = GENERATE(false, true);
-  const int32_t tp = GENERATE(1, 2);
-  if (reference_ops && tp > 1) return;
-  if (name == "mistral_window" && tp > 1) return;  // it has one head of keys
-  INFO(name << (reference_ops ? ", reference" : "") << ", tp " << tp);
+// The largest relative difference from the golden's log-probabilities; fails unless all tokens are
+// the golden's.
+double WorstOfWorkers(engine::LocalExecutor* executor, const std::string& name) {
   const json golden = test::LoadGoldenJson("workers.json");
-  const test::TempDir folder;
-  const auto executor = Load(name, folder.path(), tp, "f32", reference_ops);
   double worst = 0;
   for (const json& group : golden[name]) {
     const GenerationRequest request = Workers(group);
@@ -85,7 +86,7 @@ TEST_CASE("Workers have the tokens of a forward that rotates keys for each reade
     const absl::Status valid = scheduler::Scheduler::Validate(request, options);
     INFO(valid.ToString());
     REQUIRE(valid.ok());
-    SteppedLoad load(executor.get(), options);
+    SteppedLoad load(executor, options);
     load.Run({request}, 0);
     for (int32_t w = 0; w < request.num_branches; ++w) {
       const auto& answer = load.answers().at({request.id, w});
@@ -97,7 +98,30 @@ TEST_CASE("Workers have the tokens of a forward that rotates keys for each reade
       }
     }
   }
-  CHECK(worst < 1e-5);
+  return worst;
+}
+
+TEST_CASE("Workers have the tokens of a forward that rotates keys for each reader",
+          "[model][golden]") {
+  const std::string name = GENERATE("llama", "qwen3", "mistral_window", "llama_yarn_rope");
+  const bool reference_ops = GENERATE(false, true);
+  const int32_t tp = GENERATE(1, 2);
+  if (reference_ops && tp > 1) return;
+  if (name == "mistral_window" && tp > 1) return;  // it has one head of keys
+  INFO(name << (reference_ops ? ", reference" : "") << ", tp " << tp);
+  const test::TempDir folder;
+  const auto executor = Load(name, folder.path(), tp, "f32", reference_ops);
+  CHECK(WorstOfWorkers(executor.get(), name) < 1e-5);
+}
+
+TEST_CASE("Workers have the same tokens on CUDA", "[model][cuda]") {
+  for (const char* name :
+       test::Some<const char*>(1, {"mistral_window", "qwen3", "llama", "llama_yarn_rope"})) {
+    INFO(name);
+    const test::TempDir folder;
+    const auto executor = Load(name, folder.path(), 1, "f32", false, /*on_cuda=*/true);
+    CHECK(WorstOfWorkers(executor.get(), name) < 1e-4);
+  }
 }
 
 TEST_CASE("What workers draw does not depend on what else runs, bit for bit", "[model][golden]") {

@@ -14,7 +14,8 @@ HEDDLE_DEVICE Softmax WalkKeys(const AttentionParams& p, const SequenceView& s,
                                const AttentionTile& tile, int packed, Shared<float> sums) {
   const AttentionArgs& a = p.args;
   const int dim = a.cache.head_dim;
-  const T* q = a.q.row<T>(s.Row(packed)) + static_cast<int64_t>(s.Head(packed)) * dim;
+  const T* q =
+      a.q.row<T>(QueryRow(p, tile, s, packed)) + static_cast<int64_t>(s.Head(packed)) * dim;
   const int first_key = s.FirstKey(p.batch, packed);
   const int end_key = s.EndKey(packed);
   const int begin = tile.key_begin > first_key ? tile.key_begin : first_key;

@@ -4,75 +4,12 @@
 #include <bit>
 #include <utility>
 
+#include "kernels/cuda/attention/attention_pieces.h"
 #include "kernels/cuda/attention/shared_prefixes.h"
 #include "kernels/cuda/attention/wide_pages.h"
 
 namespace heddle::kernels::cuda {
 namespace {
-
-constexpr int64_t kKeyTile = 64;  // splits end at borders of the kernels' key tiles
-
-int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
-int64_t RoundUp(int64_t a, int64_t b) { return CeilDiv(a, b) * b; }
-
-// A prefix that several sequences share.
-struct Prefix {
-  int32_t seq;  // the sequence whose spans give its pages
-  int32_t keys;
-  int32_t shared_begin;  // into the plan's shared_rows
-  int32_t rows;
-  int32_t packed;
-  PartialRange partials;  // those of its first packed row
-};
-
-// A tile before it is split.
-struct Piece {
-  AttentionTile tile;
-  int32_t rows;      // packed
-  int32_t prefix;    // the prefix before the tile's keys, or the one that the tile computes; or -1
-  int32_t position;  // its first packed row's index among the prefix's
-  bool is_shared;    // it computes the prefix itself
-  bool is_partial() const { return prefix >= 0; }
-  int64_t keys() const { return tile.key_end - tile.key_begin; }
-  int64_t PartsOf(int64_t keys_per_part) const { return CeilDiv(keys(), keys_per_part); }
-};
-
-// The pieces of one launch.
-struct Pieces {
-  int32_t tile_rows;
-  int32_t target_blocks;  // number that fills the device
-  std::vector<Piece> list;
-
-  int64_t Blocks(int64_t keys_per_part, int32_t n_kv_heads) const {
-    int64_t blocks = 0;
-    for (const Piece& piece : list) blocks += piece.PartsOf(keys_per_part) * n_kv_heads;
-    return blocks;
-  }
-  int64_t Partials(int64_t keys_per_part) const {
-    int64_t partials = 0;
-    for (const Piece& piece : list) {
-      const int64_t parts = piece.PartsOf(keys_per_part);
-      if (parts > 1 || piece.is_partial()) partials += parts * piece.rows;
-    }
-    return partials;
-  }
-  int64_t Longest() const {
-    int64_t longest = 0;
-    for (const Piece& piece : list) longest = std::max(longest, piece.keys());
-    return longest;
-  }
-  int32_t MostRows() const {
-    int32_t most = 0;
-    for (const Piece& piece : list) most = std::max(most, piece.rows);
-    return most;
-  }
-  // Keys per block if all had the same number.
-  int64_t Load(int32_t n_kv_heads) const {
-    int64_t work = 0;
-    for (const Piece& piece : list) work += piece.keys() * n_kv_heads;
-    return CeilDiv(work, target_blocks);
-  }
-};
 
 class Planner {
  public:
@@ -81,6 +18,8 @@ class Planner {
       : batch_(batch),
         sequences_(sequences),
         grouping_(grouping),
+        rule_{grouping.window, grouping.in_chunks, grouping.turns_queries},
+        all_partials_(budget.max_partials),
         max_partials_(budget.max_partials / 2) {
     const bool is_hopper = grouping.prefill_rows == kHopperTileRows;
     const int32_t blocks = budget.multiprocessors * kBlocksPerMultiprocessor;
@@ -91,7 +30,7 @@ class Planner {
   AttentionPlan Plan() {
     if (grouping_.shares_prefixes) SharePrefixes();
     AddPieces();
-    const auto fits = [&](const Pieces& pieces) {
+    const auto fits = [&](const PlannedPieces& pieces) {
       return pieces.Partials(pieces.Longest() + 1) <= max_partials_;
     };
     if (!prefixes_.empty() && !(fits(narrow_) && fits(wide_))) {
@@ -109,12 +48,21 @@ class Planner {
                      [](const AttentionTile& a, const AttentionTile& b) {
                        return a.key_end - a.key_begin > b.key_end - b.key_begin;
                      });
+    int32_t most_partials = plan_.n_partials;
+    for (const PlannedChain& chain : chains_) {
+      const bool is_wide = chain.pieces == &wide_;
+      EmitChain(chain, is_wide ? wide : narrow, all_partials_,
+                is_wide ? &plan_.prefill : &plan_.decode, &plan_);
+      most_partials = std::max(most_partials, plan_.n_partials);
+    }
+    plan_.n_partials = most_partials;
     return std::move(plan_);
   }
 
  private:
   bool IsPlanned(int32_t s) const {
     const int32_t rows = RowsOf(s);
+    if (rows > 0 && CountsPositions(batch_, s, rule_)) return !grouping_.expands;
     return rows > 0 && rows >= grouping_.least_rows && rows <= grouping_.most_rows;
   }
   int32_t RowsOf(int32_t s) const { return batch_.q_begin[s + 1] - batch_.q_begin[s]; }
@@ -123,8 +71,9 @@ class Planner {
   // Whether all rows are in one tile and see the first key of the context.
   bool MayShare(int32_t s) const {
     const int32_t rows = RowsOf(s);
-    return IsPlanned(s) && (rows == 1 || PackedOf(s) <= grouping_.prefill_rows) &&
-           FirstKeyOf(s, rows - 1) == 0 && FirstListed(s) == rows;
+    return IsPlanned(s) && !CountsPositions(batch_, s, rule_) &&
+           (rows == 1 || PackedOf(s) <= grouping_.prefill_rows) && FirstKeyOf(s, rows - 1) == 0 &&
+           FirstListed(s) == rows;
   }
 
   // The keys before a sequence's own rows.
@@ -202,7 +151,7 @@ class Planner {
 
   void AddPrefix(const SharedPrefix& shared) {
     const auto begin = static_cast<int32_t>(plan_.shared_rows.size());
-    Prefix prefix = {shared.sequences[0], shared.keys, begin, 0, 0, {}};
+    PlannedPrefix prefix = {shared.sequences[0], shared.keys, begin, 0, 0, {}};
     for (const int32_t s : shared.sequences) {
       prefix_of_[static_cast<size_t>(s)] = {static_cast<int32_t>(prefixes_.size()), prefix.packed};
       for (int32_t row = batch_.q_begin[s]; row < batch_.q_begin[s + 1]; ++row) {
@@ -218,19 +167,21 @@ class Planner {
     prefixes_.clear();
     prefix_of_.clear();
     plan_.shared_rows.clear();
+    plan_.turned_rows.clear();
+    chains_.clear();
     narrow_.list.clear();
     wide_.list.clear();
   }
 
-  Pieces& PiecesFor(int32_t rows, int32_t packed) {
+  PlannedPieces& PiecesFor(int32_t rows, int32_t packed) {
     const bool decodes = rows == 1 && !grouping_.decodes_in_wide_tiles;
     return decodes || packed <= kDecodeTileRows ? narrow_ : wide_;
   }
 
   void AddPieces() {
     for (size_t i = 0; i < prefixes_.size(); ++i) {
-      const Prefix& prefix = prefixes_[i];
-      Pieces& pieces = PiecesFor(prefix.rows, prefix.packed);
+      const PlannedPrefix& prefix = prefixes_[i];
+      PlannedPieces& pieces = PiecesFor(prefix.rows, prefix.packed);
       for (int32_t first = 0; first < prefix.packed; first += pieces.tile_rows) {
         pieces.list.push_back(
             {{prefix.seq, first, 0, prefix.keys, -1, prefix.shared_begin, prefix.rows},
@@ -246,13 +197,14 @@ class Planner {
   // Each row with a list is by itself, and those before the first one are together.
   void AddSequence(int32_t s) {
     if (!IsPlanned(s)) return;
+    if (CountsPositions(batch_, s, rule_)) return AddBlocks(s);
     const int32_t listed = FirstListed(s);
-    if (listed > 0) AddRows(s, listed);
+    if (listed > 0) AddRows(s, listed, {});
     for (int32_t i = listed; i < RowsOf(s); ++i) AddListedRow(s, i);
   }
 
   void AddListedRow(int32_t s, int32_t i) {
-    Pieces& pieces = PiecesFor(1, grouping_.group);
+    PlannedPieces& pieces = PiecesFor(1, grouping_.group);
     const int32_t keys = std::min(grouping_.top_k, SeenBy(s, i));
     const int32_t end = (i + 1) * grouping_.group;
     for (int32_t first = i * grouping_.group; first < end; first += pieces.tile_rows) {
@@ -263,25 +215,101 @@ class Planner {
     }
   }
 
-  // The first `rows` rows of a sequence. The keys of a tile are those that some of its rows sees.
-  void AddRows(int32_t s, int32_t rows) {
+  // A row to begin with, and the first key.
+  struct Begin {
+    int32_t row = 0;
+    int32_t key = 0;
+  };
+
+  // The rows of a sequence up to `rows`. The keys of a tile are those that some of its rows sees.
+  void AddRows(int32_t s, int32_t rows, const Begin& from) {
     const int32_t packed = rows * grouping_.group;
-    Pieces& pieces = PiecesFor(rows, packed);
+    PlannedPieces& pieces = PiecesFor(rows - from.row, packed - from.row * grouping_.group);
     const auto [prefix, position] =
         prefix_of_.empty() ? std::pair(-1, 0) : prefix_of_[static_cast<size_t>(s)];
     const int32_t shared_keys = prefix < 0 ? 0 : prefixes_[static_cast<size_t>(prefix)].keys;
     const int32_t before = BeforeRows(s);
     const bool tree = IsTree(s);
-    for (int32_t first = 0; first < packed; first += pieces.tile_rows) {
+    for (int32_t first = from.row * grouping_.group; first < packed; first += pieces.tile_rows) {
       const int32_t count = std::min(pieces.tile_rows, packed - first);
       // Positions of a tree rise with its rows, but by less than one.
       const int32_t first_row = tree && !grouping_.in_chunks ? 0 : first / grouping_.group;
       const int32_t last_row = (first + count - 1) / grouping_.group;
-      const int32_t begin = std::max(shared_keys, FirstKeyOf(s, first_row));
+      const int32_t begin = std::max({shared_keys, from.key, FirstKeyOf(s, first_row)});
       const int32_t end = EndOf(s, tree, before + last_row);
       AttentionTile tile = {s, first, begin, end, -1};
       if (rows < RowsOf(s)) tile.row_end = rows;
       pieces.list.push_back({tile, count, prefix, position + first, false});
+    }
+  }
+
+  // The rows of a sequence whose context is made of pieces.
+  void AddBlocks(int32_t s) {
+    std::vector<RowBlock> blocks = BlocksOfPieces(batch_, s, rule_, /*apart=*/false);
+    const bool fits = std::all_of(blocks.begin(), blocks.end(), [&](const RowBlock& block) {
+      const int64_t packed = PackedOf(s) - int64_t{block.begin} * grouping_.group;
+      const int64_t parts = static_cast<int64_t>(block.ranges.size()) + 1;
+      return parts * std::min<int64_t>(packed, wide_.tile_rows) <= all_partials_;
+    });
+    if (!fits) blocks = BlocksOfPieces(batch_, s, rule_, /*apart=*/true);
+    for (const RowBlock& block : blocks) {
+      if (block.ranges.empty()) {
+        AddRows(s, RowsOf(s), {block.begin, block.own_begin});
+      } else {
+        AddChains(s, block);
+      }
+    }
+  }
+
+  // Where the plan's shared rows have those of a block, with a turn.
+  int32_t RowsOfBlock(int32_t s, const RowBlock& block, int32_t turn) {
+    const auto begin = static_cast<int32_t>(plan_.shared_rows.size());
+    const int32_t behind = batch_.q_begin[sequences_.end];
+    for (int32_t i = block.begin; i < block.end; ++i) {
+      const int32_t row = batch_.q_begin[s] + i;
+      if (turn == 0) {
+        plan_.shared_rows.push_back(row);
+      } else {
+        plan_.shared_rows.push_back(behind + static_cast<int32_t>(plan_.turned_rows.size()));
+        plan_.turned_rows.push_back({row, turn});
+      }
+    }
+    return begin;
+  }
+
+  // A chain for each tile of a block's rows. Tiles of their own keys take the rows behind, too, as
+  // far as there are any: results that nobody reads.
+  void AddChains(int32_t s, const RowBlock& block) {
+    const int32_t rows = block.end - block.begin, packed = rows * grouping_.group;
+    const int32_t begin = block.begin * grouping_.group;
+    PlannedPieces& pieces = PiecesFor(rows, packed);
+    std::vector<std::pair<int32_t, int32_t>> begins;  // of shared rows, by turn
+    begins.reserve(block.ranges.size());
+    for (const SeenRange& range : block.ranges) {
+      const auto same = std::find_if(begins.begin(), begins.end(),
+                                     [&](const auto& of) { return of.first == range.turn; });
+      if (same == begins.end()) begins.emplace_back(range.turn, RowsOfBlock(s, block, range.turn));
+    }
+    for (int32_t first = 0; first < packed; first += pieces.tile_rows) {
+      const int32_t count = std::min(pieces.tile_rows, packed - first);
+      const size_t at = pieces.list.size();
+      for (const SeenRange& range : block.ranges) {
+        const auto of = std::find_if(begins.begin(), begins.end(),
+                                     [&](const auto& one) { return one.first == range.turn; });
+        const AttentionTile tile = {s, first, range.begin, range.end, -1, of->second, rows};
+        pieces.list.push_back({tile, count, -1, 0, false, true});
+      }
+      int32_t stride = count;
+      if (block.own_begin >= 0) {
+        stride = std::min(pieces.tile_rows, PackedOf(s) - begin - first);
+        const int32_t first_row = block.begin + first / grouping_.group;
+        const int32_t last_row = block.begin + (first + count - 1) / grouping_.group;
+        const AttentionTile tile = {s, begin + first,
+                                    std::max(block.own_begin, FirstKeyOf(s, first_row)),
+                                    BeforeRows(s) + last_row + 1, -1};
+        pieces.list.push_back({tile, stride, -1, 0, false, true});
+      }
+      chains_.push_back({&pieces, at, pieces.list.size(), s, begin + first, count, stride});
     }
   }
 
@@ -297,7 +325,7 @@ class Planner {
   int64_t NarrowKeysPerPart() const {
     if (narrow_.list.empty()) return kMinSplitKeys;
     const int64_t load = narrow_.Load(grouping_.n_kv_heads);
-    int64_t keys = RoundUp(std::max<int64_t>(kMinSplitKeys, load), kKeyTile);
+    int64_t keys = ToKeyTiles(std::max<int64_t>(kMinSplitKeys, load));
     while (narrow_.Partials(keys) > max_partials_) keys *= 2;
     return keys;
   }
@@ -310,27 +338,27 @@ class Planner {
     if (3 * longest <= 4 * load) return longest;
     const int64_t blocks = wide_.Blocks(longest, grouping_.n_kv_heads);
     const int64_t room = wide_.target_blocks + (blocks <= wide_.target_blocks ? 0 : blocks);
-    int64_t keys = RoundUp(std::max<int64_t>(kMinWideSplitKeys, load), kKeyTile);
+    int64_t keys = ToKeyTiles(std::max<int64_t>(kMinWideSplitKeys, load));
     while (keys < longest && (wide_.Blocks(keys, grouping_.n_kv_heads) > room ||
                               wide_.Partials(keys) > max_partials_)) {
-      keys += RoundUp(keys / 16, kKeyTile);
+      keys += ToKeyTiles(keys / 16);
     }
     return 4 * keys > 3 * longest ? longest : keys;
   }
 
-  void Emit(const Pieces& pieces, int64_t keys_per_part, bool is_shared,
+  void Emit(const PlannedPieces& pieces, int64_t keys_per_part, bool is_shared,
             std::vector<AttentionTile>& tiles) {
-    for (const Piece& piece : pieces.list) {
-      if (piece.is_shared != is_shared) continue;
+    for (const PlannedPiece& piece : pieces.list) {
+      if (piece.is_chained || piece.is_shared != is_shared) continue;
       const int64_t parts = piece.PartsOf(keys_per_part);
       if (parts == 1 && !piece.is_partial()) {
         tiles.push_back(piece.tile);
         continue;
       }
-      const auto keys = static_cast<int32_t>(RoundUp(CeilDiv(piece.keys(), parts), kKeyTile));
+      const auto keys = static_cast<int32_t>(ToKeyTiles(DivideUp(piece.keys(), parts)));
       AttentionTile part = piece.tile;
       PartialRange range = {plan_.n_partials, piece.rows,
-                            static_cast<int32_t>(CeilDiv(piece.keys(), keys))};
+                            static_cast<int32_t>(DivideUp(piece.keys(), keys))};
       if (is_shared) {
         range = PlacePrefix(piece, range.count);
       } else {
@@ -348,8 +376,8 @@ class Planner {
 
   // The partial results of all tiles of a prefix are adjacent, like its packed rows: those of a
   // sequence may be in two tiles.
-  PartialRange PlacePrefix(const Piece& piece, int32_t parts) {
-    Prefix& prefix = prefixes_[static_cast<size_t>(piece.prefix)];
+  PartialRange PlacePrefix(const PlannedPiece& piece, int32_t parts) {
+    PlannedPrefix& prefix = prefixes_[static_cast<size_t>(piece.prefix)];
     if (piece.tile.first == 0) {
       prefix.partials = {plan_.n_partials, prefix.packed, parts};
       plan_.n_partials += prefix.packed * parts;
@@ -361,7 +389,7 @@ class Planner {
 
   // Returns AttentionTile::merge of the parts. The blocks that make parts of a decode tile merge
   // them if all parts are theirs.
-  int32_t AddMerges(const Piece& piece, const PartialRange& own, bool is_narrow) {
+  int32_t AddMerges(const PlannedPiece& piece, const PartialRange& own, bool is_narrow) {
     const auto merges = static_cast<int64_t>(plan_.tile_merges.size()) + 1;
     if (grouping_.merges_in_tiles && is_narrow && piece.prefix < 0 &&
         merges * grouping_.n_kv_heads <= kMaxMergeCounters) {
@@ -383,11 +411,14 @@ class Planner {
   const HostBatch& batch_;
   const SequenceRange& sequences_;
   const AttentionGrouping& grouping_;
+  const PieceRule rule_;
+  const int64_t all_partials_;
   const int64_t max_partials_;  // per launch
-  std::vector<Prefix> prefixes_;
+  std::vector<PlannedPrefix> prefixes_;
   // [n_seqs] a sequence's prefix, or -1, and the position of its first packed row there; or empty.
   std::vector<std::pair<int32_t, int32_t>> prefix_of_;
-  Pieces narrow_, wide_;
+  PlannedPieces narrow_, wide_;
+  std::vector<PlannedChain> chains_;
   AttentionPlan plan_;
 };
 
@@ -408,6 +439,7 @@ AttentionPlan Expanded(const HostBatch& batch, const SequenceRange& sequences,
   }
   for (int32_t s = sequences.begin; s < sequences.end; ++s) {
     if (batch.q_begin[s + 1] - batch.q_begin[s] < grouping.least_rows) continue;
+    if (CountsPositions(batch, s, {.turns = grouping.turns_queries})) continue;
     for (int32_t row = batch.q_begin[s]; row < batch.q_begin[s + 1]; ++row) {
       plan.expanded_rows.push_back(row);
     }

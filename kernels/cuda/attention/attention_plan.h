@@ -15,6 +15,10 @@
 // Rows that read lists of positions (AttentionArgs::chosen) have tiles of their own: how many keys
 // those have is known, which ones is not.
 //
+// Contexts made of pieces are cut at their borders where that matters (context_pieces.h). A range
+// that rows see all of has a tile like those of shared prefixes, and all parts of a row are merged.
+// If the workspace does not hold all of those at once, tiles run in rounds.
+//
 // The splits of contexts depend on the whole batch: on CUDA devices a row's last bits may depend on
 // the other rows (ops.h promises otherwise for the CPU only).
 // Sources: Dao et al., "Flash-Decoding", 2023; Juravsky et al., "Hydragen", 2024.
@@ -24,7 +28,9 @@
 #include <vector>
 
 #include "kernels/batch.h"
+#include "kernels/cuda/attention/attention_halves.h"
 #include "kernels/cuda/attention/attention_params.h"
+#include "kernels/cuda/attention/context_pieces.h"
 
 namespace heddle::kernels::cuda {
 
@@ -63,9 +69,18 @@ struct AttentionGrouping {
   // Tiles read pages of keys and values made of latents (attention_expand.cu): there are none where
   // that does not pay.
   bool expands = false;
-  // Half of the workspace holds queries (Ops::Attention with half_keys).
+  // Half of the workspace holds queries (Ops::Attention with half_keys or turns_queries).
   bool makes_queries = false;
+  // The layer rotates queries further for pieces of contexts (AttentionArgs::rotation), and the
+  // batch has some with a turn.
+  bool turns_queries = false;
+  bool of_logit_rows = false;  // the batch is that of the step's logit rows
   friend bool operator==(const AttentionGrouping&, const AttentionGrouping&) = default;
+};
+
+// Tiles and merges that run before the next round takes the memory of their partial results.
+struct AttentionRound {
+  int32_t decode = 0, prefill = 0, merges = 0;
 };
 
 struct AttentionPlan {
@@ -88,6 +103,11 @@ struct AttentionPlan {
   std::vector<int32_t> wide_of_span;
   int32_t first_wide_span = 0;
   std::vector<int32_t> expanded_rows;  // of the batch: those of the tiles, if the grouping expands
+  // Queries of the tiles whose shared rows lie behind the sequences' rows: row i of these is the
+  // (i + 1)th behind.
+  std::vector<TurnedRow> turned_rows;
+  std::vector<AttentionRound> later_rounds;  // where each begins in the lists above
+  bool fits = true;  // false: a row's parts of pieces are more than the workspace holds
 };
 
 // The shortest part of a context (except the last): shorter parts spend their time on starting and

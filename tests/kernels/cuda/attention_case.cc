@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <span>
 
 #include "catch2/catch.hpp"
 #include "kernels/cuda/attention/attention_params.h"
@@ -16,6 +17,18 @@ struct Result {
   Matrix out;
   Matrix lse;
 };
+
+// Of three quarters of a head; they stay where they are for all cases.
+std::span<const float> Frequencies(const AttentionCase& c) {
+  static const std::vector<float> all = [] {
+    std::vector<float> frequencies(256);
+    for (size_t i = 0; i < frequencies.size(); ++i) {
+      frequencies[i] = std::pow(1000.0f, -static_cast<float>(i) / 24.0f);
+    }
+    return frequencies;
+  }();
+  return std::span(all).first(static_cast<size_t>(c.head_dim) * 3 / 8);
+}
 
 Result Attend(Device& device, const AttentionCase& c, const HostBatch& batch,
               const KvCacheView& cache, Matrix q, const std::vector<float>& sinks, int64_t pad) {
@@ -39,6 +52,8 @@ Result Attend(Device& device, const AttentionCase& c, const HostBatch& batch,
   const std::vector<float> biases =
       bias_random.Normals(c.n_heads * DistanceBias{nullptr, kReach}.stride());
   if (c.bias) args.bias = {biases.data(), kReach};
+  const QueryRotation rotation = {.inv_freq = Frequencies(c), .layout = c.layout};
+  if (c.turns) args.rotation = &rotation;
   args.softcap = c.softcap;
   args.sinks = c.sinks ? sinks.data() : nullptr;
   args.out = out.tensor();
@@ -151,6 +166,7 @@ TestBatch BatchOf(const AttentionCase& c, uint32_t seed) {
   Random random(seed + 1);
   GrowTrees(random, c.trees, &batch);
   for (const SharedPages& shared : c.shared) SharePages(shared, &batch);
+  if (!c.pieces.empty()) CutPieces(random, c.pieces, c.turns, &batch);
   for (int32_t& position : batch.positions) position += c.passed;
   return batch;
 }
@@ -175,9 +191,9 @@ void CheckAttentionOf(Device& device, const AttentionCase& c, const HostBatch& b
        << " head_dim " << c.head_dim << " heads " << c.n_heads << "/" << c.n_kv_heads << " "
        << Info(c.cache).name << " window " << c.window << (c.in_chunks ? " in chunks" : "")
        << " softcap " << c.softcap << " sinks " << c.sinks << " half keys " << c.half_keys
-       << " major " << c.compute_major << " page " << c.batch.page_tokens << " seqs "
-       << batch.n_seqs() << " first context " << batch.context_len[0] << " group " << group
-       << " seed " << seed);
+       << " pieces " << c.pieces.size() << " turns " << c.turns << " major " << c.compute_major
+       << " page " << c.batch.page_tokens << " seqs " << batch.n_seqs() << " first context "
+       << batch.context_len[0] << " group " << group << " seed " << seed);
   Compare(c, device.activation_dtype(), found, expected);
 }
 

@@ -33,6 +33,9 @@ struct AttentionCase {
   bool codes_queries = false;       // queries of long chunks are rounded to E4M3 for scores
   std::vector<int32_t> trees = {};  // sequences whose rows are trees
   std::vector<SharedPages> shared = {};
+  std::vector<int32_t> pieces = {};  // sequences whose contexts are made of pieces
+  bool turns = false;                // for which queries are rotated further
+  RopeLayout layout = RopeLayout::kHalf;
 };
 
 // The case's batch, with its trees and shared pages.

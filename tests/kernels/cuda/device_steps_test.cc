@@ -9,6 +9,7 @@
 #include "kernels/cuda/attention/select_params.h"
 #include "kernels/cuda/linear/expert_params.h"
 #include "kernels/cuda/runtime/runtime.h"
+#include "kernels/logit_batch.h"
 #include "tests/emulate/machine.h"
 #include "tests/kernels/batch_edits.h"
 #include "tests/kernels/cuda/emulated.h"
@@ -292,6 +293,63 @@ TEST_CASE("Places are chosen alike whether shared memory keeps their scores or n
     std::sort(places.begin(), places.end());
     CHECK(std::vector<int32_t>(row + 1, row + 1 + kTopK) == places);
   }
+}
+
+// Angles of the batch's rows, or of its logit rows, and attention of queries with and without a
+// window.
+std::vector<float> AnglesAndAttention(Device& device, const HostBatch& batch, const Matrix& queries,
+                                      const KvCacheView& cache, bool narrows) {
+  const auto n = static_cast<int32_t>(queries.num_rows());
+  Matrix q_rows = queries, zeros(n, queries.num_cols());
+  Activations q(DType::kBF16, q_rows), out(DType::kBF16, zeros);
+  std::vector<float> frequencies = {1.0f, 0.1f, 0.01f}, angles(static_cast<size_t>(6 * n));
+  REQUIRE(device.Plan(batch).ok());
+  MustRun(device, [&](Ops& ops) {
+    if (narrows) {
+      REQUIRE(ops.EndsWithLogitRows());
+      ops.NarrowToLogitRows();
+    }
+    ops.RopeAngles({.inv_freq = frequencies, .cos_sin = angles.data()});
+    for (const int32_t window : {0, 40}) {
+      ops.Attention({.q = q.tensor(),
+                     .n_heads = 8,
+                     .cache = cache,
+                     .scale = 0.125f,
+                     .window = window,
+                     .out = out.tensor()});
+      ops.GatherLogitRows(out.tensor(), q.tensor());  // all of them
+    }
+  });
+  std::vector<float> all = ValuesOf(q, n, queries.num_cols());
+  all.insert(all.end(), angles.begin(), angles.end());
+  return all;
+}
+
+// The first step stages its second batch when it narrows, the others in front of it; small ones go
+// by a tape.
+TEST_CASE("A step that is narrowed is the step of its logit rows, bit for bit", "[cuda]") {
+  const auto device = EmulatedDevice(DType::kBF16);
+  const auto narrow_device = EmulatedDevice(DType::kBF16);
+  int32_t step = 0;
+  for (const int32_t chunk : {33, 5, 5, 6, 5}) {
+    step += 17;
+    TestBatch batch({{{20, 75}, {1, 250 + step}, {chunk, 300 + step}, {3, 90 - step / 4}}, 16});
+    batch.logit_rows = {19, 20, 22 + chunk, 23 + chunk};
+    TestCache cache(DType::kBF16, batch.num_pages, 16, 2, 64, 1);
+    LogitBatch logit_batch;
+    HostBatch narrow = logit_batch.Make(batch.view());
+    narrow.kv_slot = narrow.kv_slot.first(4);
+    Random random(static_cast<uint32_t>(step));
+    const Matrix queries = Matrix::RandomOf(random, 4, 8 * 64);
+    const auto found =
+        AnglesAndAttention(*device, batch.view(), queries, cache.view, /*narrows=*/true);
+    CHECK(found == AnglesAndAttention(*narrow_device, narrow, queries, cache.view,
+                                      /*narrows=*/false));
+  }
+  TestBatch batch({{{4, 75}, {2, 9}}, 16});
+  batch.logit_rows = {2, 5};  // not the last of its sequence
+  REQUIRE(device->Plan(batch.view()).ok());
+  MustRun(*device, [](Ops& ops) { CHECK_FALSE(ops.EndsWithLogitRows()); });
 }
 
 }  // namespace

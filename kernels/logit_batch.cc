@@ -1,8 +1,8 @@
-#include "kernels/cpu/logit_batch.h"
+#include "kernels/logit_batch.h"
 
 #include <numeric>
 
-namespace heddle::kernels::cpu {
+namespace heddle::kernels {
 
 bool LogitBatch::IsMadeOf(const HostBatch& batch) {
   if (!batch.tree_mask.empty() || !batch.pieces.empty()) return false;
@@ -48,4 +48,4 @@ const HostBatch& LogitBatch::Make(const HostBatch& batch) {
   return view_;
 }
 
-}  // namespace heddle::kernels::cpu
+}  // namespace heddle::kernels

@@ -9,7 +9,7 @@
 
 #include "kernels/batch.h"
 
-namespace heddle::kernels::cpu {
+namespace heddle::kernels {
 
 class LogitBatch {
  public:
@@ -31,4 +31,4 @@ class LogitBatch {
   HostBatch view_;
 };
 
-}  // namespace heddle::kernels::cpu
+}  // namespace heddle::kernels

@@ -1,0 +1,202 @@
+// Attention over contexts that are made of pieces: windows that count positions, queries that are
+// rotated further for some pieces, and what a workspace holds at a time.
+#include <string>
+#include <vector>
+
+#include "catch2/catch.hpp"
+#include "kernels/cuda/attention/attention_plan.h"
+#include "kernels/cuda/attention/context_pieces.h"
+#include "tests/kernels/cuda/attention_case.h"
+#include "tests/kernels/cuda/emulated.h"
+
+namespace heddle::kernels::test {
+namespace {
+
+constexpr DType kCaches[] = {DType::kBF16, DType::kF16, DType::kF8E4M3, DType::kInt8};
+
+// Chunks of prompts, and rows that decode; one of each in plain order.
+AttentionCase InPieces(bool turns) {
+  AttentionCase c;
+  c.batch = {{{21, 75}, {1, 9}, {33, 250}, {1, 500}, {20, 90}}, 16};
+  c.pieces = {0, 2, 3};
+  c.turns = turns;
+  return c;
+}
+
+TEST_CASE("Windows over pieces of a context count their positions on CUDA", "[cuda][pieces]") {
+  uint32_t seed = 700;
+  for (const int32_t window : {0, 1, 70, 300}) {
+    for (const bool in_chunks : {false, true}) {
+      AttentionCase c = InPieces(/*turns=*/false);
+      c.head_dim = 24;
+      c.cache = DType::kF32;
+      c.window = window;
+      c.in_chunks = in_chunks && window > 0;
+      CheckAttention(c, DType::kF32, ++seed);
+    }
+  }
+  for (const DType cache : kCaches) {
+    for (const int32_t window : {70, 300}) {
+      AttentionCase c = InPieces(/*turns=*/false);
+      c.cache = cache;
+      c.window = window;
+      c.in_chunks = (window == 70) == (cache == DType::kF16);
+      c.sinks = window == 300;
+      c.softcap = cache == DType::kBF16 ? 4.0f : 0.0f;
+      c.compute_major = cache == DType::kF16 && window == 300 ? 8 : 9;
+      c.poisoned = cache == DType::kBF16;
+      CheckAttention(c, DType::kBF16, ++seed);
+    }
+  }
+}
+
+// Rotated queries are rounded to BF16 once more, as keys are where `rounds_keys` says so.
+TEST_CASE("Queries are rotated further for pieces with a turn on CUDA", "[cuda][pieces]") {
+  uint32_t seed = 800;
+  for (const RopeLayout layout : {RopeLayout::kHalf, RopeLayout::kInterleaved}) {
+    for (const int32_t window : {0, 300}) {
+      AttentionCase c = InPieces(/*turns=*/true);
+      c.head_dim = 32;
+      c.cache = DType::kF32;
+      c.window = window;
+      c.layout = layout;
+      CheckAttention(c, DType::kF32, ++seed);
+      c.in_chunks = window > 0;
+      c.sinks = true;
+      CheckAttention(c, DType::kF32, ++seed);
+    }
+  }
+  for (const DType cache : kCaches) {
+    AttentionCase c = InPieces(/*turns=*/true);
+    c.cache = cache;
+    c.window = cache == DType::kBF16 ? 300 : 0;
+    c.sinks = cache == DType::kF16;
+    c.compute_major = cache == DType::kInt8 ? 8 : 9;
+    c.rounds_keys = true;
+    CheckAttention(c, DType::kBF16, ++seed);
+  }
+  AttentionCase latent = InPieces(/*turns=*/true);
+  latent.batch.sequences = {{5, 40}, {1, 9}, {9, 120}, {1, 200}};
+  latent.n_kv_heads = 1;
+  latent.head_dim = 320;
+  latent.cache = DType::kBF16;
+  latent.latent = latent.rounds_keys = true;
+  CheckAttention(latent, DType::kBF16, ++seed);
+  // Half of 512 KiB holds the queries of some of the heads of the only key head.
+  latent.lse = false;
+  latent.n_heads = 16;
+  CheckAttention(latent, DType::kBF16, ++seed, int64_t{512} << 10);
+}
+
+// 40 rows of 16 heads are five tiles of 128 that read a key, and so its page is copied.
+TEST_CASE("Copies of pages of 8 bits serve pieces", "[cuda][pieces]") {
+  for (const DType cache : {DType::kF8E4M3, DType::kInt8}) {
+    AttentionCase c = {.batch = {{{40, 130}, {1, 60}}, 16}, .n_heads = 16, .n_kv_heads = 1};
+    c.cache = cache;
+    c.window = 400;
+    c.pieces = {0, 1};
+    c.rounds_keys = cache == DType::kInt8;  // to BF16, as copies have them
+    CheckAttention(c, DType::kBF16, 77);
+    c.lse = false;
+    CheckAttention(c, DType::kBF16, 78, int64_t{1} << 20);
+  }
+}
+
+// A prompt of 10 at 0, branches of 4 and 6 from there on, and two rows behind the longer one.
+TestBatch Joined() {
+  TestBatch batch({{{2, 22}}, 4});
+  batch.piece_begin = {0, 3};
+  batch.pieces = {{10, 0, 0}, {4, 10, 0}, {8, 10, 0}};
+  batch.positions = {16, 17};
+  return batch;
+}
+
+// A workspace of 4 MiB holds all; smaller ones hold the partial results of some rows at a time, and
+// the queries of some heads.
+TEST_CASE("Pieces run in as many rounds as the workspace asks for", "[cuda][pieces]") {
+  for (const bool turns : {false, true}) {
+    AttentionCase c = InPieces(turns);
+    c.n_heads = c.n_kv_heads = 4;
+    c.head_dim = 32;
+    c.cache = DType::kF32;
+    c.window = 300;
+    c.lse = false;
+    for (const int64_t bytes : {int64_t{4} << 20, int64_t{96} << 10}) {
+      CheckAttention(c, DType::kF32, 5, bytes);
+    }
+    c.cache = DType::kBF16;
+    c.head_dim = 64;
+    c.rounds_keys = true;
+    CheckAttention(c, DType::kBF16, 5, int64_t{96} << 10);
+  }
+  const TestBatch batch = BatchOf(InPieces(/*turns=*/false), 5), joined = Joined();
+  const auto plan = [](const TestBatch& of, int32_t window, int32_t partials) {
+    const cuda::AttentionGrouping grouping = {
+        .group = 1, .n_kv_heads = 4, .head_dim = 32, .window = window};
+    return cuda::PlanAttention(of.view(), {0, of.view().n_seqs()}, grouping,
+                               {.multiprocessors = 4, .max_partials = partials});
+  };
+  CHECK(plan(batch, 300, 4096).later_rounds.empty());
+  CHECK(plan(batch, 300, 4096).fits);
+  const cuda::AttentionPlan small = plan(batch, 300, 64);
+  CHECK(small.fits);
+  CHECK(small.n_partials <= 64);
+  CHECK_FALSE(small.later_rounds.empty());
+  CHECK(plan(joined, 4, 2).fits);
+  CHECK_FALSE(plan(joined, 4, 1).fits);  // row 0 sees two ranges
+}
+
+TEST_CASE("A row's parts that the workspace cannot hold are an error with its reason",
+          "[cuda][pieces]") {
+  const TestBatch batch = Joined();
+  TestCache cache(DType::kF32, batch.num_pages, 4, 2, 64, 1);
+  Matrix queries(2, 4 * 64), zeros(2, 4 * 64);
+  Activations q(DType::kF32, queries), out(DType::kF32, zeros);
+  const auto device = EmulatedDevice(DType::kF32, /*workspace_bytes=*/2048);
+  REQUIRE(device->Plan(batch.view()).ok());
+  const absl::Status status = device->Run([&](Ops& ops) {
+    ops.Attention({.q = q.tensor(),
+                   .n_heads = 4,
+                   .cache = cache.view,
+                   .scale = 0.125f,
+                   .window = 4,
+                   .out = out.tensor()});
+  });
+  CHECK(absl::IsResourceExhausted(status));
+  CHECK_THAT(std::string(status.message()), Catch::Contains("pieces"));
+}
+
+TEST_CASE("Rows that see the same of a context's pieces are together", "[cuda][pieces]") {
+  const TestBatch batch = Joined();
+  const auto blocks = [&](int32_t window) {
+    return cuda::BlocksOfPieces(batch.view(), 0, {.window = window}, /*apart=*/false);
+  };
+  CHECK_FALSE(cuda::CountsPositions(batch.view(), 0, {}));
+  CHECK(cuda::CountsPositions(batch.view(), 0, {.window = 4}));
+  {  // all: one range, and the last piece
+    const auto all = blocks(100);
+    REQUIRE(all.size() == 1);
+    CHECK((all[0].begin == 0 && all[0].end == 2 && all[0].own_begin == 14));
+    REQUIRE(all[0].ranges.size() == 1);
+    CHECK((all[0].ranges[0].begin == 0 && all[0].ranges[0].end == 14));
+  }
+  {  // the same, each row by itself
+    const auto apart = cuda::BlocksOfPieces(batch.view(), 0, {.window = 100}, /*apart=*/true);
+    REQUIRE(apart.size() == 2);
+    CHECK(
+        (apart[1].ranges.size() == 1 && apart[1].ranges[0].end == 22 && apart[1].own_begin == -1));
+  }
+  {  // row 0 sees positions from 13 on, row 1 from 14 on: no branch but its own
+    const auto some = blocks(4);
+    REQUIRE(some.size() == 2);
+    REQUIRE(some[0].ranges.size() == 2);
+    CHECK((some[0].ranges[0].begin == 13 && some[0].ranges[0].end == 14));
+    CHECK((some[0].ranges[1].begin == 17 && some[0].ranges[1].end == 21));  // 13 to 16 of its own
+    CHECK(some[0].own_begin == -1);
+    CHECK(some[1].ranges.empty());
+    CHECK((some[1].begin == 1 && some[1].end == 2 && some[1].own_begin == 14));
+  }
+}
+
+}  // namespace
+}  // namespace heddle::kernels::test
