@@ -1,7 +1,6 @@
 // Rows of a prompt that need no logits leave a step where no layer keeps anything of them.
-#include <algorithm>
-
 #include "engine/model/decoder.h"
+#include "engine/model/spec_traffic.h"
 
 namespace heddle::engine {
 namespace {
@@ -19,21 +18,13 @@ int64_t MemoryWidth(const ModelSpec& spec) {
 
 }  // namespace
 
-// Features are of all rows, and ranks, stages, late blocks and further streams have rows of their
-// own.
+// Features are of all rows.
 int32_t Decoder::NarrowsAt(const kernels::Ops& ops, int32_t n_tokens, int32_t n_logit_rows) const {
   const int32_t none = spec_.n_layers();
-  const int32_t first = spec_.first_reader();
+  const int32_t first = NarrowingLayer(spec_);
   if (first == none || n_logit_rows >= n_tokens || !ops.EndsWithLogitRows()) return none;
   const bool keeps_features = keeps_features_ && !features_.empty();
-  if (keeps_features || spec_.is_part() || spec_.n_stages > 1 || spec_.altup.count > 0) return none;
-  const LayerSpec& begins = spec_.layers[static_cast<size_t>(first)];
-  if (begins.attention_input != AttentionInput::kStream) return none;
-  // The block before the first one would add its output to rows that are left.
-  for (int32_t layer = std::max(first - 1, 0); layer < none; ++layer) {
-    if (spec_.layers[static_cast<size_t>(layer)].wiring == Wiring::kLadder) return none;
-  }
-  return first;
+  return keeps_features ? none : first;
 }
 
 void Decoder::Narrow(kernels::Ops& ops, int32_t n_tokens, int32_t n_logit_rows) {

@@ -1,5 +1,7 @@
 #include "engine/model/spec_traffic.h"
 
+#include <algorithm>
+
 namespace heddle::engine {
 namespace {
 
@@ -47,34 +49,54 @@ int64_t ExpertElements(const MoeSpec& moe, int64_t hidden) { return 3 * hidden *
 
 }  // namespace
 
+int32_t NarrowingLayer(const ModelSpec& spec) {
+  const int32_t none = spec.n_layers();
+  const int32_t first = spec.first_reader();
+  if (first == none || spec.is_part() || spec.n_stages > 1 || spec.altup.count > 0) return none;
+  const LayerSpec& begins = spec.layers[static_cast<size_t>(first)];
+  if (begins.attention_input != AttentionInput::kStream) return none;
+  // The block before the first one would add its output to rows that are left.
+  for (int32_t layer = std::max(first - 1, 0); layer < none; ++layer) {
+    if (spec.layers[static_cast<size_t>(layer)].wiring == Wiring::kLadder) return none;
+  }
+  return first;
+}
+
 SpecTraffic TrafficOf(const ModelSpec& spec, int64_t weight_bytes) {
   SpecTraffic traffic;
   int64_t dense = 0, experts = 0;
-  for (const LayerSpec& layer : spec.layers) {
+  const int32_t narrowing = NarrowingLayer(spec);
+  for (int32_t i = 0; i < spec.n_layers(); ++i) {
+    const LayerSpec& layer = spec.layers[static_cast<size_t>(i)];
     const int64_t every_row =
         AttentionElements(layer.attention, spec.hidden) + MlpElements(layer, spec.hidden);
     dense += every_row;
-    traffic.macs_per_token += every_row;
+    int64_t& macs = i < narrowing ? traffic.macs_per_token : traffic.macs_per_logit_row;
+    macs += every_row;
     if (layer.moe.n_experts == 0) continue;
     const int64_t expert = ExpertElements(layer.moe, spec.hidden);
     experts += layer.moe.n_here() * expert;
     // Those that other ranks have are chosen as often.
-    traffic.macs_per_token +=
-        layer.moe.rule.top_k * expert * layer.moe.n_here() / layer.moe.n_experts;
+    macs += layer.moe.rule.top_k * expert * layer.moe.n_here() / layer.moe.n_experts;
     traffic.n_experts = layer.moe.n_experts;
     traffic.top_k = layer.moe.rule.top_k;
   }
   // The product that makes the layers' inputs, and the two in each layer that reads its own.
   const int64_t inputs = 3 * spec.layer_inputs() * spec.hidden;
   dense += inputs;
-  traffic.macs_per_token += inputs;
+  const int64_t narrowed = spec.n_layers() - narrowing;
+  const int64_t of_narrowed =
+      narrowed == 0 ? 0 : 2 * int64_t{spec.layer_input_dim} * narrowed * spec.hidden;
+  traffic.macs_per_token += inputs - of_narrowed;
+  traffic.macs_per_logit_row += of_narrowed;
   const int64_t streams = StreamElements(spec);
   dense += streams;
   traffic.macs_per_token += streams;
-  traffic.macs_per_logit_row = int64_t{spec.own_vocab()} * spec.hidden;
-  dense += traffic.macs_per_logit_row;
+  const int64_t head = int64_t{spec.own_vocab()} * spec.hidden;
+  traffic.macs_per_logit_row += head;
+  dense += head;
   // Rows of these tables are looked up: no step reads them whole.
-  int64_t looked_up = spec.tied_embeddings ? 0 : traffic.macs_per_logit_row;
+  int64_t looked_up = spec.tied_embeddings ? 0 : head;
   if (spec.learned_positions) looked_up += int64_t{spec.max_context} * spec.hidden;
   looked_up += spec.layer_inputs() * spec.layer_input_vocab;
   const int64_t all = dense + experts + looked_up;

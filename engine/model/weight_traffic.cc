@@ -1,5 +1,6 @@
 #include <cmath>
 
+#include "engine/model/spec_traffic.h"
 #include "engine/model/weights.h"
 
 namespace heddle::engine {
@@ -15,17 +16,20 @@ double WeightTraffic::StepBytes(double rows) const {
 
 WeightTraffic TrafficOf(const ModelSpec& spec, const ModelWeights& weights) {
   WeightTraffic traffic;
+  int64_t* macs = &traffic.macs_per_token;
   auto add = [&](const LinearWeights& linear) {
     if (linear.matrix == nullptr) return;
     traffic.bytes += linear.matrix->bytes;
-    traffic.macs_per_token += linear.matrix->rows * linear.matrix->cols;
+    *macs += linear.matrix->rows * linear.matrix->cols;
   };
   auto add_heads = [&](const kernels::PackedStack* heads) {
     if (heads == nullptr) return;
     traffic.bytes += heads->bytes;
-    traffic.macs_per_token += heads->count * heads->rows * heads->cols;
+    *macs += heads->count * heads->rows * heads->cols;
   };
+  const auto narrowing = static_cast<size_t>(NarrowingLayer(spec));
   for (size_t i = 0; i < weights.layers.size(); ++i) {
+    if (i == narrowing) macs = &traffic.macs_per_logit_row;
     const LayerWeights& layer = weights.layers[i];
     for (const LinearWeights* linear :
          {&layer.qkv, &layer.out, &layer.up, &layer.down, &layer.row_gate, &layer.moe.router,
@@ -39,8 +43,7 @@ WeightTraffic TrafficOf(const ModelSpec& spec, const ModelWeights& weights) {
     const MoeWeights& moe = layer.moe;
     if (moe.up == nullptr) continue;
     const int32_t top_k = spec.layers[i].moe.rule.top_k;
-    traffic.macs_per_token +=
-        top_k * (moe.up->rows * moe.up->cols + moe.down->rows * moe.down->cols);
+    *macs += top_k * (moe.up->rows * moe.up->cols + moe.down->rows * moe.down->cols);
     traffic.experts.push_back({moe.up->bytes + moe.down->bytes, moe.up->count, top_k});
   }
   const auto add_matrix = [&](const kernels::PackedWeight* matrix) {
@@ -53,7 +56,7 @@ WeightTraffic TrafficOf(const ModelSpec& spec, const ModelWeights& weights) {
   for (const auto& matrix : weights.altup_out) add_matrix(matrix.get());
   if (weights.head() != nullptr) {
     traffic.bytes += weights.head()->bytes;
-    traffic.macs_per_logit_row = weights.head()->rows * weights.head()->cols;
+    traffic.macs_per_logit_row += weights.head()->rows * weights.head()->cols;
   }
   return traffic;
 }

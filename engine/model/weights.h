@@ -182,9 +182,9 @@ struct ModelWeights {
 // embedding, whose rows are only looked up (unless it is the head as well).
 struct WeightTraffic {
   int64_t bytes = 0;  // read once per step, with the head, without experts
-  int64_t macs_per_token =
-      0;  // multiply-adds, without the head, with the experts of a row's choice
-  int64_t macs_per_logit_row = 0;
+  // Multiply-adds, with the experts of a row's choice, of the layers before NarrowingLayer.
+  int64_t macs_per_token = 0;
+  int64_t macs_per_logit_row = 0;  // of the head, and of the other layers
   // The experts of one layer: a step reads those that some row has chosen.
   struct Experts {
     int64_t bytes = 0;  // all experts together

@@ -224,6 +224,8 @@ void CudaOps::AttendTiles(const AttentionArgs& args, const TilesOf& of) {
         return Note(LaunchAttentionFlash(params, stream), "attention");
       case AttentionKernel::kLatent:
         return Note(LaunchAttentionLatent(params, stream), "attention");
+      case AttentionKernel::kWideHeads:
+        return Note(LaunchAttentionWideHeads(params, stream), "attention");
       case AttentionKernel::kPlain:
         return Note(LaunchAttentionPlain(params, step_.activations, stream), "attention");
     }

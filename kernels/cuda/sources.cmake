@@ -48,6 +48,7 @@ set(heddle_cuda_kernel_sources
   attention/attention_merge.cu
   attention/attention_plain.cu
   attention/attention_turns.cu
+  attention/attention_wide.cu
   attention/attention_widen.cu
   attention/rope.cu
   attention/select_places.cu

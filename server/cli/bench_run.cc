@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <span>
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
+#include "engine/model/spec_traffic.h"
 #include "engine/whole_context.h"
 #include "scheduler/pipeline.h"
 
@@ -46,7 +48,9 @@ BenchWork WorkOf(const BenchShape& shape, const engine::ModelSpec& spec,
   work.prefill_ops = 2.0 * batch *
                      (prompt * static_cast<double>(weights.macs_per_token) +
                       static_cast<double>(weights.macs_per_logit_row));
-  for (const engine::LayerSpec& layer : spec.layers) {
+  const auto layers = std::span(spec.layers);
+  for (const engine::LayerSpec& layer :
+       layers.first(static_cast<size_t>(engine::NarrowingLayer(spec)))) {
     // Scores and values take a multiply-add each per query, visible position and dimension.
     work.prefill_ops += 4.0 * batch * prompt * (prompt + 1) / 2 * layer.attention.n_heads *
                         layer.attention.head_dim;

@@ -29,15 +29,17 @@ std::vector<AttentionCost> AttentionCosts(const ModelCost& cost, double read_gb_
   const double bytes_per_width =
       static_cast<double>(cost.kv_bytes_per_token) / std::max(1.0, width);
   std::vector<AttentionCost> costs;
-  for (const engine::LayerSpec& layer : cost.spec.layers) {
-    const engine::AttentionSpec& attention = layer.attention;
+  const int32_t narrowing = engine::NarrowingLayer(cost.spec);
+  for (int32_t i = 0; i < cost.spec.n_layers(); ++i) {
+    const engine::AttentionSpec& attention = cost.spec.layers[static_cast<size_t>(i)].attention;
     if (attention.n_heads == 0) continue;
     auto at = std::find_if(costs.begin(), costs.end(), [&](const AttentionCost& known) {
       return known.window == attention.window;
     });
     if (at == costs.end()) at = costs.insert(at, {.window = attention.window});
     at->position_us += Us(KvWidth(attention) * bytes_per_width, read_gb_s);
-    // Scores and values: a multiply-add each per dimension.
+    // Scores and values: a multiply-add each per dimension. Prompts pay those of all rows.
+    if (i >= narrowing) continue;
     at->pair_us += Us(4.0 * attention.n_heads * attention.head_dim, gop_s);
   }
   return costs;

@@ -418,6 +418,7 @@ class Checks {
     Attention(dtype, {64, 4, 2, window}, Mixed());
     Attention(dtype, {128, 8, 1, window}, Mixed());
     Attention(dtype, {256, 2, 2, window}, Mixed());
+    Attention(dtype, {512, 4, 1, window}, Mixed());
     Attention(dtype, {64, 4, 2, window, /*softcap=*/20}, Mixed());
     Attention(dtype, {64, 4, 2, window, 0, /*sinks=*/true}, Mixed());
     Attention(dtype, {64, 4, 2, window}, Trees(), "trees ");

@@ -168,6 +168,7 @@ struct TimedHeads {
   bool latent = false;
 };
 constexpr TimedHeads kLite = {16, 1, 576, true}, kV3 = {128, 1, 576, true};
+constexpr TimedHeads kGemma4 = {8, 2, 512};  // E4B's layers without windows
 
 // A cache as large as `batch` needs, the pages of a small one over and over.
 CacheOnDevice RepeatedPages(Device& device, DType dtype, const TestBatch& batch,
@@ -241,6 +242,7 @@ struct AttentionCase {
   std::string name() const {
     std::string type(Info(dtype).name);
     if (heads.latent) absl::StrAppend(&type, " latents of ", heads.n_heads, " heads");
+    if (heads.dim > 256 && !heads.latent) absl::StrAppend(&type, " heads of ", heads.dim);
     if (kind == kPrefill) return absl::StrCat("prefill attention ", type, ", ", n, " tokens");
     if (kind == kChunk) {
       return absl::StrCat("chunk attention ", type, ", ", n, " tokens of ", context);
@@ -346,6 +348,8 @@ class Timings {
       Attention({kDecode, dtype, 64, 4096, /*shared=*/0, kLite});
       Attention({kDecode, dtype, 64, 4096, /*shared=*/0, kV3});
       Attention({kPrefill, dtype, 4096, 0, 0, kLite});
+      Attention({kDecode, dtype, 64, 4096, /*shared=*/0, kGemma4});
+      Attention({kPrefill, dtype, 4096, 0, 0, kGemma4});
     }
     for (const int64_t n : {1, 64, 4096}) {
       const std::string name = absl::StrCat("projections of 16 latent heads, ", n, " rows");

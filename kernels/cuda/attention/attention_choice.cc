@@ -57,6 +57,15 @@ int64_t LatentSharedBytes(const AttentionArgs& args, int32_t rows) {
   return (rows + (is_raw ? 1 : 2) * keys) * kRowBytes + (is_raw ? 2 * keys * kRawBytes : 0) + kRest;
 }
 
+// The same with values of their own in one more stage; of 8 bits those become 16 where keys did.
+int64_t WideHeadsSharedBytes(const AttentionArgs& args, int32_t rows) {
+  constexpr int64_t kRowBytes = 2 * kWideHeadDim + 16, kRest = 11 << 10;
+  constexpr int64_t kRawBytes = kWideHeadDim + 16;
+  const int64_t keys = rows == kDecodeTileRows ? 64 : 32;
+  const bool is_raw = KvElementBytes(args.cache.dtype) == 1;
+  return (rows + (is_raw ? 1 : 3) * keys) * kRowBytes + (is_raw ? 3 * keys * kRawBytes : 0) + kRest;
+}
+
 // The kernel moves 16 bytes at a time from the cache, whose values are its keys, and pairs to the
 // output.
 bool LatentCan(const AttentionArgs& args) {
@@ -87,6 +96,8 @@ constexpr Row kRows[] = {
      FlashCan, FlashSharedBytes},
     {AttentionKernel::kLatent, false, DType::kBF16, 0, kMaxAttentionHeadDim, kPrefillTileRows,
      kDecodeTileRows, LatentCan, LatentSharedBytes},
+    {AttentionKernel::kWideHeads, false, DType::kBF16, 0, kWideHeadDim, kPrefillTileRows,
+     kDecodeTileRows, FlashCan, WideHeadsSharedBytes},
     {AttentionKernel::kPlain, false, DType::kF32, 0, kMaxAttentionHeadDim, kPrefillTileRows,
      kDecodeTileRows, Always, Little},
 };

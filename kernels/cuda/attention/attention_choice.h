@@ -14,6 +14,7 @@ enum class AttentionKernel : uint8_t {
   kHopper,
   kHopperWide,  // on a 16-bit copy of the cache, or of its values, if that pays; else kFlash
   kLatent,
+  kWideHeads,
 };
 
 struct AttentionChoice {

@@ -1,6 +1,7 @@
-// Paged attention of latent caches on matrix instructions: one KV head whose values are its keys,
-// of up to 576 columns, and as many packed rows for a token as the model has heads (DeepSeek-V2's
-// absorbed form, decision 0013).
+// Paged attention of wide heads on matrix instructions: of latent caches, one KV head whose values
+// are its keys, of up to 576 columns, and as many packed rows for a token as the model has heads
+// (DeepSeek-V2's absorbed form, decision 0013); and of heads of up to 512 columns with values of
+// their own (Gemma 4's layers without windows). Numbers below are of the former.
 //
 // A block takes a tile of 16 packed rows (decoding) or 64 (prompts, and decoding with many heads)
 // of one sequence and walks its keys, 64 or 32 at a time, with a running softmax. Rows of 576
@@ -12,6 +13,11 @@
 // Keys are copied once, for both. Rows of shared memory are padded by 16 bytes as in
 // attention_flash.cuh. Keys of 8 bits are copied as they are, a stage ahead, and become 16 bits in
 // shared memory, once for both products. Scales of int8 multiply scores, and the weights of values.
+//
+// Values of their own have one stage where keys have two, since 227 KiB hold no more: a stage's
+// values are on their way while its scores are computed, and the next one's keys while values are
+// added. A row of 512 columns is then read twice as often from memory (131 KB for 64 keys), and as
+// often from shared memory: decoding is bound by memory as before, prompts by shared memory.
 //
 // Limits of the kernel, in clocks of a multiprocessor at 1.7 GHz, for 64 keys and 16 | 64 rows:
 //   memory           73.7 KB at 4.3 TB/s / 132: 3,880; tiles of the same keys share them in the L2
@@ -60,17 +66,17 @@ HEDDLE_DEVICE void Dots(const Memory<S, Kv>& memory, const WarpPart<S>& part, in
     HEDDLE_UNROLL
     for (int e = 0; e < 4; ++e) scores[n][e] = odd[n][e] = 0;
   }
-  const int q = (part.row + Lane() % 16) * kStride + Lane() / 16 * 8;
-  const int k = stage * S::kStage + (part.key + Lane() % 8) * kStride + Lane() / 8 * 8;
+  const int q = (part.row + Lane() % 16) * S::kStride + Lane() / 16 * 8;
+  const int k = stage * S::kStage + (part.key + Lane() % 8) * S::kStride + Lane() / 8 * 8;
   HEDDLE_UNROLL_BY(6)
-  for (int d = 0; d < kDim; d += 32) {
+  for (int d = 0; d < S::kDim; d += 32) {
     uint32_t a[2][4];
     LoadMatrix4(a[0], memory.q, q + d);
     LoadMatrix4(a[1], memory.q, q + d + 16);
     HEDDLE_UNROLL
     for (int n = 0; n < S::kKeyTiles; ++n) {
       uint32_t b[4];  // 8 keys, 32 columns
-      LoadMatrix4(b, memory.keys, k + n * 8 * kStride + d);
+      LoadMatrix4(b, memory.keys, k + n * 8 * S::kStride + d);
       Mma16816(scores[n], a[0], {b[0], b[1]}, Q());
       Mma16816(odd[n], a[1], {b[2], b[3]}, Q());
     }
@@ -88,14 +94,14 @@ struct KeyScales {
   float of[kKeyTiles][2];
 };
 template <typename S, typename Kv>
-HEDDLE_DEVICE KeyScales<S::kKeyTiles> ScalesOf(const Memory<S, Kv>& memory, int first) {
+HEDDLE_DEVICE KeyScales<S::kKeyTiles> ScalesOf(const Shared<float>& from, int first) {
   KeyScales<S::kKeyTiles> scales = {};
   if constexpr (Memory<S, Kv>::kScales > 0) {
     HEDDLE_UNROLL
     for (int n = 0; n < S::kKeyTiles; ++n) {
       HEDDLE_UNROLL
       for (int e = 0; e < 2; ++e) {
-        scales.of[n][e] = memory.scales.Get(first + 8 * n + 2 * (Lane() % 4) + e);
+        scales.of[n][e] = from.Get(first + 8 * n + 2 * (Lane() % 4) + e);
       }
     }
   }
@@ -178,7 +184,7 @@ HEDDLE_DEVICE void LeaveWeights(const Memory<S, Kv>& memory, const WarpPart<S>& 
 
 // A warp's columns of all rows.
 template <typename S>
-using Sums = float[S::kRowTiles][kColumnTiles][4];
+using Sums = float[S::kRowTiles][S::kColumnTiles][4];
 
 template <typename S, typename Kv>
 HEDDLE_DEVICE void Shrink(const Memory<S, Kv>& memory, Sums<S>& out) {
@@ -189,16 +195,18 @@ HEDDLE_DEVICE void Shrink(const Memory<S, Kv>& memory, Sums<S>& out) {
     for (int h = 0; h < 2; ++h) factor[h] = memory.shrink.Get(16 * m + Lane() / 4 + 8 * h);
     if (Ballot(factor[0] != 1.0f || factor[1] != 1.0f) == 0) continue;
     HEDDLE_UNROLL
-    for (int n = 0; n < kColumnTiles; ++n) {
+    for (int n = 0; n < S::kColumnTiles; ++n) {
       HEDDLE_UNROLL
       for (int e = 0; e < 4; ++e) out[m][n][e] *= factor[e / 2];
     }
   }
 }
 
-// out += weights * values.
+// out += weights * values, of which row 0 is at `at` of `values`.
 template <typename S, typename Kv>
-HEDDLE_DEVICE void AddValues(const Memory<S, Kv>& memory, int stage, Sums<S>& out) {
+HEDDLE_DEVICE void AddValues(const Memory<S, Kv>& memory,
+                             const Shared<typename Memory<S, Kv>::Q>& values, int at,
+                             Sums<S>& out) {
   using Q = typename Memory<S, Kv>::Q;
   HEDDLE_UNROLL
   for (int first = 0; first < S::kKeys; first += kValueKeys) {
@@ -211,11 +219,11 @@ HEDDLE_DEVICE void AddValues(const Memory<S, Kv>& memory, int stage, Sums<S>& ou
                     (16 * m + Lane() % 16) * S::kWeightStride + first + 16 * j + Lane() / 16 * 8);
       }
     }
-    const int v_at = stage * S::kStage + (first + Lane()) * kStride + WarpIndex() * kWarpColumns;
+    const int v_at = at + (first + Lane()) * S::kStride + WarpIndex() * S::kWarpColumns;
     HEDDLE_UNROLL
-    for (int n = 0; n < kColumnTiles; ++n) {
+    for (int n = 0; n < S::kColumnTiles; ++n) {
       uint32_t v[4];  // 32 keys, 8 columns
-      LoadMatrix4Transposed(v, memory.keys, v_at + 8 * n);
+      LoadMatrix4Transposed(v, values, v_at + 8 * n);
       HEDDLE_UNROLL
       for (int m = 0; m < S::kRowTiles; ++m) {
         Mma16816(out[m][n], a[m][0], {v[0], v[1]}, Q());
@@ -250,8 +258,8 @@ HEDDLE_DEVICE void StoreRows(const AttentionParams& p, const SequenceView& s,
       for (int w = 0; w < S::kKeyWarps; ++w) all.sum += memory.of_warps.Get(w * S::kRows + row);
       const RowEnd end = EndOf(p, tile, s.Head(tile.first + row), all);
       HEDDLE_UNROLL
-      for (int n = 0; n < kColumnTiles; ++n) {
-        const int c = WarpIndex() * kWarpColumns + 8 * n + 2 * (Lane() % 4);
+      for (int n = 0; n < S::kColumnTiles; ++n) {
+        const int c = WarpIndex() * S::kWarpColumns + 8 * n + 2 * (Lane() % 4);
         if (c >= p.args.cache.head_dim) continue;
         flash::StorePair(p, s, tile, row, c, out[m][n][2 * h] * end.inverse,
                          out[m][n][2 * h + 1] * end.inverse);
@@ -274,7 +282,7 @@ HEDDLE_DEVICE void Attend(const AttentionParams& p, const AttentionTile& tile) {
   WaitForPrevious();  // for queries, and the newest keys
   SyncThreads();
   staged.LoadFirst();
-  flash::LoadQueryRows<Q, S::kRows, kStride, kThreads>(p, s, tile, memory.q);
+  flash::LoadQueryRows<Q, S::kRows, S::kStride, kThreads>(p, s, tile, memory.q);
 
   const WarpPart<S> part;
   Rows rows;
@@ -292,18 +300,30 @@ HEDDLE_DEVICE void Attend(const AttentionParams& p, const AttentionTile& tile) {
     const int stage = staged.Next(first);
     float scores[S::kKeyTiles][4];
     Dots(memory, part, stage, scores);
-    const auto scales = ScalesOf(memory, staged.scales() + part.key);
+    auto scales = ScalesOf<S, Kv>(memory.scales, staged.scales() + part.key);
     if constexpr (Memory<S, Kv>::kScales > 0) ScaleKeys(scales, scores);
     Mask(p, rows, first + part.key, scores);
     if (s.tree && first + S::kKeys > s.OwnKeys()) {
       flash::HideByTree(p, s, tile.first + part.row, first + part.key, scores);
     }
     LeaveMaxima(memory, part, scores);
+    if constexpr (S::kOwnValues) staged.WaitForValues();
     SyncThreads();
+    if constexpr (S::kOwnValues) {
+      if constexpr (Memory<S, Kv>::kIsRaw) staged.ConvertValues();
+      scales = ScalesOf<S, Kv>(memory.value_scales, part.key);
+    }
     LeaveWeights(memory, part, scores, scales, rows);
     SyncThreads();
     Shrink(memory, out);
-    AddValues(memory, stage, out);
+    if constexpr (S::kOwnValues) {
+      constexpr bool kIsRaw = Memory<S, Kv>::kIsRaw;
+      AddValues(memory, kIsRaw ? memory.keys : memory.values, 0, out);
+      SyncThreads();  // their memory is free
+      staged.NextValues(first);
+    } else {
+      AddValues(memory, memory.keys, stage * S::kStage, out);
+    }
   }
   CopyAsyncWait<0>();  // for the case of an empty range
   StoreRows(p, s, tile, memory, part, rows, out);
@@ -319,9 +339,8 @@ HEDDLE_KERNEL HEDDLE_BOUNDS(kThreads, 1) AttentionLatentKernel(HEDDLE_PARAMS(Att
   }
 }
 
-template <int kRows, typename Kv>
+template <typename S, typename Kv>
 Error LaunchRows(const AttentionParams& params, Stream stream) {
-  using S = Shape<kRows>;
   LaunchShape shape = flash::ShapeOf(params);
   shape.threads = kThreads;
   shape.shared_bytes = Memory<S, Kv>::kSharedBytes;
@@ -330,10 +349,20 @@ Error LaunchRows(const AttentionParams& params, Stream stream) {
              : Launch(AttentionLatentKernel<S, Kv, false>, shape, stream, params);
 }
 
-template <typename Kv>
+template <typename Kv, int kDim, bool kOwn>
 Error LaunchType(const AttentionParams& params, Stream stream) {
-  return params.tile_rows == kPrefillTileRows ? LaunchRows<kPrefillTileRows, Kv>(params, stream)
-                                              : LaunchRows<kDecodeTileRows, Kv>(params, stream);
+  return params.tile_rows == kPrefillTileRows
+             ? LaunchRows<Shape<kPrefillTileRows, kDim, kOwn>, Kv>(params, stream)
+             : LaunchRows<Shape<kDecodeTileRows, kDim, kOwn>, Kv>(params, stream);
+}
+
+// By the cache's type. REQUIRES: it is not F32, and heads have up to kDim columns.
+template <int kDim, bool kOwn>
+Error LaunchDim(const AttentionParams& params, Stream stream) {
+  if (params.n_tiles == 0) return kSuccess;
+  return ForNarrowKvType(params.args.cache.dtype, [&]<typename Kv>(Kv) {
+    return LaunchType<Kv, kDim, kOwn>(params, stream);
+  });
 }
 
 }  // namespace latent

@@ -45,8 +45,8 @@ struct AttentionTile {
   int32_t n_shared = 0;
   // The last block to finish a part of AttentionParams::tile_merges[merge] merges them; -1: none.
   int32_t merge = -1;
-  // > 0: of the sequence's rows the tile has none from this one on. Only kLatent and kPlain know
-  // it and what follows.
+  // > 0: of the sequence's rows the tile has none from this one on. Only kLatent, kWideHeads and
+  // kPlain know it and what follows.
   int32_t row_end = 0;
   // The tile has row row_end - 1 alone, and its keys are those at [key_begin, key_end) of the row's
   // list (AttentionArgs::chosen).
@@ -104,7 +104,7 @@ inline bool MergesWide(const AttentionArgs& args, int64_t element_bytes) {
          reinterpret_cast<uintptr_t>(out.data) % static_cast<uintptr_t>(4 * element_bytes) == 0;
 }
 // Any shape and type, F32 arithmetic, one warp per key; exact but slow. The only one that has
-// AttentionArgs::bias. It takes no tiles of shared rows.
+// AttentionArgs::bias. Of tiles of shared rows it reads the keys once for each row.
 Error LaunchAttentionPlain(const AttentionParams& params, DType act, Stream stream);
 // Matrix instructions: BF16 activations; a cache of F16 or BF16 and head_dim a multiple of 8, or of
 // 8 bits and head_dim a multiple of 16 (kInt8: pages of 4 positions at least); head_dim up to 256,
@@ -112,6 +112,9 @@ Error LaunchAttentionPlain(const AttentionParams& params, DType act, Stream stre
 Error LaunchAttentionFlash(const AttentionParams& params, Stream stream);
 // The same for caches whose values are their keys, with head_dim up to kMaxAttentionHeadDim.
 Error LaunchAttentionLatent(const AttentionParams& params, Stream stream);
+// The same for other caches, with head_dim up to kWideHeadDim, where a block has the memory.
+inline constexpr int32_t kWideHeadDim = 512;  // Gemma 4's layers without windows
+Error LaunchAttentionWideHeads(const AttentionParams& params, Stream stream);
 // Prefill tiles of kHopperTileRows on sm_90a; attention_choice.cc has its requirements. As many
 // blocks as there are multiprocessors share the tiles.
 Error LaunchAttentionHopper(const AttentionParams& params, int32_t num_multiprocessors,

@@ -51,10 +51,44 @@ TEST_CASE("Every head size takes its kernel", "[cuda]") {
           DType::kBF16);
     }
   }
-  for (int32_t head_dim : {12, 264}) {  // not for matrix instructions
+  for (int32_t head_dim : {12, 520}) {  // not for matrix instructions
     CheckAttention({.batch = batch, .n_heads = 2, .n_kv_heads = 1, .head_dim = head_dim},
                    DType::kBF16);
   }
+}
+
+// Values of their own pass through one stage, keys through two; of 8 bits both become 16 in the
+// same memory. Contexts of less than a stage, a stage, and several; splits; a prefix that is
+// shared.
+TEST_CASE("Heads of 257 to 512 take their kernel in prompts, decoding and both", "[cuda][wide]") {
+  const BatchSpec batch = {{{1, 1}, {1, 64}, {1, 129}, {3, 40}, {17, 66, 9}}, 16};
+  uint32_t seed = 60;
+  for (const DType cache : {DType::kBF16, DType::kF16, DType::kF8E4M3, DType::kInt8}) {
+    AttentionCase c = {.batch = batch, .n_heads = 8, .n_kv_heads = 2, .head_dim = 512};
+    c.cache = cache;
+    c.poisoned = cache == DType::kBF16 || cache == DType::kF16;
+    c.rounds_keys = cache == DType::kInt8;
+    CheckAttention(c, DType::kBF16, ++seed);
+    c.batch = {{{1, 300}, {20, 70}}, 32};
+    c.n_heads = 2;
+    c.head_dim = cache == DType::kF16 ? 264 : 272;
+    c.window = 50;
+    c.sinks = true;
+    c.softcap = 20;
+    CheckAttention(c, DType::kBF16, ++seed);
+  }
+  AttentionCase trees = {
+      .batch = {{{9, 80}, {30, 90}, {1, 20}}, 16}, .n_heads = 2, .n_kv_heads = 1};
+  trees.head_dim = 384;
+  trees.cache = DType::kBF16;
+  trees.trees = {0, 1};
+  CheckAttention(trees, DType::kBF16, ++seed);
+  AttentionCase shared = {
+      .batch = {{{1, 300}, {1, 290}, {1, 333}}, 16}, .n_heads = 4, .n_kv_heads = 1};
+  shared.head_dim = 320;
+  shared.cache = DType::kBF16;
+  shared.shared = {{{0, 1, 2}, 288}};
+  CheckAttention(shared, DType::kBF16, ++seed);
 }
 
 // Tiles of 16 rows where a row has up to 32 heads, of 64 for more and for prompts; stages of 64 and
@@ -284,6 +318,12 @@ TEST_CASE("Each kind of attention takes the kernel of its row in the table", "[c
   CHECK(choose(false, DType::kBF16, kAmpere).prefill == AttentionKernel::kPlain);  // 168 KiB
   CHECK(choose(false, DType::kBF16, kAmpere).decode == AttentionKernel::kFlash);   // 142 KiB
   CHECK(choose(false, DType::kBF16, kAda).decode == AttentionKernel::kPlain);
+  args.cache.head_dim = 512;
+  CHECK(choose(true).prefill == AttentionKernel::kWideHeads);
+  CHECK(choose(true).prefill_rows == cuda::kPrefillTileRows);
+  CHECK(choose(true).decode == AttentionKernel::kWideHeads);
+  CHECK(choose(false, DType::kBF16, kAmpere).prefill == AttentionKernel::kPlain);  // 174 KiB
+  CHECK(choose(true, DType::kF32).prefill == AttentionKernel::kPlain);
   args.cache.head_dim = 576;
   CHECK(choose(true).prefill == AttentionKernel::kPlain);
   args.cache.values = args.cache.keys;
