@@ -204,12 +204,10 @@ class RecurrenceRun {
       steps[i] = steps_[(t + i) * shape_.n_heads + head];
       gains[i] = gains_[(t + i) * shape_.n_heads + head];
       out[i] = args_.out.row<float>(t + i) + int64_t{head} * shape_.value_dim;
-      for (int32_t d = 0; d < shape_.key_dim && part.own_keys; ++d) {
-        part.own_keys[int64_t{d} * kScanRows + first + i] = keys[i][d];
-      }
     }
     kernels_.scan({.state = part.state,
                    .keys = part.keys,
+                   .placed_keys = part.own_keys,
                    .key_rows = keys,
                    .query_rows = queries,
                    .value_rows = values,

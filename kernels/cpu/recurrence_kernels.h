@@ -23,8 +23,8 @@ struct ProductArgs {
 };
 
 // Rows [begin, end) of m for R rows of V vectors at column c; the last vector has `lanes` elements.
-// Sums that began with earlier rows of m are in args.out.
-template <int R, int V>
+// kGoesOn: sums that began with earlier rows of m are in args.out.
+template <int R, int V, bool kGoesOn>
 inline void ProductTile(const ProductArgs& args, int32_t row, int64_t c, int lanes, int32_t begin,
                         int32_t end) {
   const auto load = [&](const float* p, int v) {
@@ -34,7 +34,7 @@ inline void ProductTile(const ProductArgs& args, int32_t row, int64_t c, int lan
   for (int r = 0; r < R; ++r) {
     const int64_t at = (row + r) * args.cols + c;
     for (int v = 0; v < V; ++v) {
-      if (begin > 0) {
+      if constexpr (kGoesOn) {
         acc[r][v] = load(args.out + at, v);
       } else {
         acc[r][v] = args.add == nullptr ? Zero() : Set(args.scale) * load(args.add + at, v);
@@ -58,18 +58,18 @@ inline void ProductTile(const ProductArgs& args, int32_t row, int64_t c, int lan
 }
 
 // R rows over all columns: V vectors at a time, then V / 2, then single ones.
-template <int R, int V>
+template <int R, int V, bool kGoesOn = false>
 inline void ProductRows(const ProductArgs& args, int32_t row, int32_t begin, int32_t end) {
   int64_t c = 0;
   for (; c + V * kLanes <= args.cols; c += V * kLanes) {
-    ProductTile<R, V>(args, row, c, kLanes, begin, end);
+    ProductTile<R, V, kGoesOn>(args, row, c, kLanes, begin, end);
   }
   if (V > 2 && c + V / 2 * kLanes <= args.cols) {
-    ProductTile<R, V / 2>(args, row, c, kLanes, begin, end);
+    ProductTile<R, V / 2, kGoesOn>(args, row, c, kLanes, begin, end);
     c += V / 2 * kLanes;
   }
   for (; c < args.cols; c += kLanes) {
-    ProductTile<R, 1>(args, row, c, LanesAt(c, args.cols), begin, end);
+    ProductTile<R, 1, kGoesOn>(args, row, c, LanesAt(c, args.cols), begin, end);
   }
 }
 
@@ -87,7 +87,8 @@ inline void ProductFewRows(const ProductArgs& args, int32_t row) {
   for (int32_t begin = 0; begin < args.depth; begin += kBlock) {
     const int32_t end = begin + kBlock < args.depth ? begin + kBlock : args.depth;
     Prefetch(args.m + end * args.cols, kBlock * args.cols);
-    ProductRows<R, V>(args, row, begin, end);
+    begin > 0 ? ProductRows<R, V, true>(args, row, begin, end)
+              : ProductRows<R, V>(args, row, begin, end);
   }
 }
 
@@ -212,7 +213,26 @@ inline void ScanRow(const ScanArgs& args, int32_t i, const RowFactors& factors, 
   }
 }
 
+// Columns `first` to first + rows of placed_keys become the rows' keys; those of whole parts by
+// blocks of as many rows as a vector has lanes.
+inline void PlaceKeys(const ScanArgs& args) {
+  int32_t d = 0;
+  for (; args.rows == kPartRows && d + kLanes <= args.key_dim; d += kLanes) {
+    for (int32_t j = 0; j < kPartRows; j += kLanes) {
+      Vec block[kLanes];
+#pragma GCC unroll 16
+      for (int i = 0; i < kLanes; ++i) block[i] = Load(args.key_rows[j + i] + d);
+      TransposeTo(block, args.placed_keys + int64_t{d} * kPartRows + j, kPartRows);
+    }
+  }
+  for (; d < args.key_dim; ++d) {
+    float* to = args.placed_keys + int64_t{d} * kPartRows + args.first;
+    for (int32_t i = 0; i < args.rows; ++i) to[i] = args.key_rows[i][d];
+  }
+}
+
 inline void Scan(const ScanArgs& args) {
+  if (args.placed_keys) PlaceKeys(args);
   const float* x[2 * kPartRows];
   const int32_t of_keys = args.delta ? args.rows : 0;  // rows of k among x, before those of q
   for (int32_t i = 0; i < of_keys; ++i) x[i] = args.key_rows[i];

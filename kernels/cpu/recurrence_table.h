@@ -26,7 +26,9 @@ struct MixRowArgs {
 struct ScanArgs {
   const float* state;              // S [key_dim, value_dim] where the part begins
   const float* keys;               // k of the rows up to the last [key_dim, kPartRows]
-  const float* const* key_rows;    // [rows] k of these rows [key_dim]; of the delta rule
+  float* placed_keys;              // `keys`, which lack those of these rows, or nullptr: they have
+                                   // them
+  const float* const* key_rows;    // [rows] k of these rows [key_dim]
   const float* const* query_rows;  // [rows] q
   const float* const* value_rows;  // [rows] v
   const float* steps;              // [rows] g
