@@ -184,7 +184,7 @@ class Device {
 
 struct CpuDeviceOptions {
   int32_t num_threads = 0;   // 0: one per core that this process may use
-  std::string isa = "auto";  // auto | portable | avx2 | avx2_vnni | avx512 | avx512_bf16 | amx
+  std::string isa = "auto";  // auto, or a level of kernels/cpu/cpuid.h
   bool pin_threads = false;
 };
 
