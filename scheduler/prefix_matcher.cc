@@ -104,20 +104,21 @@ uint64_t PrefixMatcher::HashAfter(const Sequence& sequence, int32_t page, uint64
 }
 
 // The most positions that a sequence takes over: something is left to compute, of the prompt if
-// workers wait for it.
+// workers wait for it, and so is what is yet to be scored or pooled.
 int32_t PrefixMatcher::MostTaken(const Sequence& sequence) {
-  const RequestState& request = *sequence.request;
-  if (request.has_workers() && !request.forked) return request.layout.first_end() - 1;
-  return sequence.num_tokens() - 1;
+  const RequestState& state = *sequence.request;
+  if (state.has_workers() && !state.forked) return state.layout.first_end() - 1;
+  int32_t most = sequence.num_tokens() - 1;
+  if (state.request.prompt_logprobs >= 0) most = std::min(most, state.num_scored);
+  if (NeedsWholePrompt(state.request)) most = std::min(most, state.num_pooled);
+  return most;
 }
 
 void PrefixMatcher::Take(Sequence* sequence, bool may_fetch) {
   const GenerationRequest& request = sequence->request->request;
   sequence->num_hashed_pages = 0;
   sequence->chain = PrefixCache::EmptyHash(request.cache_space);
-  int32_t wanted = MostTaken(*sequence);
-  if (request.prompt_logprobs >= 0) wanted = std::min(wanted, sequence->request->num_scored);
-  if (NeedsWholePrompt(request)) wanted = std::min(wanted, sequence->request->num_pooled);
+  const int32_t wanted = MostTaken(*sequence);
   path_.clear();
   if (limits_.options.prefix_cache) {
     const int32_t plain = std::min(wanted, sequence->request->layout.first_end());

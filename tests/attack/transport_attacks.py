@@ -22,6 +22,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "load"))
 
 import http2  # noqa: E402
 from common import Daemon, allow_descriptors  # noqa: E402  (the folder of the load tests)
+from heddle_server import TIMEOUT_SCALE  # noqa: E402
 
 KEY = "attack-test-key"
 MIB = 1 << 20
@@ -131,6 +132,8 @@ def connections_that_say_nothing(daemon, count):
 @attack(small=200, large=2000, flags=())
 def connections_without_descriptors(daemon, count):
     """More than the process has descriptors, far below --max-connections: those that say nothing make room, and the log is not flooded."""
+    if TIMEOUT_SCALE > 1:
+        return  # UndefinedBehaviorSanitizer opens a pipe to look at an object's type, and takes a failure for a wrong type
     limit = daemon.descriptors() + 40
     resource.prlimit(daemon.process.pid, resource.RLIMIT_NOFILE, (limit, limit))
     clients = []

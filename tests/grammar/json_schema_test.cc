@@ -151,6 +151,15 @@ TEST_CASE("What cannot be honoured is refused with keyword and place", "[grammar
   CHECK_THAT(SchemaError(std::string(100, '[') + std::string(100, ']')), Contains("nested"));
 }
 
+TEST_CASE("Counts of contains that are too many are told from one that is too large",
+          "[grammar][unit]") {
+  CHECK_THAT(SchemaError(R"({"type":"array","contains":{"const":1},"maxContains":64})"),
+             Contains("\"maxContains\" above 63"));
+  CHECK_THAT(SchemaError(R"({"type":"array","allOf":[{"contains":{"const":1},"maxContains":9},
+                         {"contains":{"const":2},"maxContains":9}]})"),
+             Contains("several \"contains\""));
+}
+
 TEST_CASE("A contradiction is told with its place", "[grammar][unit]") {
   CHECK_THAT(SchemaError("false"), Contains("contradict"));
   CHECK_THAT(SchemaError(R"({"not":{}})"), Contains("contradict"));

@@ -259,6 +259,32 @@ TEST_CASE("The same tokens in plain order take nothing from a join, nor a join f
   tree.Run(&again, 3);
 }
 
+TEST_CASE("All tokens behind a branch that was forked apart are scored, wherever its pages end",
+          "[scheduler][unit]") {
+  Tree tree(JoinOptions(64, false));
+  Node root{.tokens = tree.Text(9), .context = tree.NewContext()};
+  tree.Run(&root, 4);
+  for (int32_t own = 1; own <= 9; ++own) {
+    INFO(own << " tokens of its own");
+    Node child = tree.Fork(root, 8, own, /*apart=*/true);
+    tree.Run(&child, 2);
+    child.tokens.pop_back();  // an end of text, which branches do not keep: all others are computed
+    GenerationRequest candidate;
+    candidate.prompt = child.tokens;
+    candidate.parts = child.parts;
+    candidate.from = child.context;
+    candidate.max_tokens = 0;
+    candidate.prompt_logprobs = 0;
+    candidate.first_score = static_cast<int32_t>(child.tokens.size()) - 1;
+    for (const TokenId token : {5, 6, 7}) candidate.prompt.push_back(token);
+    const RequestId scored = tree.rig.Add(candidate);
+    tree.rig.RunAll();
+    const auto& scores = tree.rig.Of(scored).scores;
+    REQUIRE(scores.size() == 3);
+    CHECK(scores[0].token == 5);
+  }
+}
+
 TEST_CASE("Slices have the segments of their parts", "[scheduler][unit]") {
   SchedulerOptions options = JoinOptions(400, false);
   options.segments = 3;

@@ -130,9 +130,12 @@ absl::StatusOr<SchemaWriter::Containing> SchemaWriter::ContainingOf(const ValueC
       continue;
     }
     num_counts /= static_cast<size_t>(std::max(kind.min, kind.max)) + 1;
-    HEDDLE_RETURN_IF_ERROR(document_.Unsupported(
-        c.where, base::StrCat("\"contains\" with \"minContains\" or \"maxContains\" above ",
-                              kMaxContained - 1, " is not supported")));
+    const std::string message =
+        kinds.empty() ? base::StrCat("\"contains\" with \"minContains\" or \"maxContains\" above ",
+                                     kMaxContained - 1, " is not supported")
+                      : base::StrCat("several \"contains\" whose counts have more than ",
+                                     kMaxContained, " combinations are not supported");
+    HEDDLE_RETURN_IF_ERROR(document_.Unsupported(c.where, message));
   }
   return Containing(std::move(kinds));
 }
