@@ -17,7 +17,8 @@ void AllowDescriptors(int64_t connections, const Logger& log) {
   log.Warning(
       "fewer descriptors may be open than --max-connections needs: raise `ulimit -n` "
       "(LimitNOFILE=), or lower --max-connections",
-      {{"descriptors", static_cast<int64_t>(limit.rlim_cur)}, {"connections", connections}});
+      {{"descriptors", static_cast<int64_t>(limit.rlim_cur)},
+       {"wanted", static_cast<int64_t>(wanted)}});
 }
 
 }  // namespace heddle::server

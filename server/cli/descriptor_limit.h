@@ -9,8 +9,8 @@
 
 namespace heddle::server {
 
-// Raises the limit to the needs of `connections` clients and the server's own files, as far as the
-// system allows, and warns if that is not enough.
+// Raises the limit to `connections` descriptors of clients and the server's own files, as far as
+// the system allows, and warns if that is not enough.
 void AllowDescriptors(int64_t connections, const Logger& log);
 
 }  // namespace heddle::server

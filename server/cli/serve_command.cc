@@ -438,7 +438,8 @@ absl::Status RunServe(const config::Config& config) {
       ToLogLevel(config.log_level));
   const LibraryLogs library_logs(&log);
   if (!config.join.empty()) return RunRank(config, signals, log);
-  AllowDescriptors(config.max_connections * (config.grpc_port.has_value() ? 2 : 1), log);
+  // A client of gRPC has three descriptors: its own, and both ends of the guard's pair.
+  AllowDescriptors(config.max_connections * (config.grpc_port.has_value() ? 4 : 1), log);
   HEDDLE_ASSIGN_OR_RETURN(HttpServerOptions http_options, ToHttpOptions(config, &key_file));
   WarnIfOpen(config, log);
   WarnIfReadableByOthers("--api-key-file", config.api_key_file, log);

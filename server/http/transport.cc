@@ -247,26 +247,28 @@ class Listener {
     socket.write_some(asio::buffer(bytes), ignored);
   }
 
-  // Without descriptors an idle connection makes room, as at max_connections: of each thread in
-  // turn, since a thread knows its own connections alone.
+  // Without descriptors an idle connection makes room, as at max_connections.
   void RetryLater(const boost::system::error_code& error) {
     const Clock::time_point now = Clock::now();
     if (now >= next_warning_) {
       log_->Warning("cannot accept connections", {{"error", error.message()}});
       next_warning_ = now + kAcceptWarningInterval;
     }
-    if (error == asio::error::no_descriptors) {
-      IoThread* owner = (*threads_)[next_thread_++ % threads_->size()].get();
-      asio::post(owner->context, [this, owner] {
-        const bool has_room = owner->CloseIdle();
-        asio::post(acceptor_.get_executor(), [this, has_room] {
-          if (!acceptor_.is_open()) return;
-          has_room ? Accept() : Wait();
-        });
+    error == asio::error::no_descriptors ? MakeRoom(threads_->size()) : Wait();
+  }
+
+  // Asks up to `left` threads, one after the other, to close an idle connection: each knows its own
+  // alone.
+  void MakeRoom(size_t left) {
+    if (left == 0) return Wait();
+    IoThread* owner = (*threads_)[next_owner_++ % threads_->size()].get();
+    asio::post(owner->context, [this, owner, left] {
+      const bool has_room = owner->CloseIdle();
+      asio::post(acceptor_.get_executor(), [this, has_room, left] {
+        if (!acceptor_.is_open()) return;
+        has_room ? Accept() : MakeRoom(left - 1);
       });
-      return;
-    }
-    Wait();
+    });
   }
 
   void Wait() {
@@ -283,6 +285,7 @@ class Listener {
   int max_connections_;
   const Logger* log_;
   size_t next_thread_ = 0;
+  size_t next_owner_ = 0;             // of idle connections
   Clock::time_point next_warning_{};  // of clients that cannot be accepted
   uint16_t port_ = 0;
 };

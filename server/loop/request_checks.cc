@@ -64,8 +64,8 @@ absl::Status StatusOf(engine::DrawFailure failure, bool bans_tokens) {
   }
   if (bans_tokens) {
     return absl::InvalidArgumentError(
-        "Every token is banned that could come next: by 'bad_words' or 'min_tokens', beside the "
-        "grammar if there is one.");
+        "No token can be drawn: 'bad_words' or 'min_tokens', beside the grammar if there is one, "
+        "ban all that could come next, or the model's logits are not numbers.");
   }
   return absl::InternalError("No token can be drawn: the model's logits are not numbers.");
 }

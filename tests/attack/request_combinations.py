@@ -375,6 +375,8 @@ def main():
                 failures.append("requests ended in exceptions")
             elif daemon.stop() != 0:
                 failures.append("a server did not end in order")
+    if statuses[200] < 0.7 * arguments.requests and not failures:
+        failures.append("most requests were refused")
     print(f"statuses {dict(sorted(statuses.items()))}, seed {arguments.seed}")
     for failure in failures:
         print(failure, file=sys.stderr)

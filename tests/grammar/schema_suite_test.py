@@ -23,6 +23,7 @@ NOT_HELD = (
     "A-label", "non-canonical Punycode", "unknownKeyword", "$ref prevents a sibling", "dynamicRef.json#11", "dynamicRef.json#12", "dynamicRef.json#20",
     "unevaluatedItems with ignored",
 )
+MOST_REFUSED = 45  # of schemas by which something is valid
 LEAST_SHARE = 0.55  # of the valid texts, where the schema is taken
 
 
@@ -82,6 +83,7 @@ def main():
     for line in wrong:
         print(f"taken although invalid: {line}")
     assert not wrong
+    assert refused <= MOST_REFUSED
     assert taken >= LEAST_SHARE * valid
 
 

@@ -27,8 +27,8 @@ using engine::grammar::Budget;
 using engine::grammar::CompiledGrammar;
 using Json = nlohmann::ordered_json;
 
-// `given`: a line's texts, or null.
-Json TextsOf(const Json& schema, const Json& given, int num_texts, bool drops, int attempt) {
+Json TextsOf(const Json& line, int num_texts, bool drops, int attempt) {
+  const Json& schema = line.at("schema");
   Json out;
   const auto begin = std::chrono::steady_clock::now();
   Budget budget = Budget::ForText(schema.dump().size());
@@ -47,9 +47,9 @@ Json TextsOf(const Json& schema, const Json& given, int num_texts, bool drops, i
   out["dropped"] = dropped;
   const auto compiled = std::make_shared<CompiledGrammar>(
       *std::move(automaton), test::JsonVocabulary(), std::vector{test::kEndToken});
-  if (given.is_array()) {
+  if (line.contains("texts")) {
     out["accepts"] = Json::array();
-    for (const Json& text : given) {
+    for (const Json& text : line.at("texts")) {
       engine::grammar::Matcher matcher(compiled);
       const bool accepts = matcher.AcceptText(text.get_ref<const std::string&>());
       out["accepts"].push_back(accepts && matcher.CanEnd());
@@ -79,9 +79,7 @@ int main(int argc, char** argv) {
   for (std::string line; std::getline(std::cin, line); ++line_number) {
     const auto given = nlohmann::ordered_json::parse(line, nullptr, false);
     if (given.is_discarded()) continue;
-    nlohmann::ordered_json out = heddle::TextsOf(
-        given.at("schema"), given.contains("texts") ? given.at("texts") : nlohmann::ordered_json(),
-        num_texts, drops, line_number);
+    nlohmann::ordered_json out = heddle::TextsOf(given, num_texts, drops, line_number);
     out["name"] = given.at("name");
     std::cout << out.dump() << std::endl;
   }
