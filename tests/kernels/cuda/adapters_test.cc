@@ -1,5 +1,6 @@
 // The contribution of low-rank adapters to Linear: the reference, the CPU's levels and the emulated
 // CUDA device against sums in double over the factors themselves.
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <deque>
@@ -287,6 +288,49 @@ TEST_CASE("Halves of a step find their own rows' adapters", "[cuda]") {
   REQUIRE(device->SetNanoBatches({.device_name = "", .rules = {{.min_rows = 2}}}).ok());
   Check(*device, c, 1e-4);
   Check(*device, c, 1e-4);  // as a graph
+}
+
+TEST_CASE("Narrowed steps take the adapters of their logit rows", "[cuda]") {
+  const Case c;
+  Problem problem(c);
+  problem.batch.logit_rows = {0, 3, 4, 6, 7};  // the last of each sequence
+  std::vector<std::unique_ptr<Device>> devices;
+  devices.push_back(EmulatedDevice(DType::kBF16));
+  for (NamedDevice& named : CpuDevices(2)) devices.push_back(std::move(named.device));
+  for (const auto& device : devices) {
+    auto packed = device->Pack(SourcesOf(problem));
+    REQUIRE(packed.ok());
+    const auto n = static_cast<int64_t>(problem.batch.logit_rows.size());
+    Matrix x(n, problem.x.num_cols()), out(n, problem.out.num_cols());
+    for (int64_t i = 0; i < n; ++i) {
+      const int32_t row = problem.batch.logit_rows[static_cast<size_t>(i)];
+      std::copy_n(problem.x.at(row, 0), x.num_cols(), x.at(i, 0));
+    }
+    Activations x_device(device->activation_dtype(), x), found(device->activation_dtype(), out);
+    const AdapterMatrix adapters = problem.adapters.view();
+    REQUIRE(device->Plan(problem.view()).ok());
+    MustRun(*device, [&](Ops& ops) {
+      REQUIRE(ops.EndsWithLogitRows());
+      ops.NarrowToLogitRows();
+      ops.Linear({.x = x_device.tensor(),
+                  .weight = packed->get(),
+                  .bias = problem.bias.data(),
+                  .out = found.tensor(),
+                  .adapters = &adapters});
+    });
+    INFO(device->description());
+    double worst = 0;
+    for (int64_t i = 0; i < n; ++i) {
+      for (int64_t r = 0; r < out.num_cols(); ++r) {
+        double magnitude = 1;
+        const double expected =
+            problem.Product(c, problem.batch.logit_rows[static_cast<size_t>(i)], r, &magnitude);
+        const double rounding = RoundingOf(device->activation_dtype(), expected);
+        worst = std::max(worst, std::fabs(found(i, r) - expected) / (1e-4 * magnitude + rounding));
+      }
+    }
+    CHECK(worst <= 1);
+  }
 }
 
 TEST_CASE("A row's bits do not depend on other rows' adapters", "[cuda]") {
