@@ -1,4 +1,4 @@
-// What a RowReader may be beside: one that writes single rows about as fast as neighbouring ones.
+// A RowReader may also be a picker, which writes single rows about as fast as neighbouring ones.
 // Without it, whoever wants some rows of a matrix whose codes lie transposed reads all of them.
 #pragma once
 

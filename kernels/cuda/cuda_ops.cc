@@ -324,7 +324,7 @@ bool CudaOps::EndsWithLogitRows() const {
   return !step_.is_half && LogitBatch::IsMadeOf(*step_.host);
 }
 
-// What later ops ask of the step is that of its logit rows, which no half of a step has.
+// From here on the step's ops find its logit rows alone. No half of a step has such a batch.
 void CudaOps::NarrowToLogitRows() {
   HEDDLE_CHECK(EndsWithLogitRows(), "rows without logits lie behind those with them");
   if (!step_.status.ok()) return;

@@ -38,7 +38,7 @@ class CutBatch {
   struct Spans {
     std::vector<int32_t> span_begin, span_page, span_tokens, context_len;
   };
-  // Of one group of layers. `later`: rows of the sequence in the second half.
+  // Cuts the spans of one group of layers. `later`: rows of the sequence in the second half.
   static void CutSpans(const HostBatch& batch, int32_t sequence, int32_t later, Spans* spans);
 
   std::vector<int32_t> q_begin_;

@@ -31,7 +31,7 @@ class SchemaReferences {
   // `from`: the schema with the reference. Also null if the budget is over.
   Target Find(const Json* from, std::string_view reference);
 
-  // What `keyword` makes of the target of its reference: for $dynamicRef and $recursiveRef the
+  // Returns the target that `keyword` means: for $dynamicRef and $recursiveRef the
   // schema of the document's root with the same dynamic anchor, if there is one, since every
   // evaluation begins at the root. Dynamic anchors of schemas between the two are not looked for.
   Target Outermost(std::string_view keyword, std::string_view reference, Target target) const;

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <cstring>
 
+#include "kernels/piece_runs.h"
+
 namespace heddle::kernels::cpu {
 
 void ContextRuns::Find(const HostBatch& batch, const AttentionArgs& args) {
@@ -27,21 +29,12 @@ void ContextRuns::Find(const HostBatch& batch, const AttentionArgs& args) {
   }
 }
 
-// Where the pieces have more tokens than the list, those are missing at its front.
 void ContextRuns::AddPieces(std::span<const ContextPiece> pieces, int32_t context_len,
                             const QueryRotation* rotation) {
-  int32_t missing = -context_len;
-  for (const ContextPiece& piece : pieces) missing += piece.num_tokens;
-  int32_t begin = 0;
-  for (const ContextPiece& piece : pieces) {
-    const int32_t passed = std::min(missing, piece.num_tokens);
-    missing -= passed;
-    if (passed == piece.num_tokens) continue;
-    const int32_t end = begin + piece.num_tokens - passed;
+  ForEachPieceRun(pieces, context_len, [&](const PieceRun& piece) {
     ContextRun& run = runs_.emplace_back(
-        ContextRun{begin, end, piece.position + passed, piece.turn, /*angles=*/-1});
-    begin = end;
-    if (piece.turn == 0 || rotation == nullptr) continue;
+        ContextRun{piece.begin, piece.end, piece.position, piece.turn, /*angles=*/-1});
+    if (piece.turn == 0 || rotation == nullptr) return;
     run.angles = static_cast<int32_t>(angles_.size());
     for (const float frequency : rotation->inv_freq) {
       angles_.push_back(static_cast<float>(std::cos(double{frequency} * piece.turn)));
@@ -49,7 +42,7 @@ void ContextRuns::AddPieces(std::span<const ContextPiece> pieces, int32_t contex
     for (const float frequency : rotation->inv_freq) {
       angles_.push_back(static_cast<float>(std::sin(double{frequency} * piece.turn)));
     }
-  }
+  });
 }
 
 void ContextRuns::Turn(const ContextRun& run, const QueryRotation& rotation, const float* query,

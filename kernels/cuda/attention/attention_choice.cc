@@ -47,23 +47,23 @@ bool HopperCan(const AttentionArgs& args) {
          reinterpret_cast<uintptr_t>(cache.values) % 16 == 0;
 }
 
-// Shared memory of a block of attention_latent.cuh, whose rows are padded by 16 bytes: queries and
-// two stages of keys; of 8 bits these, and one stage of 16.
-int64_t LatentSharedBytes(const AttentionArgs& args, int32_t rows) {
-  constexpr int64_t kRowBytes = 2 * kMaxAttentionHeadDim + 16, kRest = 11 << 10;
-  constexpr int64_t kRawBytes = kMaxAttentionHeadDim + 16;
+// Shared memory of a block of attention_latent.cuh, whose rows have `dim` elements and are padded
+// by 16 bytes: queries and `stages` of keys (and values); of 8 bits these, and one stage of 16.
+int64_t StagedSharedBytes(const AttentionArgs& args, int32_t rows, int64_t dim, int64_t stages) {
+  constexpr int64_t kRest = 11 << 10;
   const int64_t keys = rows == kDecodeTileRows ? 64 : 32;
   const bool is_raw = KvElementBytes(args.cache.dtype) == 1;
-  return (rows + (is_raw ? 1 : 2) * keys) * kRowBytes + (is_raw ? 2 * keys * kRawBytes : 0) + kRest;
+  const int64_t raw_bytes = is_raw ? stages * keys * (dim + 16) : 0;
+  return (rows + (is_raw ? 1 : stages) * keys) * (2 * dim + 16) + raw_bytes + kRest;
 }
 
-// The same with values of their own in one more stage; of 8 bits those become 16 where keys did.
+int64_t LatentSharedBytes(const AttentionArgs& args, int32_t rows) {
+  return StagedSharedBytes(args, rows, kMaxAttentionHeadDim, /*stages=*/2);
+}
+
+// Values of their own are one more stage; of 8 bits those become 16 where keys did.
 int64_t WideHeadsSharedBytes(const AttentionArgs& args, int32_t rows) {
-  constexpr int64_t kRowBytes = 2 * kWideHeadDim + 16, kRest = 11 << 10;
-  constexpr int64_t kRawBytes = kWideHeadDim + 16;
-  const int64_t keys = rows == kDecodeTileRows ? 64 : 32;
-  const bool is_raw = KvElementBytes(args.cache.dtype) == 1;
-  return (rows + (is_raw ? 1 : 3) * keys) * kRowBytes + (is_raw ? 3 * keys * kRawBytes : 0) + kRest;
+  return StagedSharedBytes(args, rows, kWideHeadDim, /*stages=*/3);
 }
 
 // The kernel moves 16 bytes at a time from the cache, whose values are its keys, and pairs to the

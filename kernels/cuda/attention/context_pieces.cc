@@ -4,33 +4,17 @@
 #include <span>
 #include <utility>
 
+#include "kernels/piece_runs.h"
+
 namespace heddle::kernels::cuda {
 namespace {
 
-// A piece as far as the group's list has it.
-struct PieceRun {
-  int32_t begin;  // place
-  int32_t end;
-  int32_t position;  // of the key at `begin`
-  int32_t turn;
-};
-
-// Where the pieces have more tokens than the list, those are missing at its front.
 std::vector<PieceRun> RunsOf(const HostBatch& batch, int32_t seq) {
   const std::span<const ContextPiece> pieces = batch.PiecesOf(seq);
-  int32_t missing = -batch.context_len[seq];
-  for (const ContextPiece& piece : pieces) missing += piece.num_tokens;
   std::vector<PieceRun> runs;
   runs.reserve(pieces.size());
-  int32_t begin = 0;
-  for (const ContextPiece& piece : pieces) {
-    const int32_t passed = std::min(missing, piece.num_tokens);
-    missing -= passed;
-    if (passed == piece.num_tokens) continue;
-    const int32_t end = begin + piece.num_tokens - passed;
-    runs.push_back({begin, end, piece.position + passed, piece.turn});
-    begin = end;
-  }
+  ForEachPieceRun(pieces, batch.context_len[seq],
+                  [&](const PieceRun& run) { runs.push_back(run); });
   return runs;
 }
 
@@ -74,7 +58,7 @@ class BlockFinder {
   }
 
  private:
-  // What row i sees of the pieces before the last one.
+  // The ranges that row i sees of the pieces before the last one.
   std::vector<SeenRange> EarlierRanges(int32_t i) const {
     std::vector<SeenRange> ranges;
     ranges.reserve(runs_.size());

@@ -1,6 +1,6 @@
-// What the rows of a step see of contexts that are made of pieces (batch.h): ranges of the list of
-// spans, known on the host, where positions are not places in that list and a layer must know them,
-// because it has a window or because queries are rotated further for a piece.
+// The ranges that the rows of a step see of contexts that are made of pieces (batch.h): places of
+// the list of spans, known on the host, where positions are not places in that list and a layer
+// must know them, because it has a window or because queries are rotated further for a piece.
 //
 // The last piece is as a context of its own: there places differ as positions do, and kernels mask
 // it as they do others. Of earlier ones a row sees whole ranges. Rows that see the same ranges are
@@ -18,7 +18,7 @@ namespace heddle::kernels::cuda {
 // Whether some row of the batch is to be rotated further for a piece.
 bool HasTurns(const HostBatch& batch);
 
-// What a layer wants to know of positions.
+// How a layer's rows depend on positions.
 struct PieceRule {
   int32_t window = 0;
   bool in_chunks = false;  // AttentionArgs

@@ -18,7 +18,7 @@ struct Result {
   Matrix lse;
 };
 
-// Of three quarters of a head; they stay where they are for all cases.
+// Frequencies for three quarters of a head; they stay where they are for all cases.
 std::span<const float> Frequencies(const AttentionCase& c) {
   static const std::vector<float> all = [] {
     std::vector<float> frequencies(256);
