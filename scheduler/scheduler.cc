@@ -179,7 +179,7 @@ void Scheduler::Finish(Sequence* sequence, FinishReason reason,
   event.reason = reason;
   RequestState* state = sequence->request;
   const bool is_last = --state->live_branches == 0;
-  if (!is_last && state->has_workers()) return EndWorker(sequence);
+  if (!is_last && state->has_workers()) return EndWorker(sequence, reason);
   for (Sequence& branch : state->branches) {
     if (branch.is_over) Free(&branch, reason);
   }
@@ -204,11 +204,12 @@ void Scheduler::Free(Sequence* sequence, FinishReason reason) {
   if (sequence->begun) ended_.push_back(sequence->id);
 }
 
-// The others go on seeing what the worker has run: all but its last token.
-void Scheduler::EndWorker(Sequence* sequence) {
-  sequence->is_over = true;
+void Scheduler::EndWorker(Sequence* sequence, FinishReason reason) {
   std::vector<TokenId>& block = sequence->request->forked ? sequence->generated : sequence->block;
-  block.pop_back();
+  block.resize(static_cast<size_t>(NumKept(*sequence, reason)));
+  sequence->is_over = true;
+  sequence->num_expected = 0;
+  sequence->is_awaited = false;
   if (sequence->num_computed() <= sequence->num_tokens()) return;
   sequence->tables.Truncate(sequence->num_tokens(), &pool_);
 }
@@ -340,11 +341,10 @@ void Scheduler::Expect() {
     for (size_t s = 0; s < flight.samples.size(); ++s) {
       Sequence* owner = flight.samples[s].owner;
       // Nobody knows how many tokens a draft brings.
-      const bool goes_on = owner->phase == Phase::kRunning && !limits_.IsFull(*owner, 1) &&
-                           flight.samples[s].num_rows == 1;
+      const bool goes_on = owner->phase == Phase::kRunning && !owner->is_over &&
+                           !limits_.IsFull(*owner, 1) && flight.samples[s].num_rows == 1;
       if (!goes_on || flight.samples[s].position != owner->num_tokens()) continue;
-      // A worker's token decides what the others see.
-      if (limits_.options.pipeline_stages > 1 || owner->request->has_workers()) {
+      if (limits_.options.pipeline_stages > 1) {
         owner->is_awaited = true;
         continue;
       }

@@ -113,9 +113,7 @@ void StepPlanner::ListRunning() {
     parts_.prefixes.GoOn(sequence);
     const int32_t remaining = sequence->num_remaining();
     sequence->num_planned = 0;
-    const bool ends = remaining == 0 && sequence->num_expected == 0 && !sequence->is_awaited &&
-                      !sequence->is_over;
-    if (ends) continue;
+    if (sequence->ends()) continue;
     step_.slots += NumSlots(*sequence);
     if (sequence->request->paused) {
       step_.paused.push_back(sequence);
@@ -276,6 +274,7 @@ int32_t StepPlanner::MaxAhead(const Sequence& sequence) const {
   const bool draws = sequence.num_planned > 0 && !request.request.draft.off &&
                      sequence.num_planned - sequence.num_drafted == sequence.num_remaining();
   if (!draws || (!request.forked && request.live_branches > 1)) return 0;
+  if (!request.layout.is_plain()) return 0;  // it takes no draft (Scheduler::MaxDraft)
   const int32_t left =
       std::min(request.request.max_tokens - static_cast<int32_t>(sequence.generated.size()) - 2,
                request.max_context - sequence.num_computed() - sequence.num_planned -

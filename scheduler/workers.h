@@ -6,7 +6,9 @@
 // of a worker (from 0) sees the prompt, then the first t rows of each other worker's block (or as
 // many as it has) in the order of the branches, and behind them its own rows up to t. So what a
 // worker draws follows from the tokens alone, and not from when which step ran: a request that was
-// preempted computes the same rows again.
+// preempted computes the same rows again. Since no row sees those of its own step, it may be
+// planned while the step before it runs, as other rows are: what that one draws, or whether an
+// answer ends with it, changes no row before the next but one.
 //
 // Keys have the positions that they have directly behind the prompt. Seen by others they are
 // further away: pieces of a plan (engine::ContextPiece) say by how much queries are rotated further
@@ -29,9 +31,15 @@ namespace heddle::scheduler {
 // Makes the branches of a new request its workers. REQUIRES: Validate is OK.
 void BeginWorkers(RequestState* request);
 
-// Whether each worker whose answer goes on knows its next token, and no answer of a step in flight
-// is awaited. REQUIRES: the request is forked.
+// Whether each worker whose answer goes on has a token to run, which a step in flight may be about
+// to draw. REQUIRES: the request is forked.
 bool WorkersAreReady(const RequestState& request);
+
+// How many tokens of its block a worker keeps for the others, which go on, when its answer ends:
+// what it has run. A token that ended the answer is not seen, though a step in flight may have its
+// row; neither is the last one of a worker that is cancelled, unless others have a row already that
+// sees it.
+int32_t NumKept(const Sequence& worker, FinishReason reason);
 
 // Adds the spans of what the worker's last row sees in a group of layers, itself included.
 engine::GroupSpans::Range WriteWorkerSpans(const Sequence& worker, int32_t group,

@@ -144,7 +144,8 @@ class CudaDevice final : public Device, public HostMeetings {
   absl::StatusOr<std::unique_ptr<PeerGroup>> Join(std::shared_ptr<Communicator> communicator,
                                                   bool shares_layers);
   void LeaveGroups();
-  // RESOURCE_EXHAUSTED if the workspace lacks the room for a row's partial results.
+  // RESOURCE_EXHAUSTED if the workspace lacks the room for two partial results of a row: one of 256
+  // MiB has it for 512 heads of 512.
   absl::Status StageAttention(const AttentionGrouping& grouping, Part part);
   absl::StatusOr<PlannedAttention> PlanFor(const AttentionGrouping& grouping, Part part);
   absl::StatusOr<NarrowBatch> Narrow();

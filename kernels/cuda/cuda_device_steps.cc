@@ -70,8 +70,9 @@ absl::Status CudaDevice::StageAttention(const AttentionGrouping& grouping, Part 
                                             .max_wide_pages = room.max_wide_pages});
   if (!plan.fits) {
     return absl::ResourceExhaustedError(
-        "attention over a context of so many pieces needs more partial results for a row than the "
-        "workspace holds");
+        "attention over a context of pieces needs two partial results of a row at a time, which "
+        "are "
+        "more than the workspace holds");
   }
   planned_[part].push_back(StagePlan(plan, grouping, &staging_));
   return absl::OkStatus();

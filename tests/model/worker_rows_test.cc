@@ -33,12 +33,12 @@ using test::SteppedLoad;
 std::unique_ptr<engine::LocalExecutor> Load(const std::string& name,
                                             const std::filesystem::path& folder, int32_t tp = 1,
                                             const char* kv_type = "f32", bool reference_ops = false,
-                                            bool on_cuda = false) {
+                                            int64_t cuda_workspace_bytes = 0) {
   engine::LoadOptions options;
-  if (on_cuda) {
-    options.make_device = [] {
+  if (cuda_workspace_bytes > 0) {
+    options.make_device = [cuda_workspace_bytes] {
       return kernels::CreateCudaDevice(
-          {.activations = kernels::DType::kF32, .workspace_bytes = int64_t{4} << 20});
+          {.activations = kernels::DType::kF32, .workspace_bytes = cuda_workspace_bytes});
     };
   }
   options.layout.tp = tp;
@@ -82,12 +82,14 @@ double WorstOfWorkers(engine::LocalExecutor* executor, const std::string& name) 
   double worst = 0;
   for (const json& group : golden[name]) {
     const GenerationRequest request = Workers(group);
-    const SchedulerOptions options = OptionsFor(executor->limits());
+    SchedulerOptions options = OptionsFor(executor->limits());
+    options.max_in_flight = executor->max_in_flight();
     const absl::Status valid = scheduler::Scheduler::Validate(request, options);
     INFO(valid.ToString());
     REQUIRE(valid.ok());
     SteppedLoad load(executor, options);
     load.Run({request}, 0);
+    if (options.max_in_flight > 1) CHECK(load.num_ahead() >= request.max_tokens - 1);
     for (int32_t w = 0; w < request.num_branches; ++w) {
       const auto& answer = load.answers().at({request.id, w});
       REQUIRE(answer.size() == group["tokens"][w].size());
@@ -119,8 +121,46 @@ TEST_CASE("Workers have the same tokens on CUDA", "[model][cuda]") {
        test::Some<const char*>(1, {"mistral_window", "qwen3", "llama", "llama_yarn_rope"})) {
     INFO(name);
     const test::TempDir folder;
-    const auto executor = Load(name, folder.path(), 1, "f32", false, /*on_cuda=*/true);
+    const auto executor = Load(name, folder.path(), 1, "f32", false, int64_t{4} << 20);
     CHECK(WorstOfWorkers(executor.get(), name) < 1e-4);
+  }
+}
+
+// 12 branches of a page each, of all of which the window leaves a part: 2 KiB hold some of these
+// parts of a row.
+TEST_CASE("A context of more pieces than the workspace holds at once is served on CUDA",
+          "[model][cuda]") {
+  constexpr int32_t kPrompt = 6, kBranches = 12;
+  GenerationRequest request;
+  request.id = RequestId{1};
+  const scheduler::ContextParts apart = scheduler::PartsApart({}, kPrompt);
+  std::vector<int32_t> lengths(kBranches, kPrompt + 8);
+  lengths[3] = kPrompt + 5;
+  request.parts = scheduler::JoinParts(
+      std::vector<const scheduler::ContextParts*>(kBranches, &apart), lengths, kPrompt);
+  const int32_t length = request.parts.back().begin + 5;
+  for (int32_t i = 0; i < length; ++i) request.prompt.push_back(3 + 7 * i % 60);
+  request.max_tokens = 6;
+  request.sampling.temperature = 0;
+  request.sampling.num_logprobs = 0;
+  std::vector<test::Answers> answers;
+  for (const int64_t workspace_bytes : {0, 2 << 10}) {
+    const test::TempDir folder;
+    const auto executor = Load("mistral_window", folder.path(), 1, "f32", false, workspace_bytes);
+    const SchedulerOptions options = OptionsFor(executor->limits());
+    const absl::Status valid = scheduler::Scheduler::Validate(request, options);
+    INFO(valid.ToString());
+    REQUIRE(valid.ok());
+    SteppedLoad load(executor.get(), options);
+    load.Run({request}, 0);
+    answers.push_back(load.answers());
+  }
+  const auto& on_cpu = answers[0].at({request.id, 0});
+  const auto& on_cuda = answers[1].at({request.id, 0});
+  REQUIRE(on_cuda.size() == on_cpu.size());
+  for (size_t i = 0; i < on_cpu.size(); ++i) {
+    CHECK(on_cuda[i].first == on_cpu[i].first);
+    CHECK(on_cuda[i].second == Approx(on_cpu[i].second).margin(1e-4));
   }
 }
 

@@ -54,7 +54,9 @@ TEST_CASE("Workers draw from what all of them had before the step", "[scheduler]
         options.window_grain = 4;
         options.num_pages = 400;
       }
-      Rig rig(options);
+      const int32_t depth = 1 + prompt / 2 % 3;
+      Rig rig(options, depth);
+      rig.ahead = [depth] { return depth > 1; };
       rig.executor.set_sees_parts();
       if (prompt % 4 == 0) rig.SendPlans();
       const GenerationRequest request = Workers(prompt, given, 20, prompt);
@@ -78,17 +80,29 @@ TEST_CASE("Workers draw from what all of them had before the step", "[scheduler]
 
 TEST_CASE("A step has a row of each worker, or of none", "[scheduler][unit]") {
   const SchedulerOptions options = Options(200);
-  Rig rig(options);
+  const int32_t depth = GENERATE(1, 2, 3);
+  Rig rig(options, depth);
+  rig.ahead = [depth] { return depth > 1; };
   rig.executor.set_sees_parts();
   rig.Add(Workers(9, {2, 2, 2}, 12));
-  rig.Add(MakeRequest(30, 5, 3));
+  rig.Add(MakeRequest(30, 40, 3));
+  int32_t first = 0, last = 0, rows = 0, steps = 0;
   while (rig.Step()) {
+    ++steps;
     int32_t workers = 0;
     for (const engine::SequenceSlice& slice : rig.plan.sequences) {
       workers += slice.num_pieces > 1 ? 1 : 0;
     }
     CHECK((workers == 0 || workers == 3));
+    if (workers == 0) continue;
+    if (first == 0) first = steps;
+    last = steps;
+    ++rows;
   }
+  // Of each block but the first row, which sees no other one. With two steps in flight workers have
+  // one in each, as others do; a third waits for the first one's tokens.
+  CHECK(rows == 12);
+  if (depth < 3) CHECK(last - first + 1 == rows);
 }
 
 TEST_CASE("Preempted workers compute the same rows again", "[scheduler][unit]") {
@@ -170,7 +184,9 @@ TEST_CASE("Workers whose place is taken give up all of them, and their client ke
 
 TEST_CASE("A worker that ends stays for the others to see", "[scheduler][unit]") {
   const SchedulerOptions options = Options(200);
-  Rig rig(options);
+  const int32_t depth = GENERATE(1, 2, 3);
+  Rig rig(options, depth);
+  rig.ahead = [depth] { return depth > 1; };
   rig.executor.set_sees_parts();
   GenerationRequest request = Workers(7, {2, 1}, 30);
   constexpr int32_t kLength = 11;  // of the answer that ends
@@ -411,19 +427,36 @@ class WorkerLoad {
     counts.whole += is_group && !live.is_cut ? 1 : 0;
     counts.cut += is_group && live.is_cut ? 1 : 0;
     if (is_group) {
-      // A worker that was cancelled is to the others one that has ended there.
-      std::vector<int32_t> lengths;
-      for (int32_t w = 0; w < request.num_branches; ++w) {
-        const auto length = static_cast<int32_t>(rig_.Of(id, w).tokens.size());
-        lengths.push_back(live.is_cut ? length : request.max_tokens);
+      bool is_one = false;
+      for (uint32_t seen = 0; seen < 1u << request.num_branches; ++seen) {
+        is_one = is_one || IsAnswer(id, request, seen);
       }
-      const std::vector<std::vector<TokenId>> expected = test::FakeExecutor::AnswerWorkers(
-          request.prompt, request.workers, request.sampling.seed, lengths, kVocab);
-      for (int32_t w = 0; w < request.num_branches; ++w) {
-        if (rig_.Of(id, w).tokens != expected[static_cast<size_t>(w)]) FAIL("a worker's tokens");
-      }
+      if (!is_one) FAIL("a worker's tokens");
+      // Nobody sees another one's last token but of those that were cancelled.
+      if (!live.is_cut && !IsAnswer(id, request, 0)) FAIL("a whole answer's tokens");
     }
     for (int32_t b = 0; b < request.num_branches; ++b) rig_.outcome.erase({id, b});
+  }
+
+  // Whether these are the workers' tokens if each that was cancelled is to the others one that has
+  // ended there, or, with a bit in `seen`, behind the token after its last one.
+  bool IsAnswer(RequestId id, const GenerationRequest& request, uint32_t seen) {
+    std::vector<int32_t> lengths;
+    for (int32_t w = 0; w < request.num_branches; ++w) {
+      const bool is_cut = rig_.Of(id, w).reason == FinishReason::kCancelled;
+      const auto length = static_cast<int32_t>(rig_.Of(id, w).tokens.size());
+      if (!is_cut && length != request.max_tokens) return false;
+      lengths.push_back(length + static_cast<int32_t>(is_cut ? seen >> w & 1 : 0));
+    }
+    const std::vector<std::vector<TokenId>> expected = test::FakeExecutor::AnswerWorkers(
+        request.prompt, request.workers, request.sampling.seed, lengths, kVocab);
+    for (int32_t w = 0; w < request.num_branches; ++w) {
+      const std::vector<TokenId>& found = rig_.Of(id, w).tokens;
+      if (!std::equal(found.begin(), found.end(), expected[static_cast<size_t>(w)].begin())) {
+        return false;
+      }
+    }
+    return true;
   }
 
   std::mt19937_64 random_;

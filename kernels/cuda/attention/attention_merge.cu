@@ -18,8 +18,9 @@ HEDDLE_KERNEL AttentionMergeKernel(HEDDLE_PARAMS(MergeParams, m)) {
   const AttentionParams& p = m.attention;
   const merge::Parts parts = {m.merges[BlockX()], BlockZ() * kWarps + WarpIndex(), BlockY()};
   const SequenceView s(p, parts.merge.seq, parts.kv_head, false);
-  if (parts.row < parts.merge.rows && s.Has(parts.merge.first + parts.row))
-    merge::MergeRow<kWidth>(p, s, parts, T());
+  if (parts.row >= parts.merge.rows || !s.Has(parts.merge.first + parts.row)) return;
+  if (parts.merge.into >= 0) return merge::MergeIntoPart<kWidth>(p, parts);
+  merge::MergeRow<kWidth>(p, s, parts, T());
 }
 
 }  // namespace

@@ -105,4 +105,15 @@ HEDDLE_DEVICE void MergeRow(const AttentionParams& p, const SequenceView& s, con
   }
 }
 
+// Merges the parts of a packed row into a partial result, which may be one of them: a lane reads
+// the columns that it writes before it does. REQUIRES: kWidth 1, or head_dim in multiples of it.
+template <int kWidth>
+HEDDLE_DEVICE void MergeIntoPart(const AttentionParams& p, const Parts& parts) {
+  const Softmax total = TotalOf(p, parts, -Infinity());
+  const int64_t place = PartialOf(p, parts.merge.into + parts.row, parts.kv_head);
+  MergeColumns<kWidth>(p, parts, total, p.partial_out + place * p.args.cache.head_dim);
+  SyncWarp();  // the part's old weight has been read
+  if (Lane() == 0) p.partial_lse[place] = total.max + Log(total.sum);
+}
+
 }  // namespace heddle::kernels::cuda::merge

@@ -67,6 +67,9 @@ struct AttentionMerge {
   PartialRange own;
   PartialRange shared;  // of a prefix that other sequences share
   int32_t rows = kDecodeTileRows;
+  // Not -1: the result, without sinks, becomes partial result `into`, followed by those of the
+  // other rows; it may be one of those merged. Only the launch of its own knows it.
+  int32_t into = -1;
 };
 inline constexpr int32_t kNarrowTileRows = 8;  // for decode tiles if all have so few rows
 inline constexpr int32_t kPrefillTileRows = 64;

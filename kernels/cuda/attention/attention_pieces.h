@@ -89,9 +89,10 @@ struct PlannedChain {
 };
 
 // Adds a chain's parts to `tiles`, one of the plan's two lists, and their merges: in the present
-// round, whose partial results are the plan's n_partials, or else in a new one. Clears plan->fits
-// if no round has room for them.
-void EmitChain(const PlannedChain& chain, int64_t keys_per_part, int64_t max_partials,
-               std::vector<AttentionTile>* tiles, AttentionPlan* plan);
+// round, whose partial results are the plan's n_partials, or else in a new one, or in several of
+// its own, each of which begins with the result of the one before. Returns the partial results of
+// the fullest of them. Clears plan->fits if no round has room for two parts.
+int64_t EmitChain(const PlannedChain& chain, int64_t keys_per_part, int64_t max_partials,
+                  std::vector<AttentionTile>* tiles, AttentionPlan* plan);
 
 }  // namespace heddle::kernels::cuda

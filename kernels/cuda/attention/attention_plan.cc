@@ -48,14 +48,14 @@ class Planner {
                      [](const AttentionTile& a, const AttentionTile& b) {
                        return a.key_end - a.key_begin > b.key_end - b.key_begin;
                      });
-    int32_t most_partials = plan_.n_partials;
+    int64_t most_partials = plan_.n_partials;
     for (const PlannedChain& chain : chains_) {
       const bool is_wide = chain.pieces == &wide_;
-      EmitChain(chain, is_wide ? wide : narrow, all_partials_,
-                is_wide ? &plan_.prefill : &plan_.decode, &plan_);
-      most_partials = std::max(most_partials, plan_.n_partials);
+      const int64_t partials = EmitChain(chain, is_wide ? wide : narrow, all_partials_,
+                                         is_wide ? &plan_.prefill : &plan_.decode, &plan_);
+      most_partials = std::max(most_partials, partials);
     }
-    plan_.n_partials = most_partials;
+    plan_.n_partials = static_cast<int32_t>(most_partials);
     return std::move(plan_);
   }
 

@@ -17,7 +17,8 @@
 //
 // Contexts made of pieces are cut at their borders where that matters (context_pieces.h). A range
 // that rows see all of has a tile like those of shared prefixes, and all parts of a row are merged.
-// If the workspace does not hold all of those at once, tiles run in rounds.
+// If the workspace does not hold all of those at once, tiles run in rounds, and the parts of a row
+// that are too many for one round in several, each of which goes on with the result before it.
 //
 // The splits of contexts depend on the whole batch: on CUDA devices a row's last bits may depend on
 // the other rows (ops.h promises otherwise for the CPU only).
@@ -107,7 +108,7 @@ struct AttentionPlan {
   // (i + 1)th behind.
   std::vector<TurnedRow> turned_rows;
   std::vector<AttentionRound> later_rounds;  // where each begins in the lists above
-  bool fits = true;  // false: a row's parts of pieces are more than the workspace holds
+  bool fits = true;                          // false: the workspace holds no two parts of a row
 };
 
 // The shortest part of a context (except the last): shorter parts spend their time on starting and

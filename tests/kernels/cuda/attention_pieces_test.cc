@@ -146,7 +146,52 @@ TEST_CASE("Pieces run in as many rounds as the workspace asks for", "[cuda][piec
   CHECK_FALSE(plan(joined, 4, 1).fits);  // row 0 sees two ranges
 }
 
-TEST_CASE("A row's parts that the workspace cannot hold are an error with its reason",
+// A prompt of 10, seven branches of 20 from there on, and two rows behind them, which see the ends
+// of all of them by a window of 15.
+TestBatch SideBySide() {
+  constexpr int32_t kBranches = 7;
+  TestBatch batch({{{2, 10 + kBranches * 20 + 2}, {1, 40}}, 16});
+  batch.pieces = {{10, 0, 0}};
+  for (int32_t i = 0; i < kBranches; ++i) batch.pieces.push_back({20, 10, 0});
+  batch.pieces.back().num_tokens += 2;
+  batch.piece_begin = {0, 1 + kBranches, 1 + kBranches};
+  batch.positions = {30, 31, 39};
+  return batch;
+}
+
+// 512 bytes, or 1,024, hold two parts of a row, or of two heads of one.
+TEST_CASE("A row of more parts than the workspace holds has them merged in turns",
+          "[cuda][pieces]") {
+  const TestBatch batch = SideBySide();
+  const auto plan = [&](int32_t partials) {
+    const cuda::AttentionGrouping grouping = {
+        .group = 2, .n_kv_heads = 2, .head_dim = 32, .window = 15};
+    return cuda::PlanAttention(batch.view(), {0, 2}, grouping,
+                               {.multiprocessors = 4, .max_partials = partials});
+  };
+  CHECK(plan(4096).later_rounds.empty());
+  CHECK(plan(14).later_rounds.size() == 1);  // a row after the other
+  CHECK(plan(13).later_rounds.size() == 3);  // 6 parts and 1, twice
+  CHECK(plan(4).later_rounds.size() == 11);  // 2 parts, and 1 to their result, 5 times; twice
+  CHECK(plan(4).n_partials == 4);
+  CHECK_FALSE(plan(3).fits);
+  for (const DType act : {DType::kF32, DType::kBF16}) {
+    for (const int32_t head_dim : {32, 33}) {
+      if (act == DType::kBF16 && head_dim == 33) continue;
+      for (const int32_t n_heads : {2, 4}) {
+        AttentionCase c = {.n_heads = n_heads, .head_dim = head_dim};
+        c.cache = act;
+        c.window = 15;
+        c.sinks = c.rounds_keys = true;
+        const int64_t partial_bytes = int64_t{2} * head_dim * 4;
+        const auto device = EmulatedDevice(act, n_heads / 2 * 2 * partial_bytes * 2);
+        CheckAttentionOf(*device, c, batch.view(), batch.num_pages, 0, 9);
+      }
+    }
+  }
+}
+
+TEST_CASE("A workspace that holds no two parts of a row is an error with its reason",
           "[cuda][pieces]") {
   const TestBatch batch = Joined();
   TestCache cache(DType::kF32, batch.num_pages, 4, 2, 64, 1);
