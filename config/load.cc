@@ -198,6 +198,14 @@ void FillStepSize(Command command, Config* config) {
   config->max_batch_seqs = std::min(config->max_batch_seqs, step_tokens);
 }
 
+// An IPv6 address as URLs write it, in brackets, is the address.
+void StripBrackets(std::string* host) {
+  if (host->size() > 2 && host->front() == '[' && host->back() == ']' &&
+      host->find(':') != std::string::npos) {
+    *host = host->substr(1, host->size() - 2);
+  }
+}
+
 }  // namespace
 
 absl::StatusOr<Loaded> Load(Command command, std::span<const std::string> arguments,
@@ -219,6 +227,7 @@ absl::StatusOr<Loaded> Load(Command command, std::span<const std::string> argume
     HEDDLE_RETURN_IF_ERROR(ApplyArguments(line, &loaded.config));
   }
   FillStepSize(command, &loaded.config);
+  StripBrackets(&loaded.config.host);
   HEDDLE_RETURN_IF_ERROR(Validate(command, loaded.config));
   return loaded;
 }

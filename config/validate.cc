@@ -190,6 +190,12 @@ absl::Status ValidateTls(const Config& config) {
 
 absl::Status ValidateServer(const Config& config) {
   HEDDLE_RETURN_IF_ERROR(ValidateTls(config));
+  // The resolver takes both for this machine alone.
+  if (config.host.empty() || config.host == "*") {
+    return Contradiction(StrCat("--host must be an address or a name, not ", Quote(config.host),
+                                "; 0.0.0.0 is every network of this machine, and :: those of "
+                                "IPv6 as well"));
+  }
   std::set<std::string> names;
   for (const std::string& name : config.served_model_name) {
     if (!names.insert(name).second) {

@@ -13,6 +13,7 @@
 #include "base/message.h"
 #include "base/status.h"
 #include "engine/adapter/image_writer.h"
+#include "kernels/adapters.h"
 
 namespace heddle::engine {
 namespace {

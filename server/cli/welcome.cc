@@ -12,8 +12,14 @@
 namespace heddle::server {
 namespace {
 
+// HOST:PORT, where the colons of an IPv6 address are in brackets.
+std::string Authority(const std::string& host, uint16_t port) {
+  const bool is_ipv6 = host.find(':') != std::string::npos;
+  return is_ipv6 ? base::StrCat("[", host, "]:", port) : base::StrCat(host, ":", port);
+}
+
 std::string GrpcLine(const config::ServerConfig& config, uint16_t port) {
-  return port == 0 ? "" : base::StrCat("\ngRPC      ", config.host, ":", port);
+  return port == 0 ? "" : base::StrCat("\ngRPC      ", Authority(config.host, port));
 }
 
 // The time of the warm-up, if the device needed one.
@@ -24,9 +30,7 @@ std::string WarmUpText(const engine::ModelInfo& model) {
 
 std::string UrlText(const config::ServerConfig& config, const std::string& address, uint16_t port) {
   const std::string_view scheme = config.tls_cert.empty() ? "http" : "https";
-  const bool is_ipv6 = address.find(':') != std::string::npos;
-  const std::string host = is_ipv6 ? base::StrCat("[", address, "]") : address;
-  return base::StrCat(scheme, "://", host, ":", port);
+  return base::StrCat(scheme, "://", Authority(address, port));
 }
 
 // The address at which a client on this machine reaches a server that listens on `host`.

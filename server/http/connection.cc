@@ -84,9 +84,12 @@ void Connection::Close() {
 }
 
 Clock::time_point Connection::idle_since() const {
-  const bool idle = state_ == State::kIdle || state_ == State::kLingering ||
-                    (state_ == State::kReading && !head_checked_);
-  return idle ? idle_since_ : Clock::time_point::max();
+  if (state_ == State::kReading && head_checked_) {
+    const bool waits = body_place_ && !body_place_.is_granted();
+    return waits ? Clock::time_point::max() : MayGiveWaySince(body_since_, Clock::now(), limits_);
+  }
+  const bool is_busy = state_ == State::kHandling || state_ == State::kClosed;
+  return is_busy ? Clock::time_point::max() : idle_since_;
 }
 
 void Connection::OnTick(Clock::time_point now) {

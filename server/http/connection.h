@@ -59,13 +59,24 @@ struct ConnectionLimits {
   ParserLimits parser;
   Clock::duration header_timeout = std::chrono::seconds(10);  // first byte to end of header
   Clock::duration body_timeout = std::chrono::seconds(30);    // end of header to end of body
-  // Time without a byte after which a body that others wait for is refused.
+  // Time without a byte after which a body that others wait for is refused; also the time after
+  // which a connection whose body still arrives may be closed for a new one.
   Clock::duration body_stall_timeout = std::chrono::seconds(2);
   Clock::duration idle_timeout = std::chrono::seconds(75);         // between requests
   Clock::duration write_timeout = std::chrono::seconds(30);        // while the client takes no byte
   Clock::duration keep_alive_interval = std::chrono::seconds(15);  // of a silent stream
   size_t max_unsent_bytes = size_t{1} << 20;  // bytes of a stream that a client may leave unread
 };
+
+// TransportConnection::idle_since of a connection whose request's body has been arriving since
+// `begun`: for a short time it is busy, and later it comes behind all connections that are idle.
+// Without that, clients that send their bodies byte by byte would hold all connections, also those
+// that probes of /health need.
+inline Clock::time_point MayGiveWaySince(Clock::time_point begun, Clock::time_point now,
+                                         const ConnectionLimits& limits) {
+  if (now - begun < limits.body_stall_timeout) return Clock::time_point::max();
+  return begun + limits.idle_timeout;
+}
 
 class Connection final : public ResponseWriter,
                          public TransportConnection,
@@ -92,7 +103,7 @@ class Connection final : public ResponseWriter,
   void Drain() override;                      // closes after the current request
   void Close() override;                      // tells a running exchange
   void OnTick(Clock::time_point now) override;
-  // A request without a complete header does not count.
+  // A request without a complete header does not count, and one whose body is slow counts little.
   Clock::time_point idle_since() const override;
 
   // ResponseWriter:
@@ -168,6 +179,7 @@ class Connection final : public ResponseWriter,
   std::unique_ptr<RequestParser> parser_;
   bool continue_sent_ = false;
   bool head_checked_ = false;
+  Clock::time_point body_since_;      // when the body began to arrive, or could
   BodyBudget::Place body_place_;      // of the body being received, if it needs one
   Clock::time_point last_body_byte_;  // or the time of its admission
   uint64_t refused_body_bytes_ = 0;   // still to arrive and to be dropped

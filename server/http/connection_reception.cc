@@ -75,7 +75,8 @@ bool Connection::SkipRefusedBody() {
 
 void Connection::OnHead() {
   head_checked_ = true;
-  deadline_ = last_body_byte_ + limits_.body_timeout;
+  body_since_ = last_body_byte_;
+  deadline_ = body_since_ + limits_.body_timeout;
   RequestRecord record;
   if (std::optional<HttpResponse> refusal = handler_->CheckHead(parser_->head(), &record)) {
     record_ = std::move(record);
@@ -120,7 +121,8 @@ void Connection::AskForBodyMemory() {
 void Connection::OnBodyMemory() {
   if (state_ != State::kReading) return;
   last_body_byte_ = Clock::now();
-  deadline_ = last_body_byte_ + limits_.body_timeout;  // its time begins now
+  body_since_ = last_body_byte_;  // its time begins now
+  deadline_ = body_since_ + limits_.body_timeout;
   SendContinue();
   Parse();
   Read();

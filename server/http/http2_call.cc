@@ -44,6 +44,7 @@ std::optional<HeaderFault> ReadHead(Http2Head head, HttpRequest* request) {
 
 void Http2Call::OnHead(Http2Head head, bool ends) {
   received_ = Clock::now();
+  body_since_ = received_;
   deadline_ = received_ + connection_->limits().body_timeout;
   last_body_byte_ = received_;
   last_progress_ = received_;
@@ -100,9 +101,15 @@ void Http2Call::AskForBodyMemory() {
 
 void Http2Call::OnBodyMemory() {
   last_body_byte_ = Clock::now();
-  deadline_ = last_body_byte_ + connection_->limits().body_timeout;  // its time begins now
+  body_since_ = last_body_byte_;  // its time begins now
+  deadline_ = body_since_ + connection_->limits().body_timeout;
   AskForBodyMemory();
   connection_->Flush();
+}
+
+Clock::time_point Http2Call::body_since() const {
+  const bool waits = body_place_ && !body_place_.is_granted();
+  return state_ == State::kReading && !waits ? body_since_ : Clock::time_point::max();
 }
 
 void Http2Call::OnBody(std::string_view bytes) {

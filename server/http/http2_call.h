@@ -35,6 +35,9 @@ class Http2Call final : public ResponseWriter, public std::enable_shared_from_th
   // Frames were made: tells the exchange what its client has taken.
   void OnSent(Clock::time_point now);
   size_t unsent_bytes() const;
+  // Since when the request's body has been arriving; the end of time if it waits for memory, or is
+  // whole.
+  Clock::time_point body_since() const;
 
   // ResponseWriter:
   void Send(HttpResponse response) override;
@@ -65,6 +68,7 @@ class Http2Call final : public ResponseWriter, public std::enable_shared_from_th
   bool expects_continue_ = false;
   bool request_ended_ = false;
   BodyBudget::Place body_place_;
+  Clock::time_point body_since_;      // when the body began to arrive, or could
   Clock::time_point deadline_;        // of the body
   Clock::time_point last_body_byte_;  // or the time of its admission
   std::shared_ptr<Exchange> exchange_;

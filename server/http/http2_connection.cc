@@ -299,7 +299,14 @@ void Http2Connection::OnTick(Clock::time_point now) {
 }
 
 Clock::time_point Http2Connection::idle_since() const {
-  return calls_.empty() ? idle_since_ : Clock::time_point::max();
+  if (calls_.empty()) return idle_since_;
+  Clock::time_point first = Clock::time_point::max();
+  for (const auto& [id, call] : calls_) {
+    const Clock::time_point since = call->body_since();
+    if (since == Clock::time_point::max()) return since;
+    first = std::min(first, since);
+  }
+  return MayGiveWaySince(first, Clock::now(), *shared_.limits);
 }
 
 }  // namespace heddle::server

@@ -35,8 +35,14 @@ std::string AllowedHeaders(const HttpRequest& request) {
 
 // A hint for base URLs that have a "/v1" which the client also adds, lack one that it does not add,
 // or end in a slash.
-std::string PathHint(std::string_view method, std::string_view path) {
+std::string PathHint(std::string_view method, std::string_view given) {
   constexpr std::string_view kVersion = "/v1";
+  std::string once;  // with one slash where several follow each other
+  once.reserve(given.size());
+  for (const char c : given) {
+    if (c != '/' || !once.ends_with('/')) once.push_back(c);
+  }
+  std::string_view path = once;
   while (path.ends_with('/')) path.remove_suffix(1);
   const std::string_view shorter =
       path.starts_with(kVersion) ? path.substr(kVersion.size()) : std::string_view();

@@ -35,7 +35,7 @@ class TransportConnection {
   virtual void OnTick(Clock::time_point now) = 0;
 
   // Since when it has been idle, so that it may be closed to make room; the end of time if it is
-  // busy.
+  // busy. Times to come are those of connections that give way last.
   virtual Clock::time_point idle_since() const = 0;
 };
 

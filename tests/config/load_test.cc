@@ -206,6 +206,26 @@ TEST_CASE("Contradictions name both options", "[config][unit]") {
   }
 }
 
+TEST_CASE(
+    "An address of IPv6 may stand in brackets; what a resolver takes for this machine is refused",
+    "[config][unit]") {
+  for (const auto& [given, taken] :
+       std::vector<std::pair<std::string, std::string>>{{"[::1]", "::1"},
+                                                        {"[::]", "::"},
+                                                        {"[fe80::1%eth0]", "fe80::1%eth0"},
+                                                        {"::", "::"},
+                                                        {"[::1", "[::1"},
+                                                        {"[localhost]", "[localhost]"},
+                                                        {"[]", "[]"}}) {
+    absl::StatusOr<Loaded> loaded = Load(kServe, Strings{"m", "--host", given}, {});
+    REQUIRE(loaded.ok());
+    CHECK(loaded->config.host == taken);
+  }
+  for (const char* host : {"", "*"}) {
+    CHECK(Contains(ErrorOf(kServe, {"m", "--host", host}), "0.0.0.0 is every network"));
+  }
+}
+
 TEST_CASE("Drafters are known names, and are named once", "[config][unit]") {
   CHECK(Load(kServe, Strings{"m", "--speculate", "ngram,suffix"}, {}).ok());
   CHECK(Load(kServe, Strings{"m", "--speculate", "off"}, {}).ok());

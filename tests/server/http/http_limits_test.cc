@@ -268,6 +268,28 @@ TEST_CASE("An idle connection makes room for a new one", "[server]") {
   CHECK(busy.Read().status == 200);
 }
 
+TEST_CASE("A body that arrives slowly makes room for a new connection, but behind idle ones",
+          "[server]") {
+  HttpServerOptions options;
+  options.max_connections = 2;
+  options.body_stall_timeout = std::chrono::milliseconds(50);
+  ServerUnderTest server(options);
+  RawClient slow(server.port());
+  slow.Send("POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\n{");
+  RawClient idle(server.port());
+  CHECK(idle.Get("/health").status == 200);
+  RawClient fresh(server.port());
+  CHECK(fresh.Get("/health").status == 200);
+  CHECK(idle.ReadsEnd());
+  fresh.Send(PostText("/v1/chat/completions", kLongChatStream));
+  server.generation->WaitForRequest(0);
+  // New connections are refused until the body has been arriving for the time that it may take.
+  while (RawClient(server.port()).Get("/health").status != 200) std::this_thread::yield();
+  CHECK(slow.ReadsEnd());
+  server.generation->EmitEnd(0, FinishReason::kStop);
+  CHECK(fresh.Read().status == 200);
+}
+
 TEST_CASE("Pipelined requests behind a long answer wait their turn, however many", "[server]") {
   ServerUnderTest server;
   RawClient client(server.port());

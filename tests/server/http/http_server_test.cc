@@ -103,6 +103,8 @@ TEST_CASE("A path that misses a route by its base URL names the route", "[server
   CHECK(message("/chat/completions").ends_with(hint));
   CHECK(message("/v1/v1/chat/completions").ends_with(hint));
   CHECK(message("/v1/chat/completions/").ends_with(hint));
+  CHECK(message("//v1/chat/completions").ends_with(hint));
+  CHECK(message("/v1//chat//completions").ends_with(hint));
   CHECK(message("/v1/tokenize").ends_with("did you mean \"/tokenize\"?"));
   CHECK(message("/v1/moderations") == "there is nothing at \"/v1/moderations\"");
 }
