@@ -18,6 +18,9 @@ namespace {
 // Prefixes of the decoder in models that also read images; transformers has moved it once.
 constexpr std::string_view kTextPart = "language_model.";
 constexpr std::string_view kIdeficsPart = "text_model.";  // as Idefics 3 and SmolVLM call it
+// Keys of config.json with the decoder's configuration: transformers' own, and those of authors'
+// own code (InternVL, Nemotron Nano VL).
+constexpr std::string_view kTextConfigs[] = {"text_config", "llm_config"};
 
 // The prefix of the checkpoint's names: the family's, none if only the bare decoder was saved, or
 // that of a decoder inside a larger model.
@@ -48,8 +51,11 @@ const NameMap& FindNames(const Checkpoint& checkpoint, const Family& family) {
 }
 
 absl::StatusOr<ConfigParts> SplitConfig(const JsonSource& whole, const JsonSource& generation) {
-  HEDDLE_ASSIGN_OR_RETURN(std::optional<JsonSource> text, whole.Object("text_config"));
-  return ConfigParts{text.value_or(whole), whole, generation};
+  for (const std::string_view key : kTextConfigs) {
+    HEDDLE_ASSIGN_OR_RETURN(const std::optional<JsonSource> text, whole.Object(key));
+    if (text.has_value()) return ConfigParts{*text, whole, generation};
+  }
+  return ConfigParts{whole, whole, generation};
 }
 
 // `check` looks at the decoder's configuration when all is read; nullptr: nobody does.

@@ -58,9 +58,9 @@ struct Hyperparameters {
 void SetNoHeads(Hyperparameters* values);
 
 // The configuration of a Hugging Face folder. A model that also reads images keeps its decoder's
-// keys in config.json's "text_config".
+// keys in config.json's "text_config" or "llm_config".
 struct ConfigParts {
-  JsonSource decoder;     // config.json, or its "text_config"
+  JsonSource decoder;     // config.json, or the object in it
   JsonSource whole;       // config.json
   JsonSource generation;  // generation_config.json
 };

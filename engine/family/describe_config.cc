@@ -335,6 +335,26 @@ absl::Status ReadLadder(const JsonSource& config, const Family& family, ModelSpe
   return absl::OkStatus();
 }
 
+// A decoder that was trained further as a model of embeddings may see the whole text from every row
+// (transformers' masking_utils.py; gte-Qwen2).
+absl::Status ReadDirections(const JsonSource& config, const Family& family, ModelSpec* spec) {
+  constexpr std::string_view kCausal = "is_causal";
+  HEDDLE_ASSIGN_OR_RETURN(const bool is_causal, config.BoolOr(kCausal, true));
+  if (is_causal || family.is_encoder) return absl::OkStatus();
+  for (LayerSpec& layer : spec->layers) {
+    AttentionSpec& attention = layer.attention;
+    if (attention.conv.taps > 0 || attention.recurrence.shape.taps > 0 || attention.wkv.is_here()) {
+      return config.Unsupported(kCausal, "false", "recurrent layers see what is before a row");
+    }
+    if (attention.window > 0 || attention.mla.kv_rank > 0) {
+      return config.Unsupported(kCausal, "false",
+                                "supported without sliding windows and latent attention");
+    }
+    attention.both_ways = true;
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<std::vector<int32_t>> ReadDims(const JsonSource& config, std::string_view key) {
@@ -380,6 +400,7 @@ absl::StatusOr<ModelDescription> DescribeConfigWithNames(const Family& family,
   }
   HEDDLE_RETURN_IF_ERROR(ReadSegments(config.decoder, family, &description.spec, &names));
   HEDDLE_RETURN_IF_ERROR(ReadLadder(config.decoder, family, &description.spec));
+  HEDDLE_RETURN_IF_ERROR(ReadDirections(config.decoder, family, &description.spec));
   description.names = MakeNames(names, prefix, description.spec);
   HEDDLE_RETURN_IF_ERROR(ReadSpecialIds(config, values.vocab, &description));
   HEDDLE_RETURN_IF_ERROR(ReadGeneration(config.generation, &description.generation));

@@ -59,9 +59,9 @@ absl::Status ReadLlama3(const JsonSource& parameters, RopeSpec* rope) {
   HEDDLE_ASSIGN_OR_RETURN(double factor, parameters.Positive("factor", kMaxFactor));
   HEDDLE_ASSIGN_OR_RETURN(double low, parameters.Positive("low_freq_factor", kMaxFactor));
   HEDDLE_ASSIGN_OR_RETURN(double high, parameters.Positive("high_freq_factor", kMaxFactor));
-  if (high <= low) {
+  if (high < low) {
     return parameters.Error("high_freq_factor", base::StrCat(high),
-                            base::StrCat("more than \"low_freq_factor\" (", low, ")"));
+                            base::StrCat("at least \"low_freq_factor\" (", low, ")"));
   }
   rope->scaling = RopeScaling::kLlama3;
   rope->factor = static_cast<float>(factor);

@@ -27,7 +27,8 @@
 namespace heddle::engine {
 namespace {
 
-constexpr std::string_view kLlamaArchitectures[] = {"LlamaForCausalLM"};
+// The second is what the first converters of LLaMA wrote.
+constexpr std::string_view kLlamaArchitectures[] = {"LlamaForCausalLM", "LLaMAForCausalLM"};
 constexpr std::string_view kMistralArchitectures[] = {"MistralForCausalLM"};
 constexpr std::string_view kQwen2Architectures[] = {"Qwen2ForCausalLM"};
 constexpr std::string_view kQwen3Architectures[] = {"Qwen3ForCausalLM"};

@@ -84,14 +84,29 @@ absl::Status CheckOwnKeys(const JsonSource& layer, const json& keys) {
   return absl::OkStatus();
 }
 
+// The layer that a number means: transformers writes all numbers as long as the last layer's, with
+// zeros before them. n_layers if it means none.
+int32_t LayerNumbered(const std::string& number, int32_t n_layers) {
+  int32_t layer = 0;
+  for (const char digit : number) {
+    if (digit < '0' || digit > '9') return n_layers;
+    layer = std::min(10 * layer + (digit - '0'), n_layers);
+  }
+  return number.empty() ? n_layers : layer;
+}
+
 absl::Status ReadOwnHeads(const JsonSource& config, ModelSpec* spec) {
   HEDDLE_ASSIGN_OR_RETURN(const std::optional<JsonSource> own, config.Object(kOwnKeys));
   if (!own.has_value()) return absl::OkStatus();
-  for (int32_t i = 0; i < spec->n_layers(); ++i) {
-    const std::string number = std::to_string(i);
+  for (const auto& [number, keys] : config.Find(kOwnKeys)->items()) {
+    const int32_t i = LayerNumbered(number, spec->n_layers());
     HEDDLE_ASSIGN_OR_RETURN(const std::optional<JsonSource> layer, own->Object(number));
     if (!layer.has_value()) continue;
-    HEDDLE_RETURN_IF_ERROR(CheckOwnKeys(*layer, *own->Find(number)));
+    if (i == spec->n_layers()) {
+      return own->Unsupported(number, JsonSource::Show(keys),
+                              base::StrCat("expected the number of one of ", i, " layers"));
+    }
+    HEDDLE_RETURN_IF_ERROR(CheckOwnKeys(*layer, keys));
     AttentionSpec& attention = spec->layers[static_cast<size_t>(i)].attention;
     const bool rotates_whole_heads = attention.rope.rotary_dim == attention.head_dim;
     HEDDLE_ASSIGN_OR_RETURN(attention.head_dim,

@@ -23,8 +23,8 @@ constexpr std::string_view kHarmless[] = {
     "seq_length", "tokenizer_model_max_length", "torchscript", "use_bfloat16",
     "chunk_size_feed_forward", "pruned_heads", "gradient_checkpointing",
     "keys_to_ignore_at_inference", "max_length", "min_length", "vocab_file", "data_type",
-    "ignore_index", "pad_vocab_size_multiple", "dense_seq_output", "fused_bias_fc",
-    "fused_dropout_add_ln", "use_xentropy", "mask_token_id",
+    "ignore_index", "for_llm_compressor", "tf_legacy_loss", "pad_vocab_size_multiple",
+    "dense_seq_output", "fused_bias_fc", "fused_dropout_add_ln", "use_xentropy", "mask_token_id",
     // Training.
     "aux_loss_alpha", "ep_size", "init_method", "moe_capacity", "moe_norm_min",
     "initializer_factor", "initializer_range", "init_std", "block_mlp_init_scale",
@@ -71,11 +71,14 @@ constexpr std::string_view kHarmless[] = {
     "rms_norm_eps", "norm_eps", "norm_epsilon", "rope_theta", "rope_scaling", "rope_parameters",
     "rope_local_base_freq", "attn_logit_softcapping", "_sliding_window_pattern",
     "sliding_window_pattern", "original_max_position_embeddings", "no_rope_layer_interval",
-    "rope_ratio", "reorder_and_upcast_attn", "attention_softmax_in_fp32",
+    "sliding_window_size", "rope_ratio", "reorder_and_upcast_attn", "attention_softmax_in_fp32",
     "scale_attention_softmax_in_fp32",
 
     "num_experts_per_token", "experts_per_token", "initial_context_length", "norm_topk_prob",
-    "n_group", "topk_group",
+    "n_group", "topk_group", "type_vocab_size",
+
+    // Types that programs compute routers and states in; here they are F32.
+    "moe_router_dtype", "mamba_ssm_dtype",
 
     // Within the parameters of RoPE: those of other types than the one that is chosen, and of texts
     // beyond the length that is served.
@@ -97,7 +100,6 @@ constexpr OnlyValue kHarmlessValues[] = {{"attention_bias", "false"},
                                          {"add_cross_attention", "false"},
                                          {"use_sliding_window", "false"},
                                          {"use_bidirectional_attention", "false"},
-                                         {"is_causal", "true"},
                                          {"alibi", "false"},
                                          {"use_mrope", "false"},
                                          {"rope_interleave", "true"},
@@ -112,6 +114,10 @@ constexpr OnlyValue kHarmlessValues[] = {{"attention_bias", "false"},
                                          {"moe_use_aux_free", "true"},
                                          {"normalization_function", "\"rmsnorm\""},
                                          {"moe_layer_freq", "1"},
+                                         {"nope_layer_interval", "4"},
+                                         {"mlp_only_layers", "[]"},
+                                         {"output_gate_type", "\"swish\""},
+                                         {"output_gate_type", "\"silu\""},
                                          {"shared_expert_intermediate_size", "0"},
                                          {"shared_intermediate_size", "0"},
                                          {"num_local_experts", "0"},
@@ -142,6 +148,21 @@ constexpr OnlyValue kHarmlessValues[] = {{"attention_bias", "false"},
                                          {"use_parallel_embedding", "true"},
                                          {"use_pos_enc", "true"},
                                          {"block_use_swiglu", "true"}};
+
+// Keys that are harmless with the value of another one, under which their family's class reads it.
+struct SecondName {
+  std::string_view key;
+  std::string_view first;
+};
+constexpr SecondName kSecondNames[] = {{"num_experts", "n_routed_experts"},
+                                       {"num_local_experts", "n_routed_experts"}};
+
+bool IsSecondName(const JsonSource& source, std::string_view key, const json& value) {
+  return std::any_of(std::begin(kSecondNames), std::end(kSecondNames), [&](const SecondName& name) {
+    const json* first = name.key == key ? source.Find(name.first) : nullptr;
+    return first != nullptr && *first == value;
+  });
+}
 
 bool IsHarmless(std::string_view key, const json& value) {
   if (std::find(std::begin(kHarmless), std::end(kHarmless), key) != std::end(kHarmless))
@@ -218,7 +239,7 @@ absl::Status RefuseUnreadKeys(const JsonSource& config) {
   for (const auto& [source, key, value] : config.Unread()) {
     // engine/files/quantized reads what is in there.
     if (source.prefix().find("quantization_config.") != std::string::npos) continue;
-    if (IsHarmless(key, *value)) continue;
+    if (IsHarmless(key, *value) || IsSecondName(source, key, *value)) continue;
     return source.Unsupported(key, JsonSource::Show(*value), kWhy);
   }
   return absl::OkStatus();

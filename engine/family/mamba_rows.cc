@@ -163,7 +163,8 @@ absl::StatusOr<MoeSpec> ReadNemotronExperts(const JsonSource& config, const Mode
   }
   if (config.Has("moe_latent_size")) {
     return config.Unsupported("moe_latent_size", JsonSource::Show(*config.Find("moe_latent_size")),
-                              "expected experts that read the stream");
+                              "it needs products before and behind the experts, which are narrower "
+                              "than the stream");
   }
   return moe;
 }

@@ -19,6 +19,7 @@ constexpr std::string_view kYoutuArchitectures[] = {"YoutuForCausalLM"};
 constexpr std::string_view kVaultGemmaArchitectures[] = {"VaultGemmaForCausalLM"};
 constexpr std::string_view kHyperClovaArchitectures[] = {"HyperCLOVAXForCausalLM"};
 constexpr std::string_view kGraniteSwaArchitectures[] = {"GraniteSWAForCausalLM"};
+constexpr std::string_view kMimoArchitectures[] = {"MiMoForCausalLM"};
 constexpr std::string_view kMiniCpmArchitectures[] = {"MiniCPMForCausalLM"};
 constexpr std::string_view kMiniCpmGguf[] = {"minicpm"};
 constexpr std::string_view kExaoneArchitectures[] = {"ExaoneForCausalLM"};
@@ -222,6 +223,13 @@ Family GraniteSwa(const FamilyRows& rows) {
   return swa;
 }
 
+// Qwen2 with layers behind it that guess ahead (XiaomiMiMo/MiMo-7B), which are left aside.
+Family Mimo(const FamilyRows& rows) {
+  Family mimo = rows.Variant("qwen2", "mimo", kMimoArchitectures);
+  mimo.qkv_bias = Flag::Key("attention_bias", true);
+  return mimo;
+}
+
 Family MiniCpm(const FamilyRows& rows) {
   Family cpm = rows.Variant("granite", "minicpm", kMiniCpmArchitectures, kMiniCpmGguf);
   cpm.refine = RefineMiniCpm;
@@ -363,9 +371,9 @@ Family Glm4vMoe(const FamilyRows& rows) {
 std::vector<Family> NewerRows(std::span<const Family> rows) {
   const FamilyRows all(rows);
   return {InternLm3(all), IQuestCoder(all), Jais2(all),       Helium(all),     Cwm(all),
-          Youtu(all),     VaultGemma(all),  HyperClovaX(all), GraniteSwa(all), MiniCpm(all),
-          Exaone(all),    ExaoneMoe(all),   SolarOpen(all),   HyV3(all),       Mellum(all),
-          StableLm(all),  Apertus(all),     Glm4v(all),       Glm4vMoe(all)};
+          Youtu(all),     VaultGemma(all),  HyperClovaX(all), GraniteSwa(all), Mimo(all),
+          MiniCpm(all),   Exaone(all),      ExaoneMoe(all),   SolarOpen(all),  HyV3(all),
+          Mellum(all),    StableLm(all),    Apertus(all),     Glm4v(all),      Glm4vMoe(all)};
 }
 
 }  // namespace heddle::engine

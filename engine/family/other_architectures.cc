@@ -1,8 +1,9 @@
 #include "engine/family/other_architectures.h"
 
-#include <string>
+#include <algorithm>
+#include <cstddef>
 
-#include "base/message.h"
+#include "absl/strings/ascii.h"
 
 namespace heddle::engine {
 namespace {
@@ -14,7 +15,8 @@ constexpr OtherArchitecture kOthers[] = {
      "a row of its own: q, k and v are one matrix W_pack, and the 13B models have ALiBi"},
     {"xverse XverseForCausalLM", "llama", "a row of its own with the names of its tensors"},
     {"orion OrionForCausalLM", "llama", "a row with layer norms and Llama's attention"},
-    {"InternLM2ForCausalLM", "llama", "a row of its own: q, k and v are interleaved in one matrix"},
+    {"internlm2 InternLM2ForCausalLM InternLM2ForRewardModel", "llama",
+     "a row of its own: q, k and v are interleaved in one matrix"},
     {"maincoder MaincoderForCausalLM", "qwen3", "a row of its own"},
     {"qwen QWenLMHeadModel", "qwen2", "a row with its fused attention and scaled logits"},
     {"deepseek DeepseekForCausalLM", "deepseek_v2",
@@ -24,7 +26,8 @@ constexpr OtherArchitecture kOthers[] = {
     {"hunyuan_vl HunYuanVLForConditionalGeneration", "hunyuan_v1_dense",
      "a row that reads its decoder and leaves images aside"},
     {"olmo OlmoForCausalLM", "llama", "layer norms without weights"},
-    {"phimoe PhimoeForCausalLM", "mixtral", "layer norms and its rule of choosing two experts"},
+    {"phimoe PhimoeForCausalLM PhiMoEForCausalLM", "mixtral",
+     "layer norms and its rule of choosing two experts"},
     {"plm PLMForCausalLM", "deepseek_v2", "latent attention with an MLP without a gate"},
     {"minicpm3 MiniCPM3ForCausalLM", "deepseek_v2", "latent attention with scales of depth"},
     {"arcee-moe afmoe AfmoeForCausalLM", "glm4_moe", "gates on the output of attention"},
@@ -83,6 +86,36 @@ constexpr OtherArchitecture kOthers[] = {
     {"opt OPTForCausalLM gpt_neo GPTNeoForCausalLM codegen CodeGenForCausalLM xglm "
      "XGLMForCausalLM biogpt BioGptForCausalLM persimmon PersimmonForCausalLM",
      "gpt_neox", "a row of its own"},
+    {"openai-gpt OpenAIGPTLMHeadModel ctrl CTRLLMHeadModel cpmant CpmAntForCausalLM "
+     "RuGPT3XLForCausalLM",
+     "gpt2", "a row of its own"},
+    {"gpt_neox_japanese GPTNeoXJapaneseForCausalLM", "gpt_neox", "a row of its own"},
+    {"kormo KORMoForCausalLM", "llama", "a row with the names of its tensors"},
+    {"modernbert-decoder ModernBertDecoderForCausalLM", "modernbert",
+     "a row that reads ModernBERT from left to right"},
+    {"ChatGLMModel ChatGLMForConditionalGeneration", "glm",
+     "a reader of its folders; its GGUF files run (chatglm)"},
+    {"stablelm_epoch StableLMEpochForCausalLM LlavaStableLMEpochForCausalLM", "stablelm",
+     "a reader of its older keys; folders that transformers has saved run (StableLmForCausalLM)"},
+    {"RefinedWeb RefinedWebModel RWForCausalLM", "falcon",
+     "a reader of its older keys; folders that transformers has saved run (FalconForCausalLM)"},
+    {"MambaLMHeadModel", "mamba",
+     "a reader of its authors' own files; folders that transformers has saved run "
+     "(MambaForCausalLM)"},
+    {"phi3_v Phi3VForCausalLM Phi4ForCausalLMV", "phi3",
+     "a row that reads its decoder and leaves images aside"},
+    {"LlavaLlamaForCausalLM LlavaMistralForCausalLM llava_llama llava_mistral "
+     "VLlama3ForCausalLM Sarashina2VisionForCausalLM idefics IdeficsForVisionText2Text",
+     "llama", "a row that reads its decoder and leaves images aside"},
+    {"LlavaQwenForCausalLM llava_qwen minicpmv MiniCPMV minicpmo MiniCPMO", "qwen2",
+     "a row that reads its decoder and leaves images aside"},
+    {"apertus1p5 Apertus1p5ForConditionalGeneration", "apertus",
+     "a row that reads its decoder and leaves images aside"},
+    {"granite4_vision Granite4VisionForConditionalGeneration granite_docling "
+     "GraniteDoclingForConditionalGeneration",
+     "granite", "a row that reads its decoder and leaves images aside"},
+    {"ernie4_5_vl_moe Ernie4_5_VLMoeForConditionalGeneration", "ernie4_5_moe",
+     "experts for images beside those for text"},
     {"aria_text AriaTextForCausalLM", "mixtral", "a row with its experts"},
     {"phi4_multimodal Phi4MultimodalForCausalLM Phi4MMForCausalLM", "phi3",
      "adapters that images and sound switch on; the text model Phi-4-mini runs"},
@@ -101,24 +134,33 @@ constexpr OtherArchitecture kOthers[] = {
     {"openelm OpenELMForCausalLM", "llama", "a row for layers of different numbers of heads"},
     {"mistral4 mistral4_text Mistral4ForCausalLM", "deepseek_v3",
      "a row with scores that grow with the position"},
-    {"mimo2 mimo_v2_flash MiMoV2FlashForCausalLM", "gpt_oss",
+    {"mimo2 mimo_v2_flash MiMoV2FlashForCausalLM MiMoV2ForCausalLM", "gpt_oss",
      "keys and values of different lengths, with sinks in some layers"},
-    {"step35 Step3p5ForCausalLM step3p7", "glm4_moe",
-     "gates on heads, and layers with different numbers of heads"},
+    {"step35 step3p5 Step3p5ForCausalLM step3p7 Step3p7FlashForCausalLM "
+     "StepVLForConditionalGeneration "
+     "Step3p7ForConditionalGeneration",
+     "glm4_moe", "gates on heads, and layers with different numbers of heads"},
     {"axk2 AXK2ForCausalLM mistral_large4 MistralLarge4ForConditionalGeneration dots3note "
      "dots3_note Dots3NoteForCausalLM",
      "deepseek_v3", "sparse attention, whose indexer chooses the positions that are read"},
-    {"minimax-m3 minimax_m3_vl MiniMaxM3VLForCausalLM MiniMaxM3SparseForConditionalGeneration",
+    {"minimax-m3 minimax_m3 minimax_m3_vl MiniMaxM3ForCausalLM MiniMaxM3VLForCausalLM "
+     "MiniMaxM3SparseForConditionalGeneration",
      "minimax_m2", "sparse attention, whose indexer chooses the positions that are read"},
-    {"deepseek4 deepseek_v4 DeepseekV4ForCausalLM hy_v4 HYV4ForCausalLM", "deepseek_v3",
+    {"deepseek4 deepseek_v4 DeepseekV4ForCausalLM hy_v4 HYV4ForCausalLM hy_v4_vl", "deepseek_v3",
      "sparse or compressed attention, and hyper-connections"},
     {"glm5-next glm5_next", "glm4_moe",
      "layers of linear attention, sparse attention and hyper-connections"},
     {"qwen4exp qwen4_exp Qwen4ExpForCausalLM Qwen4ExpForConditionalGeneration", "qwen3_5_moe",
      "sparse attention, embeddings of n-grams and gates on its residuals"},
     {"cogvlm CogVLMForCausalLM", "llama", "experts for images"},
+    {"phi3small Phi3SmallForCausalLM", "phi3", "attention in blocks and a clamped gated GELU"},
+    {"blt BltForCausalLM", "", "patches of bytes in the place of tokens"},
     {"chameleon ChameleonForConditionalGeneration", "llama", "norms of single heads with biases"},
-    {"paddleocr deepseek2-ocr", "", "the images that it is made for"},
+    {"paddleocr paddleocr_vl deepseek2-ocr deepseek_ocr2 unlimited_ocr glm_ocr "
+     "GlmOcrForConditionalGeneration DeepseekOCRForCausalLM blip_text_model pix2struct "
+     "pp_formulanet kosmos_2 kosmos_2_5 udop UdopForConditionalGeneration vision-encoder-decoder "
+     "VisionEncoderDecoderModel git GitForCausalLM molmo2 Molmo2Model cosmos3_edge",
+     "", "the images that it is made for"},
     // State beside or in place of keys and values.
     {"phi4flash", "", "a reader of its GGUF files; its folder runs (Phi4FlashForCausalLM)"},
     {"plamo2 plamo3 plamo PlamoForCausalLM Plamo2ForCausalLM", "",
@@ -141,17 +183,42 @@ constexpr OtherArchitecture kOthers[] = {
     // No decoders of text from left to right.
     {"dream llada llada-moe rnd1 DreamModel LLaDAModelLM diffusion_gemma", "",
      "diffusion of text: it does not write from left to right"},
-    {"qwen3tts pockettts", "", "a decoder of sound: it writes codes of speech"},
+    {"qwen3tts pockettts musicgen MusicgenForCausalLM musicgen_melody MusicgenMelodyForCausalLM "
+     "moshi MoshiForCausalLM",
+     "", "a decoder of sound: it writes codes of sound"},
+    {"pi0 PI0ForConditionalGeneration evolla EvollaForProteinText2Text", "",
+     "inputs that are no text"},
+    {"xlnet XLNetLMHeadModel xlm XLMWithLMHeadModel flaubert FlaubertWithLMHeadModel reformer "
+     "ReformerModelWithLMHead",
+     "", "attention of its own, in an order of its own"},
     {"t5 t5encoder T5ForConditionalGeneration t5gemma T5GemmaForConditionalGeneration t5gemma2 "
      "T5Gemma2ForConditionalGeneration umt5 UMT5ForConditionalGeneration mt5 "
      "MT5ForConditionalGeneration bart BartForConditionalGeneration whisper "
-     "WhisperForConditionalGeneration",
+     "WhisperForConditionalGeneration T5WithLMHeadModel longt5 LongT5ForConditionalGeneration "
+     "blenderbot BlenderbotForCausalLM blenderbot-small BlenderbotSmallForCausalLM marian "
+     "MarianForCausalLM MarianMTModel mbart MBartForCausalLM m2m_100 "
+     "M2M100ForConditionalGeneration "
+     "mvp MvpForCausalLM pegasus PegasusForCausalLM plbart PLBartForCausalLM led "
+     "LEDForConditionalGeneration bigbird_pegasus BigBirdPegasusForCausalLM prophetnet "
+     "ProphetNetForCausalLM trocr TrOCRForCausalLM",
      "", "an encoder beside the decoder"},
-    {"nomic-bert-moe neo-bert NeoBERT albert AlbertModel AlbertForMaskedLM "
-     "AlbertForSequenceClassification rembert RemBertModel convbert ConvBertModel squeezebert "
+    {"albert AlbertModel", "bert",
+     "a product between the embedding and layers that share their weights"},
+    {"nomic-bert-moe", "nomic_bert", "experts in every second layer of an encoder"},
+    {"neo-bert NeoBERT rembert RemBertModel convbert ConvBertModel squeezebert "
      "mobilebert MobileBertModel megatron-bert MegatronBertModel ultrabert UltrabertModel "
-     "xlm-roberta-xl XLMRobertaXLModel roformer RoFormerModel",
+     "xlm-roberta-xl XLMRobertaXLModel roformer RoFormerModel NeoBERTLMHead SqueezeBertModel "
+     "bert-generation BertGenerationDecoder roberta-prelayernorm RobertaPreLayerNormModel roc_bert "
+     "RoCBertModel xmod XmodModel ibert IBertModel nystromformer NystromformerModel canine "
+     "CanineModel funnel FunnelModel fnet FNetModel luke LukeModel mra MraModel perceiver "
+     "PerceiverModel yoso YosoModel neomme NeoMMEModel ultravbert UltraVBertModel splinter "
+     "SplinterModel",
      "bert", "a row of its own among encoders"},
+    {"layoutlm LayoutLMModel layoutlmv2 LayoutLMv2Model layoutlmv3 LayoutLMv3Model lilt LiltModel "
+     "markuplm MarkupLMModel tapas TapasModel bros BrosModel",
+     "bert", "the places of words on pages and in tables"},
+    {"esm EsmModel esmc EsmcModel", "bert", "a vocabulary of proteins"},
+    {"Lfm2BidirectionalModel", "lfm2", "convolutions that see both directions"},
     {"jina-bert-v3", "jina_embeddings_v3",
      "a reader of its GGUF files; its folder runs (JinaEmbeddingsV3Model)"},
     {"deberta deberta-v2 DebertaModel DebertaV2Model DebertaV2ForSequenceClassification "
@@ -161,20 +228,70 @@ constexpr OtherArchitecture kOthers[] = {
      "windows with tokens that see everything"},
     {"gemma-embedding2 embedding_gemma2 EmbeddingGemma2Model", "embedding_gemma",
      "inputs of single layers, in both directions"},
-    {"clip wavtokenizer-dec", "", "a decoder: it is a model of images or sound"},
+    {"clip wavtokenizer-dec clip_text_model CLIPTextModel CLIPVisionModelWithProjection vit "
+     "ViTModel tipsv2 Tipsv2TextModel",
+     "", "a decoder: it is a model of images or sound"},
 };
+
+// Classes of families that run as encoders.
+constexpr OtherArchitecture kCausalEncoders = {
+    "BertLMHeadModel RobertaForCausalLM CamembertForCausalLM XLMRobertaForCausalLM "
+    "ElectraForCausalLM ErnieForCausalLM Data2VecTextForCausalLM",
+    "bert", "a row that reads it from left to right"};
+// Classes of any family with heads that no API asks.
+constexpr OtherArchitecture kOfSingleTokens = {"", "", "an API for classes of single tokens"};
+constexpr OtherArchitecture kOfAnswers = {"", "", "an API for answers within a text"};
+
+// The family in a class's name, and in a decoder's model_type ("qwen4_exp_text").
+std::string_view StemOf(std::string_view name) {
+  const size_t head = name.rfind("For");
+  const bool has_head = head != name.npos && head > 0 && head + 3 < name.size() &&
+                        absl::ascii_isupper(static_cast<unsigned char>(name[head + 3]));
+  if (has_head) name = name.substr(0, head);
+  for (const std::string_view end : {"WithLMHeadModel", "ModelWithLMHead", "LMHeadModel",
+                                     "EncoderModel", "Model", "_text_model", "_text"}) {
+    if (has_head || !name.ends_with(end)) continue;
+    name.remove_suffix(end.size());
+    break;
+  }
+  if (name.ends_with("Text")) name.remove_suffix(4);
+  return name;
+}
+
+template <typename Predicate>
+bool HasName(const OtherArchitecture& other, Predicate is_it) {
+  std::string_view left = other.names;
+  while (!left.empty()) {
+    const size_t blank = std::min(left.find(' '), left.size());
+    if (is_it(left.substr(0, blank))) return true;
+    left.remove_prefix(std::min(blank + 1, left.size()));
+  }
+  return false;
+}
+
+template <typename Predicate>
+const OtherArchitecture* FindByName(Predicate is_it) {
+  for (const OtherArchitecture& other : kOthers) {
+    if (HasName(other, is_it)) return &other;
+  }
+  return nullptr;
+}
 
 }  // namespace
 
 std::span<const OtherArchitecture> OtherArchitectures() { return kOthers; }
 
 const OtherArchitecture* FindOtherArchitecture(std::string_view name) {
-  if (name.empty() || name.find(' ') != std::string_view::npos) return nullptr;
-  for (const OtherArchitecture& other : kOthers) {
-    const std::string all = base::StrCat(" ", other.names, " ");
-    if (all.find(base::StrCat(" ", name, " ")) != std::string::npos) return &other;
-  }
-  return nullptr;
+  if (name.empty()) return nullptr;
+  const auto is_same = [name](std::string_view known) { return known == name; };
+  const auto has_same_stem = [stem = StemOf(name)](std::string_view known) {
+    return !stem.empty() && StemOf(known) == stem;
+  };
+  if (const OtherArchitecture* other = FindByName(is_same)) return other;
+  if (HasName(kCausalEncoders, is_same)) return &kCausalEncoders;
+  if (name.ends_with("ForTokenClassification")) return &kOfSingleTokens;
+  if (name.ends_with("ForQuestionAnswering")) return &kOfAnswers;
+  return FindByName(has_same_stem);
 }
 
 }  // namespace heddle::engine

@@ -321,7 +321,8 @@ absl::Status DescribePooled(const Checkpoint& checkpoint, const Family& family,
     return ReadMaxTokens(folder, &*description->pooled);
   }
   HEDDLE_ASSIGN_OR_RETURN(const std::optional<json> modules, ReadIfThere(folder / "modules.json"));
-  if (task == ModelTask::kGenerate && !modules.has_value() && !family.is_encoder) {
+  const bool writes_text = !family.is_encoder && !description->spec.reads_whole_texts();
+  if (task == ModelTask::kGenerate && !modules.has_value() && writes_text) {
     return absl::OkStatus();
   }
   PooledOutput output;

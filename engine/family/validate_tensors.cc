@@ -100,7 +100,7 @@ int64_t PredictionLayers(const Checkpoint& checkpoint) {
 
 // Whether a tensor belongs to such a layer, which a drafter may read.
 bool IsOfPredictionLayer(std::string_view name, int64_t n_layers, int64_t n_prediction_layers) {
-  bool is_one = name.starts_with("mtp.");
+  bool is_one = name.starts_with("mtp.") || name.find(".mtp_layers.") != name.npos;
   ForEachNumber(name, [&](std::string_view part, int64_t number) {
     const bool is_layer = part.ends_with("layers.") || part == "blk.";
     is_one = is_one || (is_layer && number >= n_layers && number < n_layers + n_prediction_layers);

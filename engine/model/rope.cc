@@ -29,6 +29,7 @@ float ScaleLlama3(float freq, const RopeSpec& rope) {
   float wavelength = 2.0f * std::numbers::pi_v<float> / freq;
   if (wavelength < context / rope.high_freq_factor) return freq;
   if (wavelength > context / rope.low_freq_factor) return freq / rope.factor;
+  if (rope.high_freq_factor == rope.low_freq_factor) return freq;
   float smooth = (context / wavelength - rope.low_freq_factor) /
                  (rope.high_freq_factor - rope.low_freq_factor);
   return (1.0f - smooth) * freq / rope.factor + smooth * freq;

@@ -517,6 +517,10 @@ MINICPM_RUN = dict(
     SMALL, architectures=["GraniteForCausalLM"], model_type="granite", embedding_multiplier=12.0,
     residual_multiplier=1.4 / math.sqrt(3), attention_multiplier=0.25, logits_scaling=2.0,
     tie_word_embeddings=True)
+# Nor is that of MiMo, which is Qwen2.
+MIMO_RUN = dict(QWEN2, tie_word_embeddings=False, num_hidden_layers=2)
+MIMO = dict(MIMO_RUN, architectures=["MiMoForCausalLM"], model_type="mimo", attention_bias=True, head_dim=16,
+            num_nextn_predict_layers=1)
 # Nor is that of EXAONE 3, which is Llama's under other names.
 EXAONE = dict(
     architectures=["ExaoneForCausalLM"], model_type="exaone", vocab_size=301, hidden_size=64,
@@ -798,6 +802,7 @@ CASES = {
         "residual_multiplier": 0.25, "use_post_norm": False, "num_hidden_layers": 2}),
     "granite_swa": dict(config=GRANITE_SWA),
     "minicpm": dict(config=MINICPM, run_config=MINICPM_RUN),
+    "mimo": dict(config=MIMO, run_config=MIMO_RUN),
     "exaone": dict(config=EXAONE, run_config=SMALL, rename=EXAONE_RENAME),
     "exaone_moe": dict(config=EXAONE_MOE, experts=SEPARATE_EXPERTS, rename={
         ".mlp.gate.e_score_correction_bias": ".mlp.e_score_correction_bias"}),

@@ -183,6 +183,10 @@ CASES = {
         config=dict(QWEN3, tie_word_embeddings=False), pool="last",
         files={"modules.json": modules(("Pooling", "1_Pooling"), ("Normalize", "2_Normalize")),
                "1_Pooling/config.json": pooling("lasttoken")}),
+    "qwen2_both_ways": dict(  # as gte-Qwen2 is published
+        config=dict(models.QWEN2, num_hidden_layers=2, tie_word_embeddings=False, is_causal=False), pool="last",
+        files={"modules.json": modules(("Pooling", "1_Pooling"), ("Normalize", "2_Normalize")),
+               "1_Pooling/config.json": pooling("lasttoken")}),
     "llama_mean_dense": dict(
         config=dict(LLAMA, architectures=["LlamaModel"]), pool="mean",
         files={"modules.json": modules(("Pooling", "1_Pooling"), ("Dense", "2_Dense"),

@@ -32,6 +32,10 @@ CASES = {
         max_position_embeddings=131072, rope_theta=500000.0,
         rope_scaling=dict(factor=32.0, low_freq_factor=1.0, high_freq_factor=4.0,
                           original_max_position_embeddings=8192, rope_type="llama3")),
+    "Llama 4 Scout, which has no frequencies between": dict(
+        BASE, head_dim=128, max_position_embeddings=131072, rope_theta=500000.0,
+        rope_scaling=dict(factor=16.0, low_freq_factor=1.0, high_freq_factor=1.0,
+                          original_max_position_embeddings=8192, rope_type="llama3")),
     "linear, in the old spelling": dict(
         BASE, rope_theta=10000, rope_scaling=dict(type="linear", factor=8.0)),
     "linear, in the new spelling": dict(

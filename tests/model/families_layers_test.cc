@@ -41,6 +41,20 @@ TEST_CASE("Gemma 4's heads may have their sizes layer by layer", "[model][unit]"
     CHECK(attention.keys_are_values == wanted.keys_are_values);
     CHECK(attention.rope.rotary_dim == wanted.rope.rotary_dim);
   }
+  // All numbers are as long as the last layer's where there are more than ten.
+  json padded = json::object();
+  for (const auto& [number, keys] : own.items()) padded["0" + number] = keys;
+  const auto same = DescribeJson(With(saved, "per_layer_config", padded));
+  INFO(same.status().ToString());
+  REQUIRE(same.ok());
+  CHECK(same->spec.layers[3].attention.head_dim == expected->spec.layers[3].attention.head_dim);
+  CHECK(same->spec.layers[3].attention.head_dim != same->spec.layers[0].attention.head_dim);
+  for (const char* number : {"04", "", "-1", "1x", "99999999999999999999"}) {
+    INFO(number);
+    CheckError(
+        DescribeJson(With(saved, "per_layer_config", {{number, {{"head_dim", 24}}}})).status(),
+        StatusCode::kUnimplemented, {"per_layer_config.", "one of 4 layers"});
+  }
   own["1"]["intermediate_size"] = 8;
   CheckError(DescribeJson(With(saved, "per_layer_config", own)).status(),
              StatusCode::kUnimplemented, {"per_layer_config.1.intermediate_size", "head_dim"});

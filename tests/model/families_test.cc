@@ -250,6 +250,19 @@ TEST_CASE("YaRN stretches the context that the model is served with", "[model][u
   CHECK(description->spec.max_context == 2048);
 }
 
+TEST_CASE("A decoder that sees both directions says where it cannot", "[model][unit]") {
+  const auto both = DescribeJson(With(LlamaConfig(), "is_causal", false));
+  INFO(both.status().ToString());
+  REQUIRE(both.ok());
+  CHECK(both->spec.reads_whole_texts());
+  CHECK_FALSE(DescribeJson(With(LlamaConfig(), "is_causal", true))->spec.reads_whole_texts());
+  for (const char* name : {"gemma2", "deepseek_v3", "mamba2", "qwen3_next", "falcon_h1"}) {
+    INFO(name);
+    CheckError(DescribeJson(With(*test::LoadGolden(name).config, "is_causal", false)).status(),
+               StatusCode::kUnimplemented, {"\"is_causal\" is false"});
+  }
+}
+
 TEST_CASE("RoPE parameters in the wrong form name the inner key", "[model][unit]") {
   auto error = [](const json& parameters) { return ConfigError("rope_scaling", parameters); };
   CheckError(error({{"rope_type", "llama3"}, {"factor", "eight"}}), StatusCode::kInvalidArgument,

@@ -74,6 +74,17 @@ TEST_CASE("A key that nobody reads and nobody knows is refused by its name", "[m
   config["attention_bias"] = true;
   test::CheckError(StatusOf(config), absl::StatusCode::kUnimplemented,
                    {"\"attention_bias\" is true"});
+  // A second name says what the first one says.
+  config = *test::LoadGolden("deepseek_v3").config;
+  config["num_experts"] = config["n_routed_experts"];
+  CHECK(StatusOf(config).ok());
+  config["num_experts"] = 3;
+  test::CheckError(StatusOf(config), absl::StatusCode::kUnimplemented, {"\"num_experts\" is 3"});
+  config = *test::LoadGolden("qwen3_5").config;
+  config["output_gate_type"] = "swish";
+  CHECK(StatusOf(config).ok());
+  config["output_gate_type"] = "sigmoid";
+  test::CheckError(StatusOf(config), absl::StatusCode::kUnimplemented, {"\"sigmoid\""});
   config = *test::LoadGolden("qwen3_moe").config;
   config["layer_types"] = json::array({"full_attention", "linear_attention"});
   CHECK_FALSE(StatusOf(config).ok());
@@ -196,6 +207,20 @@ TEST_CASE("The nearest family is the one of the nearest arithmetic", "[model][un
     config["architectures"] = json::array({name});
     test::CheckError(StatusOf(config), absl::StatusCode::kUnimplemented, {nearest});
   }
+  // Other classes of the same family, and the decoder inside a larger model.
+  for (const auto& [name, missing] : {std::pair("BloomForSequenceClassification", "ALiBi"),
+                                      {"RoFormerForMaskedLM", "among encoders"},
+                                      {"T5EncoderModel", "an encoder beside the decoder"},
+                                      {"Apertus1p5TextForCausalLM", "is apertus"},
+                                      {"BertLMHeadModel", "from left to right"},
+                                      {"BertForTokenClassification", "classes of single tokens"},
+                                      {"Qwen3ForQuestionAnswering", "answers within a text"}}) {
+    config["architectures"] = json::array({name});
+    test::CheckError(StatusOf(config), absl::StatusCode::kUnimplemented, {"it needs", missing});
+  }
+  config.erase("architectures");
+  config["model_type"] = "qwen4_exp_text";
+  test::CheckError(StatusOf(config), absl::StatusCode::kUnimplemented, {"gates on its residuals"});
   // Nothing is said of a name that is far from all.
   config["architectures"] = json::array({"ZebraForCausalLM"});
   CHECK(StatusOf(config).message().find("nearest") == absl::string_view::npos);

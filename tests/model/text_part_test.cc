@@ -48,6 +48,22 @@ TEST_CASE("A text_config that says little is completed as by transformers", "[mo
   CHECK(CountParameters(*description) == 3'880'263'168);
 }
 
+// InternVL's own code has its decoder's configuration under another key.
+TEST_CASE("A decoder's configuration may be an llm_config", "[model][unit]") {
+  json config = Gemma3Config();
+  config["llm_config"] = config["text_config"];
+  config.erase("text_config");
+  config["architectures"] = json::array({"InternVLChatModel"});
+  const auto description = DescribeConfig(config, json::object(), "m/config.json");
+  INFO(description.status().ToString());
+  REQUIRE(description.ok());
+  CHECK(description->spec.family == "gemma3");
+  CHECK(description->spec.n_layers() == 34);
+  config["llm_config"]["model_type"] = "gemma9_text";
+  test::CheckError(DescribeConfig(config, json::object(), "m/config.json").status(),
+                   absl::StatusCode::kUnimplemented, {"\"llm_config.model_type\""});
+}
+
 TEST_CASE("What is wrong in a text_config is named with where it stands", "[model][unit]") {
   json config = Gemma3Config();
   config["text_config"]["hidden_size"] = "wide";

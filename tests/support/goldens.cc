@@ -84,6 +84,7 @@ std::vector<std::string> GoldenNames() {
           "hyperclovax_plain",
           "granite_swa",
           "minicpm",
+          "mimo",
           "exaone",
           "exaone_moe",
           "solar_open",
