@@ -183,6 +183,31 @@ absl::Status RefineGraniteSwa(const JsonSource& config, ModelSpec* spec, NameMap
   return absl::OkStatus();
 }
 
+// The layers that rotate are those that an array names, or all. Converters leave out the bases of
+// single layers' RoPE.
+absl::Status RefineGgufGraniteSwa(const GgufSource& source, const TensorFinder& find,
+                                  ModelSpec* spec, NameMap* names) {
+  constexpr std::string_view kRotates = "attention.rope_pattern";
+  HEDDLE_RETURN_IF_ERROR(RefineGgufGranite(source, find, spec, names));
+  if (find("blk.0.ffn_gate_inp.weight") != nullptr) {
+    return absl::UnimplementedError(
+        base::StrCat(source.file(),
+                     ": experts of granite_swa (tensor \"blk.0.ffn_gate_inp.weight\") are not "
+                     "supported"));
+  }
+  for (LayerSpec& layer : spec->layers) layer.attention.sinks = true;
+  if (!source.IsArray(kRotates)) return absl::OkStatus();
+  HEDDLE_ASSIGN_OR_RETURN(const std::vector<int64_t> rotates, source.Ints(kRotates));
+  if (rotates.size() != spec->layers.size()) {
+    return source.Error(kRotates, base::StrCat("an array of ", rotates.size()),
+                        base::StrCat("one of ", spec->n_layers(), ", one per layer"));
+  }
+  for (size_t i = 0; i < rotates.size(); ++i) {
+    if (rotates[i] == 0) spec->layers[i].attention.rope = RopeSpec{};
+  }
+  return absl::OkStatus();
+}
+
 namespace {
 
 // MiniCPM's scales are Granite's under other names: the depth's is divided by the root of the

@@ -19,6 +19,7 @@ constexpr std::string_view kYoutuArchitectures[] = {"YoutuForCausalLM"};
 constexpr std::string_view kVaultGemmaArchitectures[] = {"VaultGemmaForCausalLM"};
 constexpr std::string_view kHyperClovaArchitectures[] = {"HyperCLOVAXForCausalLM"};
 constexpr std::string_view kGraniteSwaArchitectures[] = {"GraniteSWAForCausalLM"};
+constexpr std::string_view kGraniteSwaGguf[] = {"granite_swa"};
 constexpr std::string_view kMimoArchitectures[] = {"MiMoForCausalLM"};
 constexpr std::string_view kMiniCpmArchitectures[] = {"MiniCPMForCausalLM"};
 constexpr std::string_view kMiniCpmGguf[] = {"minicpm"};
@@ -29,6 +30,7 @@ constexpr std::string_view kExaoneMoeArchitectures[] = {"ExaoneMoeForCausalLM",
 constexpr std::string_view kExaoneMoeGguf[] = {"exaone-moe"};
 constexpr std::string_view kSolarArchitectures[] = {"SolarOpenForCausalLM"};
 constexpr std::string_view kHyV3Architectures[] = {"HYV3ForCausalLM"};
+constexpr std::string_view kHyV3Gguf[] = {"hy_v3"};
 constexpr std::string_view kMellumArchitectures[] = {"MellumForCausalLM"};
 constexpr std::string_view kMellumGguf[] = {"mellum"};
 constexpr std::string_view kStableLmArchitectures[] = {"StableLmForCausalLM"};
@@ -211,7 +213,7 @@ Family HyperClovaX(const FamilyRows& rows) {
 }
 
 Family GraniteSwa(const FamilyRows& rows) {
-  Family swa = rows.Variant("granite", "granite_swa", kGraniteSwaArchitectures);
+  Family swa = rows.Variant("granite", "granite_swa", kGraniteSwaArchitectures, kGraniteSwaGguf);
   swa.norm_eps = 1e-5;
   swa.n_kv_heads = 4;
   swa.max_context = 8192;
@@ -220,6 +222,7 @@ Family GraniteSwa(const FamilyRows& rows) {
   swa.sliding_window = 128;
   swa.names = &SinkNames();
   swa.refine = RefineGraniteSwa;
+  swa.refine_gguf = RefineGgufGraniteSwa;
   return swa;
 }
 
@@ -283,7 +286,7 @@ Family SolarOpen(const FamilyRows& rows) {
 }
 
 Family HyV3(const FamilyRows& rows) {
-  Family hy = rows.Variant("glm4_moe", "hy_v3", kHyV3Architectures);
+  Family hy = rows.Variant("glm4_moe", "hy_v3", kHyV3Architectures, kHyV3Gguf);
   hy.n_kv_heads = 8;
   hy.head_dim = 128;
   hy.max_context = 131072;
@@ -293,6 +296,7 @@ Family HyV3(const FamilyRows& rows) {
   hy.names = &HyV3Names();
   hy.stacked_names = nullptr;
   hy.refine = RefineHyV3;
+  hy.refine_gguf = nullptr;
   return hy;
 }
 

@@ -370,6 +370,15 @@ CASES = {
         (KEYS.Rope.FREQ_BASE, 500000.0), (KEYS.Rope.FREQ_BASE_SWA, 3000.0),
         (KEYS.Rope.SCALING_TYPE, "yarn"), (KEYS.Rope.SCALING_FACTOR, 4.0),
         (KEYS.Rope.SCALING_ORIG_CTX_LEN, 32)]),
+    # Nor those; the converter leaves out bases of single layers' RoPE.
+    "granite_swa": (dict(models.GRANITE_SWA, layer_rope_theta=[0, 10000.0, 10000.0, 10000.0, 0]),
+                    (ARCH.MIMO2, "granite_swa"), [
+        *GRANITE_SCALES, (KEYS.Attention.SLIDING_WINDOW, 8),
+        (KEYS.Attention.SLIDING_WINDOW_PATTERN, [0, 1, 1, 1, 0]),
+        ("{arch}.attention.rope_pattern", [0, 1, 1, 1, 0])]),
+    "hy_v3": (models.HY_V3, (ARCH.EXAONE_MOE, "hy_v3"), [
+        (KEYS.LLM.EXPERT_GATING_FUNC, 2), (KEYS.LLM.EXPERT_WEIGHTS_NORM, True),
+        (KEYS.LLM.EXPERT_WEIGHTS_SCALE, 2.5), (KEYS.LLM.EXPERT_SHARED_FEED_FORWARD_LENGTH, 64)]),
     "stablelm": (models.STABLELM, ARCH.STABLELM, [(KEYS.LLM.USE_PARALLEL_RESIDUAL, True)]),
     "stablelm_parallel": (dict(models.STABLELM, use_parallel_residual=True), ARCH.STABLELM, [
         (KEYS.LLM.USE_PARALLEL_RESIDUAL, True)]),
@@ -381,7 +390,7 @@ CASES = {
 }
 # Families whose q and k the converter permutes for interleaved pairs.
 PERMUTED = {"llama", "mixtral", "smollm3", "granite", "granitemoe", "granitemoeshared",
-            "nemotron-nas", "arcee", "ministral3", "minicpm"}
+            "granite_swa", "nemotron-nas", "arcee", "ministral3", "minicpm"}
 
 
 def first(config, *keys):
@@ -688,8 +697,12 @@ def make_case(name):
             leaf = source.split(".")[-2]
             own = dict(w1="gate_proj", w2="down_proj", w3="up_proj").get(leaf, leaf)
             made = [(f"{source.split('feed_forward')[0]}mlp.experts.{own}.weight", [])]
+        elif name == "hy_v3" and (".router." in source or source.endswith(".expert_bias")):
+            made = [(source.replace(".router.", ".").replace(".expert_bias", ".gate.e_score_correction.bias"), [])]
         elif source.endswith(".expert_bias"):
             made = [(source + ".bias", [])]
+        elif name == "granite_swa" and source.endswith(".sinks"):
+            made = [(source + ".weight", [])]
         elif source.endswith("_correction_bias"):
             made = [(source.replace("_correction_bias", "_correction.bias"), [])]
         if source.endswith(("layer_scalar", "correct_output_scale")):
