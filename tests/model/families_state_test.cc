@@ -418,7 +418,7 @@ TEST_CASE("Nemotron-H: each block is one thing, by letters or by words", "[model
   };
   refused("hybrid_override_pattern", "ME*", StatusCode::kInvalidArgument, "one per layer");
   refused("hybrid_override_pattern", "MEMxE", StatusCode::kUnimplemented, "\"x\"");
-  refused("moe_latent_size", 32, StatusCode::kUnimplemented, "read the stream");
+  refused("moe_latent_size", 32, StatusCode::kUnimplemented, "narrower than the stream");
   refused("mlp_bias", true, StatusCode::kUnimplemented, "beside experts");
 }
 
