@@ -413,20 +413,12 @@ void Scheduler::Accept(const FlightSample& sample, const SequenceGain& gain,
   const int32_t rows_dropped = sample.num_rows - gain.rows_kept;
   HEDDLE_CHECK(gain.id == sequence->id && rows_dropped >= 0, "a gain is not that of the sample");
   if (rows_dropped > 0) sequence->tables.Truncate(sequence->num_computed() - rows_dropped, &pool_);
-  if (gain.failure != engine::DrawFailure::kNone) {
-    Finish(sequence, FinishReason::kError, events);
-    events->back().failure = gain.failure;
-    return;
-  }
+  if (gain.failure != engine::DrawFailure::kNone) return Fail(sequence, gain.failure, events);
   if (gain.num_tokens == 0) return;
   const auto tokens =
       std::span(result.tokens)
           .subspan(static_cast<size_t>(gain.token_begin), static_cast<size_t>(gain.num_tokens));
-  if (tokens[0].token < 0) {
-    Finish(sequence, FinishReason::kError, events);
-    events->back().failure = engine::DrawFailure::kNothingToDraw;
-    return;
-  }
+  if (tokens[0].token < 0) return Fail(sequence, engine::DrawFailure::kNothingToDraw, events);
   const bool is_first = sequence->num_drawn() == 0;
   std::optional<FinishReason> end;
   int32_t num_booked = 0;
@@ -449,6 +441,14 @@ void Scheduler::Accept(const FlightSample& sample, const SequenceGain& gain,
   if (is_first) event.cached_tokens = std::max(0, sequence->request->cached_tokens);
   event.token_begin = gain.token_begin;
   event.num_tokens = num_booked;
+}
+
+void Scheduler::Fail(Sequence* sequence, engine::DrawFailure failure,
+                     std::vector<SequenceEvent>* events) {
+  const int32_t num_drawn = sequence->num_drawn();
+  Finish(sequence, FinishReason::kError, events);
+  events->back().failure = failure;
+  events->back().num_drawn = num_drawn;
 }
 
 // Appends one token to an answer; returns why the answer ends with it, if it does.

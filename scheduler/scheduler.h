@@ -169,6 +169,7 @@ class Scheduler {
   void FinishPrompts(const Flight& flight, const engine::StepResult& result,
                      std::vector<SequenceEvent>* events);
   void Finish(Sequence* sequence, FinishReason reason, std::vector<SequenceEvent>* events);
+  void Fail(Sequence* sequence, engine::DrawFailure failure, std::vector<SequenceEvent>* events);
   void EndWorker(Sequence* sequence, FinishReason reason);
   void Free(Sequence* sequence, FinishReason reason);
   void Place(RequestState* state) const;

@@ -134,8 +134,7 @@ void EngineLoop::TakeIn(Mailbox* mail) {
     int32_t branches = submission.request.num_branches;
     histories_.Queued(submission.request, submission.arrival_us);
     clients_[submission.request.id] = {std::move(submission.sink), branches,
-                                       ClientOf(submission.request),
-                                       BansTokens(submission.request.sampling)};
+                                       ClientOf(submission.request), BansUntil(submission.request)};
     scheduler_.Add(std::move(submission.request), submission.arrival_us);
   }
   for (const Cancellation& cancellation : mail->cancellations) {
@@ -374,7 +373,7 @@ void EngineLoop::Deliver(const SequenceEvent& event) {
     take(result_.scores, event.score_begin, event.num_scores, &out.prompt_scores);
   }
   if (event.finished && event.reason == FinishReason::kError) {
-    out.error = ErrorOfEnd(event.failure, client->second.bans_tokens);
+    out.error = ErrorOfEnd(event, client->second);
   }
   StopWaiting(&client->second);
   if (event.num_tokens > 0) histories_.Token(event.request, event.num_tokens);
@@ -387,10 +386,10 @@ void EngineLoop::Deliver(const SequenceEvent& event) {
 }
 
 // The status of a branch that ends with kError.
-absl::Status EngineLoop::ErrorOfEnd(engine::DrawFailure failure, bool bans_tokens) const {
+absl::Status EngineLoop::ErrorOfEnd(const SequenceEvent& event, const Client& client) const {
   if (!expired_.ok()) return expired_;
   if (!failure_.ok()) return failure_;
-  return StatusOf(failure, bans_tokens);
+  return StatusOf(event.failure, event.num_drawn < client.bans_until);
 }
 
 void EngineLoop::Publish() {

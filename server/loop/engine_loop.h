@@ -99,9 +99,9 @@ class EngineLoop final : public GenerationService {
   struct Client {
     EventSink sink;
     int32_t open_branches;
-    uint64_t number;    // ClientOf its request
-    bool bans_tokens;   // BansTokens of its request
-    bool waits = true;  // has had no event yet
+    uint64_t number;     // ClientOf its request
+    int32_t bans_until;  // BansUntil of its request
+    bool waits = true;   // has had no event yet
   };
   // A step, from its plan until its result is committed.
   struct Flight {
@@ -146,7 +146,7 @@ class EngineLoop final : public GenerationService {
   int32_t WholePages(int32_t tokens) const {
     return tokens - tokens % scheduler_options_.page_tokens;
   }
-  absl::Status ErrorOfEnd(engine::DrawFailure failure, bool bans_tokens) const;
+  absl::Status ErrorOfEnd(const scheduler::SequenceEvent& event, const Client& client) const;
   void Publish();
   void ListAdapters();
   void CheckWhenIdle() const;

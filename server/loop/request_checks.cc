@@ -1,5 +1,7 @@
 #include "server/loop/request_checks.h"
 
+#include <algorithm>
+#include <limits>
 #include <span>
 #include <vector>
 
@@ -44,9 +46,17 @@ absl::Status CheckTokens(const GenerationRequest& request, int32_t vocab) {
   return absl::OkStatus();
 }
 
-bool BansTokens(const engine::SamplingParams& sampling) {
-  return !sampling.bad_words.empty() ||
-         (sampling.min_tokens > 0 && !sampling.min_tokens_banned.empty());
+int32_t BansUntil(const GenerationRequest& request) {
+  int32_t until = 0;
+  const auto extend = [&](const engine::SamplingParams& sampling) {
+    if (!sampling.bad_words.empty()) until = std::numeric_limits<int32_t>::max();
+    // A grammar's end may come before.
+    const bool bans_ends = !sampling.min_tokens_banned.empty() && request.grammar == nullptr;
+    if (bans_ends) until = std::max(until, sampling.min_tokens);
+  };
+  extend(request.sampling);
+  std::ranges::for_each(request.sampling_of, extend);
+  return until;
 }
 
 absl::Status StatusOf(engine::DrawFailure failure, bool bans_tokens) {

@@ -13,9 +13,9 @@ namespace heddle::server {
 // within them. INVALID_ARGUMENT names the field and the token.
 absl::Status CheckTokens(const GenerationRequest& request, int32_t vocab);
 
-// Whether the request itself can leave no token to draw: by words that it bans, or ends that it
-// does not want yet.
-bool BansTokens(const engine::SamplingParams& sampling);
+// How many tokens an answer has from which on the request itself leaves tokens to draw: before, by
+// ends that it does not want yet, or, to its end (the largest number), by words that it bans.
+int32_t BansUntil(const GenerationRequest& request);
 
 // The error of a request from which no token can be drawn, in words for its client: its own fault
 // (INVALID_ARGUMENT) where the grammar or what it bans leaves none, else INTERNAL.

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/logit_batch.h"
 #include "kernels/nano_batch.h"
 #include "tests/gpu/code_format.h"
 #include "tests/gpu/expert_ops.h"
@@ -32,12 +33,17 @@ using kernels::Device;
 using kernels::DType;
 using kernels::Epilogue;
 using kernels::F32ToBF16;
+using kernels::HostBatch;
 using kernels::Info;
+using kernels::LogitBatch;
 using kernels::Ops;
+using kernels::QueryRotation;
+using kernels::RopeLayout;
 using kernels::SampleArgs;
 using kernels::SampleRowParams;
 using kernels::WeightSource;
 using kernels::test::BatchSpec;
+using kernels::test::CutPieces;
 using kernels::test::GrowTrees;
 using kernels::test::MakeRowScaledWeight;
 using kernels::test::MakeTileScaledWeight;
@@ -193,9 +199,11 @@ struct AttentionShape {
   bool half_keys = false;
   bool in_chunks = false;
   bool codes = false;  // queries become codes (attention_hopper_f8.h)
+  bool turns = false;  // queries are rotated further for pieces
+  bool narrows = false;
 };
 
-std::vector<float> Attend(Device& device, const TestBatch& batch, const TestCache& cache, Matrix q,
+std::vector<float> Attend(Device& device, const HostBatch& batch, const TestCache& cache, Matrix q,
                           const AttentionShape& shape) {
   const DType act = device.activation_dtype();
   CacheOnDevice on_device(device, cache);
@@ -212,8 +220,14 @@ std::vector<float> Attend(Device& device, const TestBatch& batch, const TestCach
   Matrix logits = Matrix::RandomOf(random, 1, shape.n_heads);
   OnDevice sinks(device, DType::kF32, logits);
   if (shape.sinks) args.sinks = static_cast<const float*>(sinks.buffer->data());
-  Must(device.Plan(batch.view()));
-  Must(device.Run([&](Ops& ops) { ops.Attention(args); }));
+  const std::vector<float> inv_freq(static_cast<size_t>(shape.head_dim) / 4, 0.01f);
+  const QueryRotation rotation = {.inv_freq = inv_freq, .layout = RopeLayout::kHalf};
+  if (shape.turns) args.rotation = &rotation;
+  Must(device.Plan(batch));
+  Must(device.Run([&](Ops& ops) {
+    if (batch.n_tokens() > q.num_rows()) ops.NarrowToLogitRows();
+    ops.Attention(args);
+  }));
   return out.Read();
 }
 
@@ -229,6 +243,14 @@ TestBatch Trees() {
   TestBatch batch({{{64, 75}, {1, 40}, {33, 1200, 77}, {1, 150}, {20, 900}}, 16});
   Random random(4);
   GrowTrees(random, {0, 1, 2}, &batch);
+  return batch;
+}
+
+// Contexts in pieces, of chunks and of rows that decode, beside others.
+TestBatch Pieces(bool turns) {
+  TestBatch batch({{{21, 75}, {1, 9}, {33, 250}, {1, 500}, {20, 90}}, 16});
+  Random random(6);
+  CutPieces(random, {0, 2, 3}, turns, &batch);
   return batch;
 }
 
@@ -262,20 +284,24 @@ std::string NameOf(DType dtype, const AttentionShape& shape, const TestBatch& ba
                       shape.n_heads, "/", shape.n_kv_heads, " window ", shape.window, " rows ",
                       batch.token_ids.size(), shape.softcap > 0 ? " capped" : "",
                       shape.sinks ? " with sinks" : "", shape.latent ? " latent" : "",
-                      shape.half_keys ? " half keys" : "", shape.in_chunks ? " in chunks" : "");
+                      shape.half_keys ? " half keys" : "", shape.in_chunks ? " in chunks" : "",
+                      shape.turns ? " turned" : "", shape.narrows ? " narrowed" : "");
 }
 
 double CheckAttention(Device& device, DType dtype, const AttentionShape& shape,
                       const TestBatch& batch) {
   const int32_t page_tokens = *std::max_element(batch.span_tokens.begin(), batch.span_tokens.end());
   TestCache cache(dtype, batch.num_pages, page_tokens, shape.n_kv_heads, shape.head_dim, 1);
+  LogitBatch logit_batch;
+  HostBatch rows = shape.narrows ? logit_batch.Make(batch.view()) : batch.view();
+  rows.kv_slot = rows.kv_slot.first(rows.token_ids.size());
   Random random(static_cast<uint32_t>(shape.head_dim));
-  Matrix q = Matrix::RandomOf(random, static_cast<int64_t>(batch.token_ids.size()),
+  Matrix q = Matrix::RandomOf(random, rows.n_tokens(),
                               int64_t{shape.n_heads} * shape.head_dim / (shape.half_keys ? 2 : 1));
   { OnDevice rounded(device, device.activation_dtype(), q); }
   auto reference = CreateReferenceDevice();
-  const std::vector<float> expected = Attend(*reference, batch, cache, q, shape);
-  const std::vector<float> found = Attend(device, batch, cache, q, shape);
+  const std::vector<float> expected = Attend(*reference, rows, cache, q, shape);
+  const std::vector<float> found = Attend(device, batch.view(), cache, q, shape);
   return shape.codes ? WorstOfCodes(found, expected) : Worst(found, expected);
 }
 
@@ -424,6 +450,12 @@ class Checks {
     Attention(dtype, {64, 4, 2, window}, Trees(), "trees ");
     const AttentionShape halves = {128, 8, 2, window, 0, false, false, /*half_keys=*/true};
     Attention(dtype, halves, Mixed());
+    AttentionShape narrowed = {64, 4, 2, window};
+    narrowed.narrows = true;
+    Attention(dtype, narrowed, Mixed());
+    AttentionShape pieces = {64, 4, 2, 3 * window};
+    pieces.turns = window == 0;
+    Attention(dtype, pieces, Pieces(pieces.turns), "pieces ");
     if (window > 0) {
       AttentionShape chunks = {64, 4, 2, window};
       chunks.in_chunks = true;

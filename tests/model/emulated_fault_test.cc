@@ -11,6 +11,7 @@
 #include "engine/model/load.h"
 #include "engine/model/random_model.h"
 #include "kernels/cuda/cuda_device.h"
+#include "kernels/nano_batch.h"
 #include "server/loop/engine_loop.h"
 #include "tests/bench/serving_run.h"
 #include "tests/emulate/machine.h"
@@ -19,6 +20,7 @@
 namespace heddle {
 namespace {
 
+using kernels::cuda::emulate::SecondLaneLaunches;
 using kernels::cuda::emulate::SetMachine;
 
 engine::LoadOptions OnGpu() {
@@ -60,22 +62,28 @@ class Ending {
   std::optional<server::GenerationEvent> event_;
 };
 
-server::GenerationRequest Request(server::EngineLoop& loop) {
+server::GenerationRequest Request(server::EngineLoop& loop, size_t prompt = 3) {
   server::GenerationRequest request;
   request.id = loop.NextId();
-  request.prompt = {1, 5, 9};
+  for (size_t i = 0; i < prompt; ++i)
+    request.prompt.push_back(1 + static_cast<int32_t>(4 * i % 200));
   request.max_tokens = 50;
   return request;
 }
 
 TEST_CASE("A fault of the GPU ends what runs with an error and refuses what comes", "[cuda]") {
-  // The fault comes at once, or while two steps are in flight that have not been waited for.
-  const bool is_late = GENERATE(false, true);
+  // The fault comes at once, or while two steps are in flight that have not been waited for; in the
+  // middle of the answers, or while halves of a step share a chunk of a prompt.
+  const bool is_late = GENERATE(false, true), in_halves = GENERATE(false, true);
   engine::LocalModel model = LoadStories();
+  if (in_halves) {
+    const kernels::NanoBatchProfile always = {.device_name = {}, .rules = {{.cut_rows = 8}}};
+    REQUIRE(model.executor->device().SetNanoBatches(always).ok());
+  }
   server::EngineLoop loop(std::move(model.executor), {});
-  SetMachine({.launches_before_fault = 200, .is_late = is_late});  // in the middle of the answers
+  SetMachine({.launches_before_fault = 200, .is_late = is_late});
   Ending first, second;
-  REQUIRE(loop.Submit(Request(loop), first.Sink()).ok());
+  REQUIRE(loop.Submit(Request(loop, in_halves ? 400 : 3), first.Sink()).ok());
   REQUIRE(loop.Submit(Request(loop), second.Sink()).ok());
   const server::GenerationEvent end = first.Wait();
   CHECK(end.reason == server::FinishReason::kError);
@@ -87,6 +95,7 @@ TEST_CASE("A fault of the GPU ends what runs with an error and refuses what come
   Ending third;
   CHECK(absl::IsUnavailable(loop.Submit(Request(loop), third.Sink())));
   CHECK_FALSE(loop.Drain(server::EngineLoop::Clock::now()));  // ends at once
+  CHECK((SecondLaneLaunches() > 0) == in_halves);
   SetMachine({});
 }
 

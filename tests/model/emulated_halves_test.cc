@@ -21,9 +21,11 @@ namespace {
 
 using kernels::DType;
 
-// `cut_rows`: halves are also cut within a chunk, of a prompt that is read in several.
-test::Answers AnswersOf(const std::filesystem::path& path, bool splits, int32_t cut_rows = 0,
-                        bool reads_chunks = false) {
+using Rules = std::vector<kernels::NanoBatchRule>;
+
+// Without rules, steps run whole. `reads_chunks`: of a prompt that is read in several.
+test::Answers AnswersOf(const std::filesystem::path& path, const Rules& rules,
+                        bool reads_chunks = false, int64_t* rows_left_out = nullptr) {
   engine::LoadOptions options;
   options.make_device = [] {
     return kernels::CreateCudaDevice(
@@ -36,9 +38,8 @@ test::Answers AnswersOf(const std::filesystem::path& path, bool splits, int32_t 
   INFO(model.status().ToString());
   REQUIRE(model.ok());
   engine::LocalExecutor& executor = *model->executor;
-  if (splits) {
-    const kernels::NanoBatchProfile always = {.device_name = {}, .rules = {{.cut_rows = cut_rows}}};
-    REQUIRE(executor.device().SetNanoBatches(always).ok());
+  if (!rules.empty()) {
+    REQUIRE(executor.device().SetNanoBatches({.device_name = {}, .rules = rules}).ok());
   }
   const engine::ExecutorLimits& limits = executor.limits();
   test::SteppedLoad load(&executor, {.num_pages = limits.num_pages,
@@ -47,6 +48,7 @@ test::Answers AnswersOf(const std::filesystem::path& path, bool splits, int32_t 
                                      .max_step_tokens = limits.max_batch_tokens,
                                      .max_step_seqs = limits.max_batch_seqs});
   load.Run(reads_chunks ? test::LongAndShort(limits.vocab) : test::SideBySide(limits.vocab), 0);
+  if (rows_left_out != nullptr) *rows_left_out = executor.rows_left_out();
   return load.answers();
 }
 
@@ -59,13 +61,13 @@ TEST_CASE("Halves of a step keep to their own rows, whichever is ahead", "[cuda]
   test::TempDir dir;
   const auto path = test::WriteSyntheticModel(test::LoadGolden(name), dir.path());
   kernels::cuda::emulate::SetMachine({});
-  const test::Answers whole = AnswersOf(path, false);
+  const test::Answers whole = AnswersOf(path, {});
   REQUIRE(whole.size() == 5);
   REQUIRE(kernels::cuda::emulate::SecondLaneLaunches() == 0);
   for (const int32_t lane : {0, 1}) {
     INFO("lane " << lane << " first");
     kernels::cuda::emulate::SetMachine({.first_lane = lane});
-    CHECK(AnswersOf(path, true) == whole);
+    CHECK(AnswersOf(path, {{}}) == whole);
     REQUIRE(kernels::cuda::emulate::SecondLaneLaunches() > 0);
   }
   kernels::cuda::emulate::SetMachine({});
@@ -79,20 +81,35 @@ TEST_CASE("The later half of a chunk reads the keys of the earlier one", "[cuda]
   INFO(name);
   test::TempDir dir;
   const auto path = test::WriteSyntheticModel(test::LoadGolden(name), dir.path());
-  const auto answers = [&](bool splits, int32_t cut_rows, int32_t lane) {
+  const auto answers = [&](const Rules& rules, int32_t lane) {
     kernels::cuda::emulate::SetMachine({.first_lane = lane});
-    return AnswersOf(path, splits, cut_rows, /*reads_chunks=*/true);
+    return AnswersOf(path, rules, /*reads_chunks=*/true);
   };
-  const test::Answers whole = answers(false, 0, 0);
+  const test::Answers whole = answers({}, 0);
   REQUIRE(whole.size() == 2);
-  CHECK(answers(true, 0, 0) == whole);
+  CHECK(answers({{}}, 0) == whole);
   const int64_t between = kernels::cuda::emulate::SecondLaneLaunches();
   for (const int32_t lane : {0, 1}) {
     INFO("lane " << lane << " first");
-    CHECK(answers(true, 4, lane) == whole);
+    CHECK(answers({{.cut_rows = 4}}, lane) == whole);
     CHECK(kernels::cuda::emulate::SecondLaneLaunches() > between);  // chunks by themselves, too
   }
   kernels::cuda::emulate::SetMachine({});
+}
+
+// A first step that narrows, two in halves, which keep their rows, and one that narrows again.
+TEST_CASE("Steps that narrow and steps in halves take turns", "[cuda][nano]") {
+  test::TempDir dir;
+  const auto path = test::WriteSyntheticModel(test::LoadGolden("gemma4"), dir.path());
+  kernels::cuda::emulate::SetMachine({});
+  int64_t all = 0, some = 0;  // rows that end early
+  const test::Answers whole = AnswersOf(path, {}, /*reads_chunks=*/true, &all);
+  REQUIRE(whole.size() == 2);
+  REQUIRE(kernels::cuda::emulate::SecondLaneLaunches() == 0);
+  const Rules rules = {{.min_context = 60, .split = false}, {.min_context = 20, .cut_rows = 4}};
+  CHECK(AnswersOf(path, rules, /*reads_chunks=*/true, &some) == whole);
+  CHECK(kernels::cuda::emulate::SecondLaneLaunches() > 0);
+  CHECK((some > 23 && some < all));  // more than the first step's
 }
 
 }  // namespace

@@ -6,14 +6,17 @@
 #include <memory>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "catch2/catch.hpp"
 #include "engine/model/load.h"
 #include "kernels/cuda/cuda_device.h"
+#include "kernels/nano_batch.h"
 #include "nlohmann/json.hpp"
 #include "scheduler/scheduler.h"
 #include "server/loop/engine_loop_options.h"
+#include "tests/emulate/machine.h"
 #include "tests/support/goldens.h"
 #include "tests/support/long_runs.h"
 #include "tests/support/stepped_load.h"
@@ -116,6 +119,13 @@ TEST_CASE("Workers have the tokens of a forward that rotates keys for each reade
   CHECK(WorstOfWorkers(executor.get(), name) < 1e-5);
 }
 
+// From now on steps of several sequences run as halves, of which the second one is ahead.
+void InHalves(engine::LocalExecutor* executor) {
+  kernels::cuda::emulate::SetMachine({.first_lane = 1});
+  const kernels::NanoBatchProfile always = {.device_name = {}, .rules = {{.cut_rows = 1}}};
+  REQUIRE(executor->device().SetNanoBatches(always).ok());
+}
+
 TEST_CASE("Workers have the same tokens on CUDA", "[model][cuda]") {
   for (const char* name :
        test::Some<const char*>(1, {"mistral_window", "qwen3", "llama", "llama_yarn_rope"})) {
@@ -123,6 +133,9 @@ TEST_CASE("Workers have the same tokens on CUDA", "[model][cuda]") {
     const test::TempDir folder;
     const auto executor = Load(name, folder.path(), 1, "f32", false, int64_t{4} << 20);
     CHECK(WorstOfWorkers(executor.get(), name) < 1e-4);
+    InHalves(executor.get());
+    CHECK(WorstOfWorkers(executor.get(), name) < 1e-4);
+    CHECK(kernels::cuda::emulate::SecondLaneLaunches() > 0);
   }
 }
 
@@ -143,7 +156,7 @@ TEST_CASE("A context of more pieces than the workspace holds at once is served o
   request.max_tokens = 6;
   request.sampling.temperature = 0;
   request.sampling.num_logprobs = 0;
-  std::vector<test::Answers> answers;
+  std::vector<std::vector<std::pair<TokenId, float>>> answers;
   for (const int64_t workspace_bytes : {0, 2 << 10}) {
     const test::TempDir folder;
     const auto executor = Load("mistral_window", folder.path(), 1, "f32", false, workspace_bytes);
@@ -151,16 +164,24 @@ TEST_CASE("A context of more pieces than the workspace holds at once is served o
     const absl::Status valid = scheduler::Scheduler::Validate(request, options);
     INFO(valid.ToString());
     REQUIRE(valid.ok());
-    SteppedLoad load(executor.get(), options);
-    load.Run({request}, 0);
-    answers.push_back(load.answers());
+    // Two of them are in halves of steps.
+    for (const size_t count : {size_t{1}, size_t{2}}) {
+      if (count > 1 && workspace_bytes > 0) InHalves(executor.get());
+      std::vector<GenerationRequest> requests(count, request);
+      requests.back().id = RequestId{count};
+      SteppedLoad load(executor.get(), options);
+      load.Run(requests, 0);
+      for (const auto& [owner, answer] : load.answers()) answers.push_back(answer);
+    }
   }
-  const auto& on_cpu = answers[0].at({request.id, 0});
-  const auto& on_cuda = answers[1].at({request.id, 0});
-  REQUIRE(on_cuda.size() == on_cpu.size());
-  for (size_t i = 0; i < on_cpu.size(); ++i) {
-    CHECK(on_cuda[i].first == on_cpu[i].first);
-    CHECK(on_cuda[i].second == Approx(on_cpu[i].second).margin(1e-4));
+  REQUIRE(answers.size() == 6);
+  CHECK(kernels::cuda::emulate::SecondLaneLaunches() > 0);
+  for (const auto& answer : answers) {
+    REQUIRE(answer.size() == answers[0].size());
+    for (size_t i = 0; i < answer.size(); ++i) {
+      CHECK(answer[i].first == answers[0][i].first);
+      CHECK(answer[i].second == Approx(answers[0][i].second).margin(1e-4));
+    }
   }
 }
 

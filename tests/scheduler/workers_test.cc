@@ -205,6 +205,38 @@ TEST_CASE("A worker that ends stays for the others to see", "[scheduler][unit]")
   CHECK(rig.scheduler.stats().pages_used == 0);
 }
 
+TEST_CASE("The others see all that a worker had when nothing could be drawn for it",
+          "[scheduler][unit]") {
+  const int32_t depth = GENERATE(1, 2, 3);
+  Rig rig(Options(200), depth);
+  rig.ahead = [depth] { return depth > 1; };
+  rig.executor.set_sees_parts();
+  const GenerationRequest request = Workers(7, {2, 1, 4}, 30);
+  const RequestId id = rig.Add(request);
+  constexpr int32_t kLength = 5;
+  bool has_failed = false;
+  rig.between = [&] {
+    if (has_failed || rig.Of(id, 0).tokens.size() < kLength) return;
+    has_failed = true;
+    engine::SequenceGain& gain = rig.result.gains.at(0);  // the first worker's
+    gain.num_tokens = 0;
+    gain.failure = engine::DrawFailure::kNothingToDraw;
+  };
+  while (rig.Step()) {
+    for (const SequenceEvent& event : rig.events) {
+      CHECK(event.num_drawn == (event.failure == engine::DrawFailure::kNone ? 0 : kLength));
+    }
+  }
+  REQUIRE(has_failed);
+  CHECK(rig.Of(id, 0).reason == FinishReason::kError);
+  const std::vector<std::vector<TokenId>> expected = test::FakeExecutor::AnswerWorkers(
+      request.prompt, request.workers, request.sampling.seed, {kLength + 1, 30, 30}, kVocab);
+  CHECK(rig.Of(id, 0).tokens.size() == kLength);
+  CHECK(rig.Of(id, 1).tokens == expected[1]);
+  CHECK(rig.Of(id, 2).tokens == expected[2]);
+  CHECK(rig.scheduler.stats().pages_used == 0);
+}
+
 TEST_CASE("Workers are cancelled one by one, or all at once, at any moment", "[scheduler][unit]") {
   for (int32_t steps = 0; steps < 12; ++steps) {
     for (const bool all : {false, true}) {

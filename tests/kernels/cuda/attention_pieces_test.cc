@@ -1,6 +1,9 @@
 // Attention over contexts that are made of pieces: windows that count positions, queries that are
 // rotated further for some pieces, and what a workspace holds at a time.
+#include <algorithm>
+#include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "catch2/catch.hpp"
@@ -241,6 +244,182 @@ TEST_CASE("Rows that see the same of a context's pieces are together", "[cuda][p
     CHECK(some[1].ranges.empty());
     CHECK((some[1].begin == 1 && some[1].end == 2 && some[1].own_begin == 14));
   }
+}
+
+// What a plan lets the rows of some sequences see, place by place, as the kernels run it: rounds in
+// their order, whose partial results are merged before the next one.
+class PieceAudit {
+ public:
+  PieceAudit(const HostBatch& batch, int32_t end, const cuda::AttentionGrouping& grouping,
+             const cuda::AttentionPlan& plan)
+      : batch_(batch), behind_(batch.q_begin[end]), grouping_(grouping), plan_(plan) {
+    cuda::AttentionRound from;
+    for (const cuda::AttentionRound& to : plan.later_rounds) Run(std::exchange(from, to), to);
+    Run(from, {static_cast<int32_t>(plan.decode.size()), static_cast<int32_t>(plan.prefill.size()),
+               static_cast<int32_t>(plan.merges.size())});
+  }
+
+  // How often a packed row meets each place with a query that is turned as far as the piece wants.
+  void CheckRow(int32_t s, int32_t packed) {
+    const int32_t own = batch_.context_len[s] - (batch_.q_begin[s + 1] - batch_.q_begin[s]) +
+                        packed / grouping_.group;
+    const int32_t position = batch_.positions[batch_.q_begin[s] + packed / grouping_.group];
+    std::vector<ContextPiece> pieces(batch_.PiecesOf(s).begin(), batch_.PiecesOf(s).end());
+    if (pieces.empty()) pieces = {{batch_.context_len[s], position - own, 0}};
+    int32_t missing = -batch_.context_len[s];  // positions in front
+    for (const ContextPiece& piece : pieces) missing += piece.num_tokens;
+    std::vector<std::pair<int32_t, int32_t>> expected;  // place and turn
+    int32_t place = -missing;
+    for (const ContextPiece& piece : pieces) {
+      for (int32_t i = 0; i < piece.num_tokens; ++i, ++place) {
+        const int32_t seen_as = position + piece.turn, key = piece.position + i;
+        bool sees = place >= 0 && place <= own;
+        if (grouping_.in_chunks) {
+          sees = sees && key >= seen_as - seen_as % grouping_.window;
+        } else if (grouping_.window > 0) {
+          sees = sees && seen_as - key < grouping_.window;
+        }
+        if (sees) expected.emplace_back(place, grouping_.turns_queries ? piece.turn : 0);
+      }
+    }
+    std::vector<std::pair<int32_t, int32_t>>& met = met_[{s, packed}];
+    std::sort(met.begin(), met.end());
+    CHECK(met == expected);
+  }
+
+ private:
+  using Row = std::pair<int32_t, int32_t>;                  // sequence, packed row
+  using Places = std::vector<std::pair<int32_t, int32_t>>;  // and turns
+
+  void Run(const cuda::AttentionRound& from, const cuda::AttentionRound& to) {
+    for (int32_t i = from.decode; i < to.decode; ++i) Add(plan_.decode[i], plan_.decode_rows);
+    for (int32_t i = from.prefill; i < to.prefill; ++i) Add(plan_.prefill[i], plan_.prefill_rows);
+    for (int32_t i = from.merges; i < to.merges; ++i) Merge(plan_.merges[i]);
+  }
+
+  // The row of the batch, its place among packed ones, and its turn.
+  std::pair<Row, int32_t> RowOf(const cuda::AttentionTile& tile, int32_t packed) const {
+    if (tile.n_shared == 0) return {{tile.seq, packed}, 0};
+    int32_t row = plan_.shared_rows[tile.shared_begin + packed / grouping_.group], turn = 0;
+    if (row >= behind_) {
+      turn = plan_.turned_rows[row - behind_].turn;
+      row = plan_.turned_rows[row - behind_].row;
+    }
+    const int32_t first = batch_.q_begin[tile.seq];
+    REQUIRE((row >= first && row < batch_.q_begin[tile.seq + 1]));
+    return {{tile.seq, (row - first) * grouping_.group + packed % grouping_.group}, turn};
+  }
+
+  void Add(const cuda::AttentionTile& tile, int32_t tile_rows) {
+    const int32_t s = tile.seq, rows = batch_.q_begin[s + 1] - batch_.q_begin[s];
+    const int32_t all = (tile.n_shared > 0 ? tile.n_shared : rows) * grouping_.group;
+    for (int32_t packed = tile.first; packed < std::min(tile.first + tile_rows, all); ++packed) {
+      const auto [row, turn] = RowOf(tile, packed);
+      // Kernels mask the last piece by places; of others a row sees what its tile has.
+      const int32_t i = row.second / grouping_.group;
+      int32_t begin = tile.key_begin, end = tile.key_end;
+      if (tile.n_shared == 0) {
+        const int32_t own = batch_.context_len[s] - rows + i;
+        const int32_t position = batch_.positions[batch_.q_begin[s] + i];
+        const int32_t sees = grouping_.in_chunks    ? position % grouping_.window + 1
+                             : grouping_.window > 0 ? grouping_.window
+                                                    : own + 1;
+        begin = std::max(begin, own + 1 - sees);
+        end = std::min(end, own + 1);
+      }
+      Places places;
+      for (int32_t key = begin; key < end; ++key) places.emplace_back(key, turn);
+      if (tile.partial < 0) {
+        Take(places, &met_[row]);
+      } else {
+        partials_[tile.partial + packed - tile.first] = {row, std::move(places)};
+        CHECK(tile.partial + packed - tile.first < plan_.n_partials);
+      }
+    }
+  }
+
+  static void Take(const Places& from, Places* to) {
+    to->insert(to->end(), from.begin(), from.end());
+  }
+
+  void Merge(const cuda::AttentionMerge& merge) {
+    for (int32_t i = 0; i < merge.rows; ++i) {
+      const Row row = {merge.seq, merge.first + i};
+      if (row.second >=
+          (batch_.q_begin[row.first + 1] - batch_.q_begin[row.first]) * grouping_.group)
+        continue;
+      Places all;
+      for (const cuda::PartialRange& range : {merge.own, merge.shared}) {
+        for (int32_t part = 0; part < range.count; ++part) {
+          const auto at = partials_.find(range.begin + part * range.stride + i);
+          REQUIRE(at != partials_.end());
+          CHECK(at->second.first == row);
+          Take(at->second.second, &all);
+          partials_.erase(at);
+        }
+      }
+      if (merge.into < 0) {
+        Take(all, &met_[row]);
+      } else {
+        partials_[merge.into + i] = {row, std::move(all)};
+      }
+    }
+  }
+
+  const HostBatch batch_;
+  const int32_t behind_;
+  const cuda::AttentionGrouping& grouping_;
+  const cuda::AttentionPlan& plan_;
+  std::map<int32_t, std::pair<Row, Places>> partials_;
+  std::map<Row, Places> met_;
+};
+
+TEST_CASE("A plan over pieces lets each row meet what it sees once, in whole steps and halves",
+          "[cuda][pieces]") {
+  Random random(11);
+  int32_t turned = 0, rounds = 0, merged = 0;
+  for (int round = 0; round < 200; ++round) {
+    INFO("round " << round);
+    BatchSpec spec;
+    std::vector<int32_t> cut;
+    const int32_t n_seqs = 1 + random.Below(4);
+    for (int32_t s = 0; s < n_seqs; ++s) {
+      const int32_t rows = random.Below(2) > 0 ? 1 : 1 + random.Below(40);
+      spec.sequences.push_back({rows, rows + random.Below(400)});
+      if (random.Below(3) > 0) cut.push_back(s);
+    }
+    TestBatch batch(spec, static_cast<uint32_t>(round));
+    const bool turns = random.Below(2) == 0;
+    CutPieces(random, cut, turns, &batch);
+    const int32_t kind = random.Below(4);
+    const cuda::AttentionGrouping grouping = {
+        .group = 1 + random.Below(5),
+        .n_kv_heads = 1 + random.Below(3),
+        .prefill_rows = random.Below(2) == 0 ? cuda::kPrefillTileRows : cuda::kHopperTileRows,
+        .window = kind == 0 ? 0 : 1 + random.Below(500),
+        .in_chunks = kind == 1,
+        .turns_queries = turns};
+    const int32_t most[] = {2 * grouping.group, 64, 8192};
+    const cuda::AttentionBudget budget = {.multiprocessors = 1 + random.Below(132),
+                                          .max_partials = most[random.Below(3)]};
+    const HostBatch view = batch.view();
+    const int32_t middle = random.Below(n_seqs + 1);
+    for (const cuda::SequenceRange& range :
+         {cuda::SequenceRange{0, middle}, cuda::SequenceRange{middle, n_seqs}}) {
+      const cuda::AttentionPlan plan = cuda::PlanAttention(view, range, grouping, budget);
+      REQUIRE(plan.fits);
+      CHECK(plan.n_partials <= budget.max_partials);
+      turned += plan.turned_rows.empty() ? 0 : 1;
+      rounds += plan.later_rounds.empty() ? 0 : 1;
+      merged += std::ranges::any_of(plan.merges, [](auto& merge) { return merge.into >= 0; });
+      PieceAudit audit(view, range.end, grouping, plan);
+      for (int32_t s = range.begin; s < range.end; ++s) {
+        const int32_t rows = batch.q_begin[s + 1] - batch.q_begin[s];
+        for (int32_t row = 0; row < rows * grouping.group; ++row) audit.CheckRow(s, row);
+      }
+    }
+  }
+  CHECK((turned > 20 && rounds > 20 && merged > 5));
 }
 
 }  // namespace

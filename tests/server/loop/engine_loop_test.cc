@@ -2,6 +2,7 @@
 #include "server/loop/engine_loop.h"
 
 #include <atomic>
+#include <limits>
 #include <thread>
 
 #include "catch2/catch.hpp"
@@ -68,10 +69,15 @@ TEST_CASE("No id of a request's sampling is beyond the model's tokens", "[loop][
 
 TEST_CASE("Whoever bans every token is told so, and a model without numbers is the server's fault",
           "[loop][unit]") {
-  engine::SamplingParams sampling;
-  CHECK_FALSE(BansTokens(sampling));
-  sampling.bad_words = {{1}};
-  CHECK(BansTokens(sampling));
+  GenerationRequest request;
+  CHECK(BansUntil(request) == 0);
+  request.sampling.min_tokens = 5;
+  CHECK(BansUntil(request) == 0);
+  request.sampling.min_tokens_banned = {2};
+  CHECK(BansUntil(request) == 5);  // its sixth token may be the end
+  request.sampling_of.assign(2, request.sampling);
+  request.sampling_of[1].bad_words = {{1}};
+  CHECK(BansUntil(request) == std::numeric_limits<int32_t>::max());
   const absl::Status own = StatusOf(engine::DrawFailure::kNothingToDraw, true);
   CHECK(absl::IsInvalidArgument(own));
   CHECK_THAT(std::string(own.message()), Catch::Contains("'bad_words'"));
