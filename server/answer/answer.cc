@@ -77,6 +77,8 @@ Answer::Answer(const ApiRequest* request, const TextCodec* codec,
     options.min_tokens = request->min_tokens;
     options.keep_stop = request->keep_stop;
     options.keep_tokens = request->logprobs;
+    // Harnesses that score a prompt ask for one token behind it and drop the last entry.
+    options.keep_end_token = request->echo;
     if (request->echo) options.text_offset = base::CountCodePoints(request->prompt_texts[prompt]);
     if (!request->syntax.empty()) {
       branches_[i].parser = std::make_unique<OutputParser>(request->syntax, &request->tools,

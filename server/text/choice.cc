@@ -33,9 +33,11 @@ void Choice::Finish(ChoiceDelta* delta) {
 void Choice::PushToken(engine::SampledToken token, ChoiceDelta* delta) {
   ++generated_tokens_;
   const auto& ends = options_.stop_tokens;
-  if (!options_.keep_stop && std::find(ends.begin(), ends.end(), token.token) != ends.end()) return;
+  const bool is_end = std::find(ends.begin(), ends.end(), token.token) != ends.end();
+  const bool has_text = options_.keep_stop || !is_end;
+  if (!has_text && !options_.keep_end_token) return;
   piece_.clear();
-  stream_->Push(token.token, &piece_);
+  if (has_text) stream_->Push(token.token, &piece_);
   if (options_.keep_tokens) {
     ChoiceToken kept{token.token, true, token.logprob, std::move(token.top), produced_points_};
     pending_.push_back({std::move(kept), produced_bytes_, produced_bytes_ + piece_.size()});

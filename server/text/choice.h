@@ -43,6 +43,7 @@ class Choice {
     bool keep_tokens = false;              // fill ChoiceDelta::tokens
     size_t text_offset = 0;                // code points before the first token (echo)
     bool keep_stop = false;                // what ends the choice is part of its text
+    bool keep_end_token = false;  // the stop token is among ChoiceDelta::tokens, without text
   };
 
   // The objects behind `options` outlive the choice.

@@ -1,6 +1,7 @@
 // Logprobs, echoes and the choice among answers by them, as clients read them.
 #include <string>
 
+#include "base/message.h"
 #include "tests/server/answer/conversation.h"
 
 namespace heddle::test {
@@ -76,6 +77,37 @@ TEST_CASE("Echo with logprobs and no new tokens scores the prompt", "[openai]") 
              {"top_logprobs", {nullptr, {{"q", -0.25}, {"a", -0.5}}, {{"b", -0.75}}}},
              {"text_offset", {0, 0, 1}}});
   CHECK(completion.Body()["usage"]["completion_tokens"] == 0);
+}
+
+TEST_CASE("With an echo the token that ends the answer has logprobs as well, whole and streamed",
+          "[openai]") {
+  for (const char* stream : {"false", "true"}) {
+    INFO("stream " << stream);
+    Conversation completion(
+        Endpoint::kCompletion,
+        base::StrCat(R"({"prompt":"ab","echo":true,"logprobs":1,"max_tokens":1,"stream":)", stream,
+                     R"(,"stop_token_ids":[33]})"));
+    GenerationEvent event;
+    event.prompt_scores.push_back(Token('a', -0.5f, {{'q', -0.25f}}));
+    event.prompt_scores.push_back(Token('b', -0.75f, {{'b', -0.75f}}));
+    event.tokens.push_back(Token('!', -0.125f, {{'!', -0.125f}}));
+    event.finished = true;
+    event.reason = FinishReason::kStop;
+    completion.Take(std::move(event));
+    const std::vector<json> bodies = stream == std::string_view("true")
+                                         ? completion.Chunks()
+                                         : std::vector<json>{completion.Body()};
+    std::string text;
+    json tokens = json::array();
+    for (const json& body : bodies) {
+      const json& choice = body["choices"][0];
+      text += choice["text"].get<std::string>();
+      if (!choice["logprobs"].is_object()) continue;
+      for (const json& token : choice["logprobs"]["tokens"]) tokens.push_back(token);
+    }
+    CHECK(text == "ab");
+    CHECK(tokens == json{"<s>", "a", "b", "!"});
+  }
 }
 
 TEST_CASE("Echo comes first in the text, and generated offsets go on from it", "[openai]") {
