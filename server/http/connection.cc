@@ -86,7 +86,8 @@ void Connection::Close() {
 Clock::time_point Connection::idle_since() const {
   if (state_ == State::kReading && head_checked_) {
     const bool waits = body_place_ && !body_place_.is_granted();
-    return waits ? Clock::time_point::max() : MayGiveWaySince(body_since_, Clock::now(), limits_);
+    return waits ? Clock::time_point::max()
+                 : MayGiveWaySince(body_since_, last_body_byte_, limits_);
   }
   const bool is_busy = state_ == State::kHandling || state_ == State::kClosed;
   return is_busy ? Clock::time_point::max() : idle_since_;

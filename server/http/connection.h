@@ -69,13 +69,14 @@ struct ConnectionLimits {
 };
 
 // TransportConnection::idle_since of a connection whose request's body has been arriving since
-// `begun`: for a short time it is busy, and later it comes behind all connections that are idle.
-// Without that, clients that send their bodies byte by byte would hold all connections, also those
-// that probes of /health need.
-inline Clock::time_point MayGiveWaySince(Clock::time_point begun, Clock::time_point now,
+// `begun`, and came last at `last_byte`. For a short time it is busy. Later its time is one to
+// come, behind those of idle connections: a body that has stopped goes first. Without that, clients
+// that send their bodies byte by byte would hold all connections, also those that probes of /health
+// need.
+inline Clock::time_point MayGiveWaySince(Clock::time_point begun, Clock::time_point last_byte,
                                          const ConnectionLimits& limits) {
-  if (now - begun < limits.body_stall_timeout) return Clock::time_point::max();
-  return begun + limits.idle_timeout;
+  if (Clock::now() - begun < limits.body_stall_timeout) return Clock::time_point::max();
+  return last_byte + limits.body_timeout;
 }
 
 class Connection final : public ResponseWriter,

@@ -38,6 +38,7 @@ class Http2Call final : public ResponseWriter, public std::enable_shared_from_th
   // Since when the request's body has been arriving; the end of time if it waits for memory, or is
   // whole.
   Clock::time_point body_since() const;
+  Clock::time_point last_body_byte() const { return last_body_byte_; }
 
   // ResponseWriter:
   void Send(HttpResponse response) override;

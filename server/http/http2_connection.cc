@@ -301,12 +301,14 @@ void Http2Connection::OnTick(Clock::time_point now) {
 Clock::time_point Http2Connection::idle_since() const {
   if (calls_.empty()) return idle_since_;
   Clock::time_point first = Clock::time_point::max();
+  Clock::time_point last_byte;
   for (const auto& [id, call] : calls_) {
     const Clock::time_point since = call->body_since();
     if (since == Clock::time_point::max()) return since;
     first = std::min(first, since);
+    last_byte = std::max(last_byte, call->last_body_byte());
   }
-  return MayGiveWaySince(first, Clock::now(), *shared_.limits);
+  return MayGiveWaySince(first, last_byte, *shared_.limits);
 }
 
 }  // namespace heddle::server

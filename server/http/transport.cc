@@ -90,15 +90,21 @@ struct IoThread {
   }
 
   // Makes room for a new connection: of some connections without a request, closes the one that has
-  // been idle for longest. Returns false if there is none.
+  // been idle for longest. Where those that were looked at are all busy but for slow bodies, it
+  // looks at more, so that a few idle ones are found. Returns false if there is none.
   bool CloseIdle() {
     constexpr size_t kLookedAt = 64;
+    constexpr size_t kLookedAtForIdle = 512;
+    const Clock::time_point now = Clock::now();
     TransportConnection* longest = nullptr;
     Clock::time_point since = Clock::time_point::max();
     const size_t buckets = connections.bucket_count();
     const size_t start = buckets == 0 ? 0 : random() % buckets;
     size_t seen = 0;
-    for (size_t i = 0; i < buckets && seen < kLookedAt; ++i) {
+    const auto is_enough = [&] {
+      return seen >= (longest != nullptr && since > now ? kLookedAtForIdle : kLookedAt);
+    };
+    for (size_t i = 0; i < buckets && !is_enough(); ++i) {
       const size_t bucket = (start + i) % buckets;
       for (auto it = connections.begin(bucket); it != connections.end(bucket); ++it, ++seen) {
         if (it->second->idle_since() >= since) continue;
@@ -108,7 +114,7 @@ struct IoThread {
     }
     if (longest == nullptr) return false;
     const std::shared_ptr<TransportConnection> kept = connections.at(longest);
-    factory->OnRefused(Refusal::kIdle);
+    factory->OnRefused(since > now ? Refusal::kSlowBody : Refusal::kIdle);
     kept->Close();
     return true;
   }

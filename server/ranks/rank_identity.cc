@@ -50,14 +50,16 @@ absl::StatusOr<RankAddress> ParseRankAddress(std::string_view option, std::strin
   RankAddress address;
   uint32_t port = 0;
   const size_t colon = text.rfind(':');
-  if (colon != std::string_view::npos && colon > 0 &&
+  const bool has_bare_ipv6 = !text.starts_with('[') && text.find(':') != colon;
+  if (colon != std::string_view::npos && colon > 0 && !has_bare_ipv6 &&
       absl::SimpleAtoi(std::string(text.substr(colon + 1)), &port) && port <= 65535) {
     address.host = std::string(text.substr(0, colon));
     address.port = static_cast<uint16_t>(port);
     return address;
   }
   return absl::InvalidArgumentError(
-      base::StrCat(option, " is ", base::Quote(text), "; it must be HOST:PORT"));
+      base::StrCat(option, " is ", base::Quote(text),
+                   "; it must be HOST:PORT, with an IPv6 address in brackets"));
 }
 
 bool IsLoopbackHost(std::string_view host) {

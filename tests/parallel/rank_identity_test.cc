@@ -47,7 +47,8 @@ TEST_CASE("Addresses are a host and a port", "[unit]") {
   CHECK(address->host == "10.0.0.7");
   CHECK(address->port == 7000);
   CHECK(ParseRankAddress("--join", "[::1]:0")->host == "[::1]");
-  for (const char* text : {"", ":", ":7000", "host", "host:", "host:65536", "host:-1", "host:7x"}) {
+  for (const char* text :
+       {"", ":", ":7000", "host", "host:", "host:65536", "host:-1", "host:7x", "::1:7000"}) {
     INFO(text);
     CHECK(absl::IsInvalidArgument(ParseRankAddress("--join", text).status()));
   }

@@ -284,8 +284,13 @@ TEST_CASE("A body that arrives slowly makes room for a new connection, but behin
   fresh.Send(PostText("/v1/chat/completions", kLongChatStream));
   server.generation->WaitForRequest(0);
   // New connections are refused until the body has been arriving for the time that it may take.
-  while (RawClient(server.port()).Get("/health").status != 200) std::this_thread::yield();
+  while (RawClient(server.port()).Get("/health").status != 200) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
   CHECK(slow.ReadsEnd());
+  const std::string metrics = server.metrics.Render({}, {});
+  CHECK(metrics.find("heddle_refused_total{reason=\"idle\"} 1\n") != std::string::npos);
+  CHECK(metrics.find("heddle_refused_total{reason=\"slow_body\"} 1\n") != std::string::npos);
   server.generation->EmitEnd(0, FinishReason::kStop);
   CHECK(fresh.Read().status == 200);
 }
