@@ -64,7 +64,8 @@ void CudaOps::Recurrence(const RecurrenceArgs& args) {
       Note(LaunchRecurrenceMix(batch, args, mixed, act, step_.stream),
            "a recurrence's convolution");
     }
-    Note(LaunchRecurrenceScan(batch, args, mixed, act, step_.stream), "recurrence");
+    const int32_t shared = step_.runtime.info().max_shared_bytes;
+    Note(LaunchRecurrenceScan(batch, args, mixed, shared, act, step_.stream), "recurrence");
     Note(LaunchRecurrenceEnd(batch, args, mixed, act, step_.stream), "a recurrence's gates");
   } else if (args.factors.data == nullptr) {
     Note(LaunchSelectiveConv(batch, args, act, step_.stream), "a selective scan's convolution");

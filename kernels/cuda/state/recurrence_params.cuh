@@ -95,15 +95,20 @@ struct RowStep {
   float decay;
   float gain;
 };
-// REQUIRES: delta == p.delta.
+// REQUIRES: delta == p.delta. `beta` is not of kMamba2.
 template <typename T>
-HEDDLE_DEVICE RowStep StepOf(const RecurrenceParams& p, int64_t t, int head, bool delta) {
-  const T* row = p.conv.in.row<T>(t);
-  const float step = Softplus(ToFloat(row[p.step_column + head]) + p.step_bias[head]);
-  if (delta) return {p.decay[head] * step, Sigmoid(ToFloat(row[p.beta_column + head]))};
+HEDDLE_DEVICE RowStep StepFrom(const RecurrenceParams& p, T step_of, T beta, int head, bool delta) {
+  const float step = Softplus(ToFloat(step_of) + p.step_bias[head]);
+  if (delta) return {p.decay[head] * step, Sigmoid(ToFloat(beta))};
   float gain = step < p.min_step ? p.min_step : step;
   gain = gain > p.max_step ? p.max_step : gain;
   return {p.decay[head] * gain, gain};
+}
+template <typename T>
+HEDDLE_DEVICE RowStep StepOf(const RecurrenceParams& p, int64_t t, int head, bool delta) {
+  const T* row = p.conv.in.row<T>(t);
+  return StepFrom<T>(p, row[p.step_column + head], delta ? row[p.beta_column + head] : T(), head,
+                     delta);
 }
 
 // Added to the squares of the delta rule's keys and queries, whose length becomes 1.

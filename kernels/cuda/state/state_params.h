@@ -50,9 +50,10 @@ inline constexpr int32_t kMaxSelectedRows = 64;
 Error LaunchRecurrenceMix(const StateBatch& batch, const RecurrenceArgs& args, float* mixed,
                           DType act, Stream stream);
 // Convolution and recurrence of kGatedDelta and kMamba2. Writes o to args.out, and to pages what a
-// head of v keeps.
+// head of v keeps. `max_shared_bytes`: of a block; where two parts of rows do not fit, blocks that
+// could bring one while they compute another do so in turns, with the same bits.
 Error LaunchRecurrenceScan(const StateBatch& batch, const RecurrenceArgs& args, const float* mixed,
-                           DType act, Stream stream);
+                           int32_t max_shared_bytes, DType act, Stream stream);
 // Norms and gates args.out, and writes to pages what heads of v share. Follows the scan.
 Error LaunchRecurrenceEnd(const StateBatch& batch, const RecurrenceArgs& args, const float* mixed,
                           DType act, Stream stream);
