@@ -1,9 +1,14 @@
 // Selective scans (kSelective of kernels/recurrence.h, the first Mamba) in their two calls: the
 // convolution, and the scan with its gate.
 //
-// A thread has one channel and keeps its states, up to kMaxSelectedRows numbers, in registers while
-// it goes through a sequence's rows one by one. Each number of a state takes an exponential, a
-// product and two fused ones, in the same order whatever rows a step has.
+// Lanes of a channel keep its states, up to kMaxSelectedRows numbers, in registers while they go
+// through a sequence's rows one by one: four lanes where few blocks or long chunks would leave a
+// GPU waiting for each other's rows, otherwise one. What a row needs beside its states, steps and
+// what they take in, gates and factors, is made for 4 rows of each lane at a time, before states
+// take these in. Each number of a state takes a power of two, a product and two fused ones, and a
+// row's sum over the states is made of four partial ones, in the same order whatever rows a step
+// has and whichever lanes have them.
+#include "kernels/cuda/primitives/group.cuh"
 #include "kernels/cuda/primitives/launch.cuh"
 #include "kernels/cuda/runtime/rows_shape.h"
 #include "kernels/cuda/state/state_slices.cuh"
@@ -12,7 +17,8 @@ namespace heddle::kernels::cuda {
 namespace {
 
 constexpr int kThreads = 128;
-constexpr int kScanThreads = 64;  // few, so that one sequence of 5120 channels has 80 blocks
+constexpr int kScanThreads = 64;  // few, so that one sequence of 5120 channels has 320 blocks
+constexpr int kUsualStates = 16;
 
 struct SelectiveParams {
   StateBatch batch;
@@ -89,18 +95,47 @@ HEDDLE_KERNEL SelectiveConvKernel(HEDDLE_PARAMS(SelectiveParams, p)) {
   for (int row = from; row < here; ++row) KeepInput<T>(p, slice, row, c);
 }
 
-template <typename T, int kStates>
+// A warp's rows in shared memory, kOwnRows for each lane of a channel.
+constexpr int kOwnRows = 4;
+template <int kStates, int kLanes>
+struct SelectedRows {
+  static constexpr int kRows = kOwnRows * kLanes;
+  static constexpr int kChannels = 32 / kLanes;
+  static constexpr int kFactors = 2 * kStates;
+
+  HEDDLE_DEVICE explicit SelectedRows(SharedArena arena)
+      : factors(arena.Take<float>(kScanThreads / 32 * kRows * kFactors)
+                    .From(WarpIndex() * kRows * kFactors)),
+        updates(arena.Take<float>(kScanThreads * kRows / kLanes * 2)
+                    .From(WarpIndex() * kRows * kChannels * 2)) {}
+  static constexpr int kBytes = SharedBytesFor<float>(kScanThreads / 32 * kRows * kFactors) +
+                                SharedBytesFor<float>(kScanThreads * kRows / kLanes * 2);
+
+  Shared<float> factors;  // [row][k, then q], zeros behind key_dim
+  Shared<float> updates;  // [row][channel]: dt, and dt * v
+};
+
+template <typename T, int kStates, int kLanes>
 struct Selection {
+  using Rows = SelectedRows<kStates, kLanes>;
+  static constexpr int kOwn = kStates / kLanes;       // states of a lane
+  static constexpr int kSums = 4 / kLanes;            // partial sums of a lane, of four in all
+  static constexpr int kSum = kOwn / kSums;           // states of one
+  static constexpr int kLoads = Rows::kFactors / 32;  // of a lane for the factors of a row
   const SelectiveParams& p;
   const StateSlice slice;
   const int64_t c;
+  const Rows rows;
 
+  HEDDLE_DEVICE bool has_channel() const { return c < p.conv.channels; }
+  HEDDLE_DEVICE int first_state() const { return Lane() % kLanes * kOwn; }
+  HEDDLE_DEVICE bool has_state(int d) const { return first_state() + d < p.key_dim; }
+  // Where the lane's states and decays begin; kChannelBlock apart.
+  HEDDLE_DEVICE int64_t Element() const {
+    return (c / kChannelBlock * p.key_dim + first_state()) * kChannelBlock + c % kChannelBlock;
+  }
   HEDDLE_DEVICE float* StateAt(int64_t page) const {
     return PageOf(p.pages, page) + p.state_at + Element();
-  }
-  // Where the channel's states and decays begin; kChannelBlock apart.
-  HEDDLE_DEVICE int64_t Element() const {
-    return c / kChannelBlock * p.key_dim * kChannelBlock + c % kChannelBlock;
   }
   HEDDLE_DEVICE float* ValueAt(int64_t page, int32_t offset) const {
     return PageOf(p.pages, page) + p.values_at + offset % kScanRows * p.conv.channels + c;
@@ -109,88 +144,217 @@ struct Selection {
     return PageOf(p.pages, page) + p.steps_at + offset % kScanRows * p.conv.channels + c;
   }
 
-  HEDDLE_DEVICE void Load(const float* from, float (&s)[kStates]) const {
+  HEDDLE_DEVICE void Load(const float* from, float (&s)[kOwn]) const {
     HEDDLE_UNROLL
-    for (int d = 0; d < kStates; ++d) s[d] = d < p.key_dim ? from[d * kChannelBlock] : 0.0f;
+    for (int d = 0; d < kOwn; ++d) {
+      s[d] = has_channel() && has_state(d) ? from[d * kChannelBlock] : 0.0f;
+    }
   }
-  HEDDLE_DEVICE void Store(int64_t page, const float (&s)[kStates]) const {
+  HEDDLE_DEVICE void Store(int64_t page, const float (&s)[kOwn]) const {
     float* to = StateAt(page);
     HEDDLE_UNROLL
-    for (int d = 0; d < kStates; ++d) {
-      if (d < p.key_dim) to[d * kChannelBlock] = s[d];
+    for (int d = 0; d < kOwn; ++d) {
+      if (has_channel() && has_state(d)) to[d * kChannelBlock] = s[d];
     }
   }
 
-  // Takes a row in, and returns the sum of the states times queries; those of T or float.
-  template <typename Key>
-  HEDDLE_DEVICE float Step(float step, float value, const Key* keys, const Key* queries,
-                           const float (&decay)[kStates], float (&s)[kStates]) const {
-    const float update = step * value;
-    float sum = 0;
-    HEDDLE_UNROLL
-    for (int d = 0; d < kStates; ++d) {
-      if (d >= p.key_dim) break;
-      s[d] = Fma(ToFloat(keys[d]), update, Exp(step * decay[d]) * s[d]);
-      sum = Fma(ToFloat(queries[d]), s[d], sum);
-    }
-    return sum;
+  // A row's decay and update of one state. `decay`: for powers of two.
+  HEDDLE_DEVICE static float Moved(float s, float step, float update, float key, float decay) {
+    return Fma(key, update, Exp2(step * decay) * s);
   }
 
   // Brings S to the slice's first row.
-  HEDDLE_DEVICE void Begin(const float (&decay)[kStates], float (&s)[kStates]) const {
+  HEDDLE_DEVICE void Begin(const float (&decay)[kOwn], float (&s)[kOwn]) const {
     const int64_t page = slice.offset > 0 ? slice.page : slice.page_before;
-    if (page < 0) {
-      HEDDLE_UNROLL
-      for (int d = 0; d < kStates; ++d) s[d] = 0;
-      return;
-    }
+    HEDDLE_UNROLL
+    for (int d = 0; d < kOwn; ++d) s[d] = 0;
+    if (page < 0 || !has_channel()) return;
     Load(StateAt(page), s);
     const int32_t end = slice.offset > 0 ? slice.offset : p.pages.page_tokens;
     for (int32_t offset = BorderOf(p.pages, page, end); offset < end; ++offset) {
-      const float* keys =
-          PageOf(p.pages, page) + p.keys_at + offset % kScanRows * static_cast<int64_t>(p.key_dim);
-      Step(*StepAt(page, offset), *ValueAt(page, offset), keys, keys, decay, s);
+      const float* keys = PageOf(p.pages, page) + p.keys_at + first_state() +
+                          offset % kScanRows * static_cast<int64_t>(p.key_dim);
+      const float step = *StepAt(page, offset), update = step * *ValueAt(page, offset);
+      HEDDLE_UNROLL
+      for (int d = 0; d < kOwn; ++d) {
+        if (has_state(d)) s[d] = Moved(s[d], step, update, keys[d], decay[d]);
+      }
     }
   }
 
+  // What a lane loads of some rows ahead of their turn: of its own rows what steps are made of, v
+  // and the gate; and its share of the factors of all.
+  struct Ahead {
+    T steps[kOwnRows], values[kOwnRows], gates[kOwnRows];
+    T factors[Rows::kRows][kLoads];
+  };
+  HEDDLE_DEVICE static int OwnRow(int i) { return i * kLanes + Lane() % kLanes; }
+  HEDDLE_DEVICE void LoadAhead(int t, int n, Ahead& ahead) const {
+    const int64_t first = slice.first_row + t;
+    const T* in = p.conv.in.row<T>(first) + c;
+    const T* out = p.out.row<T>(first) + c;
+    const auto in_stride = static_cast<int>(p.conv.in.stride);
+    const auto out_stride = static_cast<int>(p.out.stride);
+    const auto gate = static_cast<int>(p.gate_column);
+    HEDDLE_UNROLL
+    for (int i = 0; i < kOwnRows; ++i) {
+      const bool is_there = OwnRow(i) < n && has_channel();
+      const int at = OwnRow(i) * in_stride;
+      ahead.steps[i] = is_there ? in[at] : T();
+      ahead.values[i] = is_there ? out[OwnRow(i) * out_stride] : T();
+      ahead.gates[i] = is_there && p.gates ? in[at + gate] : T();
+    }
+    const T* factors = p.factors.row<T>(first);
+    const auto stride = static_cast<int>(p.factors.stride);
+    HEDDLE_UNROLL
+    for (int i = 0; i < kLoads; ++i) {
+      const int at = 32 * i + Lane(), d = at % kStates;
+      const int column = at < kStates ? d : p.key_dim + d;
+      HEDDLE_UNROLL
+      for (int row = 0; row < Rows::kRows; ++row) {
+        ahead.factors[row][i] = row < n && d < p.key_dim ? factors[row * stride + column] : T();
+      }
+    }
+  }
+
+  // Takes a row in, and returns this lane's partial sums of states times queries.
+  HEDDLE_DEVICE void Step(int row, const float (&decay)[kOwn], float (&s)[kOwn],
+                          float (&sums)[kSums]) const {
+    using Four = Group<float, 4>;
+    const auto [step, update] =
+        rows.updates.template GetAs<Group<float, 2>>((row * Rows::kChannels + Lane() / kLanes) * 2)
+            .item;
+    const int at = row * Rows::kFactors + first_state();
+    HEDDLE_UNROLL
+    for (int sum = 0; sum < kSums; ++sum) {
+      sums[sum] = 0;
+      HEDDLE_UNROLL
+      for (int d = sum * kSum; d < (sum + 1) * kSum; d += 4) {
+        const auto keys = rows.factors.template GetAs<Four>(at + d);
+        const auto queries = rows.factors.template GetAs<Four>(at + kStates + d);
+        HEDDLE_UNROLL
+        for (int e = 0; e < 4; ++e) {
+          s[d + e] = Moved(s[d + e], step, update, keys.item[e], decay[d + e]);
+          sums[sum] = Fma(queries.item[e], s[d + e], sums[sum]);
+        }
+      }
+    }
+  }
+
+  // Rows [4 * group, 4 * group + 4): their sums over all states, of the lane's own rows. The four
+  // partial sums of a row are added as pairs, whichever lanes have them.
+  HEDDLE_DEVICE void Steps(int n, const float (&decay)[kOwn], float (&s)[kOwn],
+                           float (&own)[kOwnRows]) const {
+    HEDDLE_UNROLL
+    for (int i = 0; i < kOwnRows; ++i) {
+      own[i] = 0;
+      if (i * kLanes >= n) continue;
+      if constexpr (kLanes == 1) {
+        float sums[4];
+        Step(i, decay, s, sums);
+        own[i] = (sums[0] + sums[1]) + (sums[2] + sums[3]);
+      } else {
+        float sums[4][1];
+        HEDDLE_UNROLL
+        for (int row = 0; row < 4; ++row) Step(4 * i + row, decay, s, sums[row]);
+        const bool odd = Lane() % 2 > 0, upper = Lane() % 4 >= 2;
+        const float first = Exchanged(odd, sums[0][0], sums[1][0], 1);
+        const float second = Exchanged(odd, sums[2][0], sums[3][0], 1);
+        own[i] = Exchanged(upper, first, second, 2);
+      }
+    }
+  }
+  // The sum of `second` if this lane takes it and otherwise `first` with the same of the lane
+  // `mask` away, which takes the other one.
+  HEDDLE_DEVICE static float Exchanged(bool takes_second, float first, float second, int mask) {
+    const float other = ShuffleXor(takes_second ? first : second, mask);
+    return (takes_second ? second : first) + other;
+  }
+
   HEDDLE_DEVICE void Run() const {
-    float decay[kStates], s[kStates];
+    constexpr float kLog2E = 1.44269504f;
+    float decay[kOwn], s[kOwn];
     Load(p.decay + Element(), decay);
+    HEDDLE_UNROLL
+    for (int d = 0; d < kOwn; ++d) decay[d] *= kLog2E;
     Begin(decay, s);
     const bool keeps = !slice.ends_behind();
-    const float skip = p.skip != nullptr ? p.skip[c] : 0.0f;
-    for (int i = 0; i < slice.n; ++i) {
-      const int t = slice.first_row + i;
-      const StatePlace place = PlaceOf(p.batch, p.pages.page_tokens, t);
-      if (keeps && (i == 0 || place.offset == 0)) Store(place.page, s);
-      const T* in = p.conv.in.row<T>(t);
-      T* out = p.out.row<T>(t);
-      const float step = Softplus(ToFloat(in[c]));
-      const float value = ToFloat(out[c]);
-      if (keeps) {
-        *StepAt(place.page, place.offset) = step;
-        *ValueAt(place.page, place.offset) = value;
+    const float skip = p.skip != nullptr && has_channel() ? p.skip[c] : 0.0f;
+    StatePlace place = {slice.page, slice.offset};
+    int n = RowsAt(0, place);
+    Ahead ahead;
+    LoadAhead(0, n, ahead);
+    for (int t = 0; t < slice.n;) {
+      if (keeps && (t == 0 || place.offset == 0)) Store(place.page, s);
+      float values[kOwnRows], gates[kOwnRows], sums[kOwnRows];
+      SyncWarp();  // the rows before have been read
+      Prepare(place, n, keeps, ahead, values, gates);
+      SyncWarp();
+      const int32_t end = place.offset + n;
+      const StatePlace next = t + n < slice.n && end == p.pages.page_tokens
+                                  ? PlaceOf(p.batch, p.pages.page_tokens, slice.first_row + t + n)
+                                  : StatePlace{place.page, end};
+      const int next_n = RowsAt(t + n, next);
+      LoadAhead(t + n, next_n, ahead);
+      Steps(n, decay, s, sums);
+      T* to = p.out.row<T>(slice.first_row + t) + c;
+      HEDDLE_UNROLL
+      for (int i = 0; i < kOwnRows; ++i) {
+        const float sum = Fma(skip, values[i], sums[i]);
+        const T out = RoundTo(p.gates ? sum * Silu(gates[i]) : sum, T());
+        if (OwnRow(i) < n && has_channel()) to[OwnRow(i) * static_cast<int>(p.out.stride)] = out;
       }
-      const T* keys = p.factors.row<T>(t);
-      float sum = Step(step, value, keys, keys + p.key_dim, decay, s);
-      sum = Fma(skip, value, sum);
-      if (p.gates) sum *= Silu(ToFloat(in[p.gate_column + c]));
-      out[c] = RoundTo(sum, T());
-      const bool ends = i + 1 == slice.n || place.offset + 1 == p.pages.page_tokens;
-      if (!keeps && ends) Store(place.page, s);
+      t += n;
+      if (!keeps && (t == slice.n || end == p.pages.page_tokens)) Store(place.page, s);
+      place = next;
+      n = next_n;
+    }
+  }
+
+  // Rows from the slice's row t on, at `place`, that are taken together: they end where parts do.
+  HEDDLE_DEVICE int RowsAt(int t, const StatePlace& place) const {
+    const int left = slice.n - t, room = Rows::kRows - place.offset % Rows::kRows;
+    return left < room ? left : room;
+  }
+
+  // Makes of n rows what lanes share; rows behind them leave states as they are.
+  HEDDLE_DEVICE void Prepare(const StatePlace& place, int n, bool keeps, const Ahead& ahead,
+                             float (&values)[kOwnRows], float (&gates)[kOwnRows]) const {
+    HEDDLE_UNROLL
+    for (int row = 0; row < Rows::kRows; ++row) {
+      HEDDLE_UNROLL
+      for (int i = 0; i < kLoads; ++i) {
+        rows.factors.Set(row * Rows::kFactors + 32 * i + Lane(), ToFloat(ahead.factors[row][i]));
+      }
+    }
+    HEDDLE_UNROLL
+    for (int i = 0; i < kOwnRows; ++i) {
+      const int row = OwnRow(i);
+      const bool is_there = row < n && has_channel();
+      const float made = Softplus(ToFloat(ahead.steps[i]));
+      const float step = is_there ? made : 0.0f;
+      values[i] = ToFloat(ahead.values[i]);
+      gates[i] = ToFloat(ahead.gates[i]);
+      rows.updates.SetAs((row * Rows::kChannels + Lane() / kLanes) * 2,
+                         Group<float, 2>{{step, step * values[i]}});
+      if (!keeps || !is_there) continue;
+      *StepAt(place.page, place.offset + row) = step;
+      *ValueAt(place.page, place.offset + row) = values[i];
     }
   }
 };
 
 // BlockX: channels. BlockY: a sequence.
-template <typename T, int kStates>
-HEDDLE_KERNEL HEDDLE_BOUNDS(kScanThreads, 4)
+template <typename T, int kStates, int kLanes>
+HEDDLE_KERNEL HEDDLE_BOUNDS(kScanThreads, kStates > kUsualStates ? 4
+                                          : kLanes > 1           ? 7
+                                                                 : 10)
     SelectiveScanKernel(HEDDLE_PARAMS(SelectiveParams, p)) {
   StartInTurn();
   const StateSlice slice = SliceOf(p.batch, p.pages.page_tokens, BlockY());
-  const int64_t c = static_cast<int64_t>(BlockX()) * kScanThreads + ThreadX();
-  if (slice.n == 0 || c >= p.conv.channels) return;
-  Selection<T, kStates>{p, slice, c}.Run();
+  if (slice.n == 0) return;
+  const int64_t c = static_cast<int64_t>(BlockX()) * (kScanThreads / kLanes) + ThreadX() / kLanes;
+  Selection<T, kStates, kLanes>{p, slice, c, SelectedRows<kStates, kLanes>(SharedArena())}.Run();
 }
 
 // Keeps what all channels share, behind the scan, which reads what lies in the same places. BlockX:
@@ -216,6 +380,14 @@ HEDDLE_KERNEL SelectiveKeepKernel(HEDDLE_PARAMS(SelectiveParams, p)) {
   }
 }
 
+// Whether four lanes have a channel: where there are rows to prepare side by side, or all blocks
+// fit multiprocessors at once.
+bool SharesChannels(const SelectiveParams& params, int64_t rows, int32_t n_seqs) {
+  constexpr int64_t kLeastOfSequence = 4, kMostBlocks = 4096;
+  return rows >= kLeastOfSequence * n_seqs ||
+         n_seqs * CeilDiv(params.conv.channels * 4, kScanThreads) <= kMostBlocks;
+}
+
 }  // namespace
 
 Error LaunchSelectiveConv(const StateBatch& batch, const RecurrenceArgs& args, DType act,
@@ -228,17 +400,25 @@ Error LaunchSelectiveConv(const StateBatch& batch, const RecurrenceArgs& args, D
 
 Error LaunchSelectiveScan(const StateBatch& batch, const RecurrenceArgs& args, DType act,
                           Stream stream) {
-  constexpr int kUsualStates = 16;
   const SelectiveParams params = ParamsOf(batch, args);
-  const LaunchShape scan = {.grid_x = CeilDiv(params.conv.channels, kScanThreads),
-                            .grid_y = batch.all.n_seqs,
-                            .threads = kScanThreads};
   const LaunchShape keep = {.grid_x = batch.all.n_seqs, .threads = kScanThreads};
+  const auto scan = [&]<typename T, int kStates, int kLanes>() {
+    const LaunchShape shape = {.grid_x = CeilDiv(params.conv.channels * kLanes, kScanThreads),
+                               .grid_y = batch.all.n_seqs,
+                               .threads = kScanThreads,
+                               .shared_bytes = SelectedRows<kStates, kLanes>::kBytes};
+    return Launch(SelectiveScanKernel<T, kStates, kLanes>, shape, stream, params);
+  };
+  const bool shares = SharesChannels(params, args.out.rows, batch.all.n_seqs);
   return ForActivation(act, [&]<typename T>(T) {
-    const Error error =
-        params.key_dim <= kUsualStates
-            ? Launch(SelectiveScanKernel<T, kUsualStates>, scan, stream, params)
-            : Launch(SelectiveScanKernel<T, kMaxSelectedRows>, scan, stream, params);
+    Error error;
+    if (params.key_dim <= kUsualStates) {
+      error = shares ? scan.template operator()<T, kUsualStates, 4>()
+                     : scan.template operator()<T, kUsualStates, 1>();
+    } else {
+      error = shares ? scan.template operator()<T, kMaxSelectedRows, 4>()
+                     : scan.template operator()<T, kMaxSelectedRows, 1>();
+    }
     return error != kSuccess ? error : Launch(SelectiveKeepKernel<T>, keep, stream, params);
   });
 }

@@ -93,6 +93,15 @@ const RecurrenceCase kLargeCases[] = {
     {{RecurrenceRule::kMamba2, 2, 1, 128, 64, 4}, true, 128, false},
     {{RecurrenceRule::kMamba2, 2, 1, 256, 20, 4}, true, 40, true},
     {{RecurrenceRule::kMamba2, 10, 1, 8, 64, 4}, true, 640, true},
+    {{RecurrenceRule::kGatedDelta, 2, 1, 96, 96, 4}, false, 96},
+    {{RecurrenceRule::kGatedDelta, 1, 1, 201, 33, 3}, false, 0},
+};
+// Keys that two and four warps divide.
+const RecurrenceCase kLongCases[] = {
+    {{RecurrenceRule::kGatedDelta, 1, 1, 96, 34, 4}, false, 34},
+    {{RecurrenceRule::kGatedDelta, 1, 1, 201, 9, 3}, false, 0},
+    {{RecurrenceRule::kMamba2, 2, 1, 128, 16, 2}, true, 0},
+    {{RecurrenceRule::kMamba2, 1, 1, 256, 33, 4}, true, 0},
 };
 
 // Runs one step, and returns its rows.
@@ -160,7 +169,10 @@ TEST_CASE("Recurrences are those of the reference", "[cuda]") {
 }
 
 TEST_CASE("Recurrences of real sizes are those of the reference", "[cuda]") {
-  for (const RecurrenceCase& c : kLargeCases) CheckAgainstReference(c, DType::kBF16, 37);
+  for (const RecurrenceCase& c : kLargeCases) {
+    CheckAgainstReference(c, DType::kBF16, 37);
+    CheckAgainstReference(c, DType::kF32, 70);  // as many rows as have a launch of their own
+  }
 }
 
 TEST_CASE("Recurrences give the same bits whole, in chunks, beside others and after drafts",
@@ -185,6 +197,23 @@ TEST_CASE("Recurrences give the same bits whole, in chunks, beside others and af
          std::vector<std::vector<int32_t>>{{3, 16, 9}, {20, 16}}) {
       CheckSlices(run, c, layer, kTokens, expected, lengths, true);
     }
+  }
+}
+
+TEST_CASE("Recurrences with long keys give the same bits whole, in chunks and after drafts",
+          "[cuda]") {
+  constexpr int32_t kTokens = 70;
+  for (const RecurrenceCase& c : kLongCases) {
+    INFO("heads of " << c.shape.key_dim << " x " << c.shape.value_dim);
+    RecurrentLayer layer(c, kTokens, 5);
+    const auto device = EmulatedDevice(DType::kBF16);
+    SnapshotPages pages(c.shape);
+    const auto run = [&](const std::vector<Piece>& pieces, SnapshotPages& in) {
+      return RunStep(*device, c, pieces, in);
+    };
+    const Activations expected = run({{&layer, kTextPages, 0, kTokens}}, pages);
+    CheckSlices(run, c, layer, kTokens, expected, {7, 1, 17}, false);
+    CheckSlices(run, c, layer, kTokens, expected, {20, 16}, true);
   }
 }
 
