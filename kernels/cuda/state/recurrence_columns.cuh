@@ -9,11 +9,11 @@ namespace heddle::kernels::cuda::recurrence {
 inline constexpr int kGroups = kColumns / kGroup;
 
 // What a block has in shared memory before its parts.
-template <int kWidth>
+template <int kWidth, int kTerms>
 struct ScanMemory {
   static constexpr int kShares = kWidth / kDepth;
   static constexpr int kUpdates = kGroup * kPairPitch;  // one term of a warp's
-  static constexpr int kWarpUpdates = 4 * kUpdates;
+  static constexpr int kWarpUpdates = 2 * kTerms * kUpdates;
 
   HEDDLE_DEVICE explicit ScanMemory(SharedArena arena)
       : shares(arena.Take<float>(kShares * 2 * kColumns * kRowPitch)),
@@ -28,25 +28,23 @@ struct ScanMemory {
 };
 
 // The arena behind so many parts.
-template <int kWidth>
+template <int kWidth, int kTerms>
 HEDDLE_DEVICE SharedArena BehindParts(int parts) {
   SharedArena arena;
-  const int bytes = ScanMemory<kWidth>::kBytes + parts * PartMemory<kWidth>::kBytes;
+  const int bytes = ScanMemory<kWidth, kTerms>::kBytes + parts * PartMemory<kWidth, kTerms>::kBytes;
   static_cast<void>(arena.Take<uint16_t>(bytes / 2));
   return arena;
-}
-template <int kWidth>
-HEDDLE_DEVICE PartMemory<kWidth> PartAt(int stage) {
-  return PartMemory<kWidth>(BehindParts<kWidth>(stage));
 }
 
 // The warps that have S. `warp` is one of theirs.
 template <typename T, bool kDelta, int kWidth>
 struct Scan {
   using Parts = PartsOf<T, kDelta, kWidth>;
-  using Part = PartMemory<kWidth>;
-  using Memory = ScanMemory<kWidth>;
-  static constexpr int kKeys = TermRows<kWidth>::kKeys;
+  static constexpr int kTerms = kTermsOf<T>;
+  static constexpr int kProducts = kProductsOf<kTerms>;
+  using Part = PartMemory<kWidth, kTerms>;
+  using Memory = ScanMemory<kWidth, kTerms>;
+  static constexpr int kKeys = Part::Rows::kKeys;
   const RecurrenceParams& p;
   const StateSlice& slice;
   const Parts& parts;
@@ -128,13 +126,13 @@ struct Scan {
     for (auto& of_tile : sums) Clear(of_tile);
     HEDDLE_UNROLL
     for (int step = 0; step < kDepth / 16; ++step) {
-      uint32_t a[2][4], b[kRights][2][2];
+      uint32_t a[kTerms][4], b[kRights][kTerms][2];
       HEDDLE_UNROLL
       for (int i = 0; i < 4; ++i) {
         const float(&numbers)[4] = s[2 * step + i / 2];
-        const TermPairs terms = TermsOf(numbers[i % 2 * 2], numbers[i % 2 * 2 + 1]);
-        a[0][i] = terms.high;
-        a[1][i] = terms.low;
+        const auto terms = TermsOf<kTerms>(numbers[i % 2 * 2], numbers[i % 2 * 2 + 1]);
+        HEDDLE_UNROLL
+        for (int term = 0; term < kTerms; ++term) a[term][i] = terms.term[term];
       }
       HEDDLE_UNROLL
       for (int i = 0; i < kRights; ++i) {
@@ -143,9 +141,9 @@ struct Scan {
       }
       // Neighbouring instructions have sums of their own, so that none waits for another's.
       HEDDLE_UNROLL
-      for (int term = 0; term < 3; ++term) {
+      for (int product = 0; product < kProducts; ++product) {
         HEDDLE_UNROLL
-        for (int i = 0; i < kRights; ++i) MultiplyTerm(term, sums[i], a, b[i]);
+        for (int i = 0; i < kRights; ++i) MultiplyTerm(product, sums[i], a, b[i]);
       }
     }
     HEDDLE_UNROLL
@@ -235,46 +233,47 @@ struct Scan {
     const bool decayed = Lane() >= kGroup;
     float since[kScanRows];
     GetRow(of.since, 0, since);
-    Group<uint32_t, 4> words[2][2];
+    Group<uint32_t, 4> words[kTerms][2];
     HEDDLE_UNROLL
     for (int i = 0; i < kScanRows / 2; ++i) {
       const float first = decayed ? since[2 * i] * u[2 * i] : u[2 * i];
       const float second = decayed ? since[2 * i + 1] * u[2 * i + 1] : u[2 * i + 1];
-      const TermPairs terms = TermsOf(first, second);
-      words[0][i / 4].item[i % 4] = terms.high;
-      words[1][i / 4].item[i % 4] = terms.low;
+      const auto terms = TermsOf<kTerms>(first, second);
+      HEDDLE_UNROLL
+      for (int term = 0; term < kTerms; ++term) {
+        words[term][i / 4].item[i % 4] = terms.term[term];
+      }
     }
     SyncWarp();  // the part before has been read
     HEDDLE_UNROLL
-    for (int i = 0; i < 4; ++i) {
-      const int at = UpdatesAt(decayed, i / 2) + Lane() % kGroup * kPairPitch + i % 2 * 8;
-      m.updates.SetAs(at, words[i / 2][i % 2]);
+    for (int term = 0; term < kTerms; ++term) {
+      const int at = UpdatesAt(decayed, term) + Lane() % kGroup * kPairPitch;
+      m.updates.SetAs(at, words[term][0]);
+      m.updates.SetAs(at + 8, words[term][1]);
     }
     SyncWarp();
   }
   HEDDLE_DEVICE int UpdatesAt(bool decayed, int term) const {
-    return warp * Memory::kWarpUpdates + (2 * decayed + term) * Memory::kUpdates;
+    return warp * Memory::kWarpUpdates + (kTerms * decayed + term) * Memory::kUpdates;
   }
-  HEDDLE_DEVICE void LoadUpdates(bool decayed, uint32_t (&a)[2][4]) const {
+  HEDDLE_DEVICE void LoadUpdates(bool decayed, uint32_t (&a)[kTerms][4]) const {
     const int from = Lane() % 16 * kPairPitch + Lane() / 16 * 8;
     HEDDLE_UNROLL
-    for (int term = 0; term < 2; ++term) {
+    for (int term = 0; term < kTerms; ++term) {
       LoadMatrix4(a[term], m.updates, UpdatesAt(decayed, term) + from);
     }
   }
 
   // Outputs of rows [begin, begin + kTile) of the part.
   HEDDLE_DEVICE void Output(const Part& of, const ScanPart& part, int begin) const {
-    uint32_t a[2][4], b[2][2], words[4];
+    uint32_t a[kTerms][4], b[kTerms][2];
     LoadUpdates(false, a);
-    LoadMatrix4(words, of.in_output,
-                (Lane() / 16 * kScanRows + begin + Lane() % 8) * kPairPitch + Lane() / 8 % 2 * 8);
-    HEDDLE_UNROLL
-    for (int i = 0; i < 4; ++i) b[i / 2][i % 2] = words[i];
+    LoadRights(of.in_output, (begin + Lane() % 8) * kPairPitch + Lane() / 8 % 2 * 8,
+               kScanRows * kPairPitch, b);
     float sums[4];
     Clear(sums);
     HEDDLE_UNROLL
-    for (int term = 0; term < 3; ++term) MultiplyTerm(term, sums, a, b);
+    for (int product = 0; product < kProducts; ++product) MultiplyTerm(product, sums, a, b);
     const float skip = p.skip != nullptr ? p.skip[parts.head] : 0.0f;
     HEDDLE_UNROLL
     for (int e = 0; e < 4; ++e) {
@@ -298,20 +297,20 @@ struct Scan {
 
   // Moves S on to the end of a whole part, whose updates are spread.
   HEDDLE_DEVICE void Fold(const Part& of, float (&s)[kDepth / 8][4]) const {
-    uint32_t a[2][4];
+    uint32_t a[kTerms][4];
     LoadUpdates(true, a);
     const float whole = of.wholes.Get(kScanRows - 1);
     HEDDLE_UNROLL
     for (int step = 0; step < kDepth / 16; ++step) {
-      uint32_t b[2][2][2];
+      uint32_t b[2][kTerms][2];
       of.rows.Across(kKeys, share() * kDepth + 16 * step, b);
       float sums[2][4];
       Clear(sums[0]);
       Clear(sums[1]);
       HEDDLE_UNROLL
-      for (int term = 0; term < 3; ++term) {
+      for (int product = 0; product < kProducts; ++product) {
         HEDDLE_UNROLL
-        for (int half = 0; half < 2; ++half) MultiplyTerm(term, sums[half], a, b[half]);
+        for (int half = 0; half < 2; ++half) MultiplyTerm(product, sums[half], a, b[half]);
       }
       HEDDLE_UNROLL
       for (int half = 0; half < 2; ++half) {

@@ -1,5 +1,5 @@
 // A part of kScanRows positions as the scan of a recurrence takes it (recurrence_scan.cu), in
-// shared memory, and the threads that bring it there: keys and queries as pairs of BF16, v, factors
+// shared memory, and the threads that bring it there: keys and queries as terms of BF16, v, factors
 // of decay, and the coefficients by which a row's u and output take those of the rows before it.
 //
 // Rows are numbered by their position in the part (`at`, from 0 to 15), whether a page kept them,
@@ -42,13 +42,13 @@ HEDDLE_DEVICE void GetRow(Shared<float> from, int at, float (&x)[kScanRows]) {
   }
 }
 
-template <int kWidth>
+template <int kWidth, int kTerms>
 struct PartMemory {
-  using Rows = TermRows<kWidth>;
+  using Rows = TermRows<kWidth, kTerms>;
   HEDDLE_DEVICE explicit PartMemory(SharedArena arena)
       : values(arena.Take<float>(kColumns * kRowPitch)),
         in_update(arena.Take<float>(kScanRows * kScanRows)),
-        in_output(arena.Take<BFloat16>(2 * kScanRows * kPairPitch)),
+        in_output(arena.Take<BFloat16>(kTerms * kScanRows * kPairPitch)),
         decays(arena.Take<float>(kScanRows)),
         gains(arena.Take<float>(kScanRows)),
         wholes(arena.Take<float>(kScanRows)),
@@ -57,8 +57,8 @@ struct PartMemory {
 
   static constexpr int kBytes =
       SharedBytesFor<float>(kColumns * kRowPitch) + SharedBytesFor<float>(kScanRows * kScanRows) +
-      SharedBytesFor<BFloat16>(2 * kScanRows * kPairPitch) + 4 * SharedBytesFor<float>(kScanRows) +
-      SharedBytesFor<BFloat16>(2 * kScanRows * Rows::kPitch);
+      SharedBytesFor<BFloat16>(kTerms * kScanRows * kPairPitch) +
+      4 * SharedBytesFor<float>(kScanRows) + SharedBytesFor<BFloat16>(2 * kScanRows * Rows::kPitch);
 
   Shared<float> values;        // [column][at]: v, of kept rows u
   Shared<float> in_update;     // [j][at]: coefficients of u_j in the update of `at`
@@ -128,9 +128,11 @@ struct ScanTeam {
 // what a part needs of other threads of the team is behind a barrier of the block.
 template <typename T, bool kDelta, int kWidth>
 struct PartsOf {
-  using Part = PartMemory<kWidth>;
+  static constexpr int kTerms = kTermsOf<T>;
+  static constexpr int kProducts = kProductsOf<kTerms>;
+  using Part = PartMemory<kWidth, kTerms>;
   using Coming = AheadMemory<kWidth>;
-  static constexpr int kKeys = TermRows<kWidth>::kKeys;
+  static constexpr int kKeys = Part::Rows::kKeys;
   const RecurrenceParams& p;
   const StateSlice slice;
   const ScanTeam team;
@@ -338,15 +340,15 @@ struct PartsOf {
     for (int unit = team.warp(); unit < (kDelta ? 4 : 2); unit += team.warps) {
       const int begin = unit % 2 * kTile;
       const bool of_keys = unit >= 2;
-      float c[3][4];  // sums of the products of high terms, and of one low one
+      float c[3][4];  // sums of the largest product, and by turns of the others
       HEDDLE_UNROLL
       for (auto& sums : c) Clear(sums);
       for (int d = 0; d < p.key_dim && begin < part.end(); d += 16) {
-        uint32_t a[2][4], b[2][2];
+        uint32_t a[kTerms][4], b[kTerms][2];
         m.rows.Left(of_keys ? kKeys : 0, d, a);
         m.rows.Right(kKeys + begin, d, b);
         HEDDLE_UNROLL
-        for (int term = 0; term < 3; ++term) MultiplyTerm(term, c[term], a, b);
+        for (int i = 0; i < kProducts; ++i) MultiplyTerm(i, c[i == 0 ? 0 : 2 - i % 2], a, b);
       }
       HEDDLE_UNROLL
       for (int half = 0; half < 2; ++half) {
@@ -360,9 +362,12 @@ struct PartsOf {
           if (of_keys) m.in_update.Set((j + e) * kScanRows + at, of[e]);
         }
         if (of_keys) continue;
-        const TermPairs terms = TermsOf(of[0], of[1]);
-        m.in_output.template SetAs<uint32_t>(at * kPairPitch + j, terms.high);
-        m.in_output.template SetAs<uint32_t>((kScanRows + at) * kPairPitch + j, terms.low);
+        const auto terms = TermsOf<kTerms>(of[0], of[1]);
+        HEDDLE_UNROLL
+        for (int term = 0; term < kTerms; ++term) {
+          m.in_output.template SetAs<uint32_t>((term * kScanRows + at) * kPairPitch + j,
+                                               terms.term[term]);
+        }
       }
     }
   }

@@ -5,7 +5,7 @@
 // matrix instructions, 16 columns by 8 rows each. Rows are computed in parts of kScanRows
 // positions, as on the CPU (recurrence_part.cuh). Of a part:
 //   S^T times its queries and keys: the sums' registers are the left matrix as they are, once each
-//     number is two terms of BF16; warps' shares of the sum over d are added in order
+//     number is terms of BF16; warps' shares of the sum over d are added in order
 //   u of its rows, one after the other: a lane has a column, and 16 coefficients for each row
 //   its outputs: u times coefficients, by matrix instructions
 //   S moves on: u times keys, by matrix instructions, added to the decayed S in F32, so that S
@@ -21,6 +21,11 @@
 namespace heddle::kernels::cuda {
 namespace recurrence {
 namespace {
+
+template <typename T, int kWidth>
+HEDDLE_DEVICE PartMemory<kWidth, kTermsOf<T>> PartAt(int stage) {
+  return PartMemory<kWidth, kTermsOf<T>>(BehindParts<kWidth, kTermsOf<T>>(stage));
+}
 
 // Where a slice's parts are.
 struct Walk {
@@ -75,9 +80,9 @@ struct Walk {
 // A block of which all warps bring a part and then compute it.
 template <typename T, bool kDelta, int kWidth>
 HEDDLE_DEVICE void RunInTurns(const PartsOf<T, kDelta, kWidth>& parts, const Walk& walk) {
-  const auto of = PartAt<kWidth>(0);
-  const Scan<T, kDelta, kWidth> scan{parts.p, parts.slice, parts, ScanMemory<kWidth>(SharedArena()),
-                                     WarpIndex()};
+  const auto of = PartAt<T, kWidth>(0);
+  const Scan<T, kDelta, kWidth> scan{parts.p, parts.slice, parts,
+                                     ScanMemory<kWidth, kTermsOf<T>>(SharedArena()), WarpIndex()};
   float s[kDepth / 8][4] = {};
   const Walk::From from = walk.Begin();
   bool moved = from.is_behind || parts.slice.offset == 0;  // S is not what the page has
@@ -109,24 +114,24 @@ template <typename T, bool kDelta, int kWidth>
 HEDDLE_DEVICE void BringAhead(const PartsOf<T, kDelta, kWidth>& parts, const Walk& walk) {
   const Walk::From from = walk.Begin();
   if (from.is_behind) {
-    parts.Recall(PartAt<kWidth>(1), from.page, from.end - kScanRows);
+    parts.Recall(PartAt<T, kWidth>(1), from.page, from.end - kScanRows);
     SyncThreads();
     SyncThreads();
   }
   ScanPart part = walk.First();
-  const auto first = PartAt<kWidth>(0);
+  const auto first = PartAt<T, kWidth>(0);
   parts.Bring(first, part);
   SyncThreads();
   parts.Terms(first, part);
   SyncThreads();
-  const AheadMemory<kWidth> ahead(BehindParts<kWidth>(2));
+  const AheadMemory<kWidth> ahead(BehindParts<kWidth, kTermsOf<T>>(2));
   RawStep<T> step;
   ScanPart next = walk.After(part);
   parts.LoadAhead(ahead, next, step);
   parts.Coefficients(first, part);
   SyncThreads();
   for (int stage = 1; next.n > 0; stage = 1 - stage) {  // while the part before is computed
-    const auto to = PartAt<kWidth>(stage);
+    const auto to = PartAt<T, kWidth>(stage);
     part = next;
     parts.Place(to, ahead, part, step);
     SyncThreads();
@@ -141,15 +146,15 @@ HEDDLE_DEVICE void BringAhead(const PartsOf<T, kDelta, kWidth>& parts, const Wal
 }
 template <typename T, bool kDelta, int kWidth>
 HEDDLE_DEVICE void ComputeBehind(const PartsOf<T, kDelta, kWidth>& parts, const Walk& walk) {
-  const Scan<T, kDelta, kWidth> scan{parts.p, parts.slice, parts, ScanMemory<kWidth>(SharedArena()),
-                                     WarpIndex()};
+  const Scan<T, kDelta, kWidth> scan{parts.p, parts.slice, parts,
+                                     ScanMemory<kWidth, kTermsOf<T>>(SharedArena()), WarpIndex()};
   float s[kDepth / 8][4] = {};
   const Walk::From from = walk.Begin();
   bool moved = from.is_behind || parts.slice.offset == 0;
   if (from.page >= 0) scan.LoadState(from.page, s);
   if (from.is_behind) {
     SyncThreads();
-    scan.TakeIn(PartAt<kWidth>(1), s);
+    scan.TakeIn(PartAt<T, kWidth>(1), s);
     SyncThreads();
   }
   SyncThreads();
@@ -157,7 +162,7 @@ HEDDLE_DEVICE void ComputeBehind(const PartsOf<T, kDelta, kWidth>& parts, const 
   SyncThreads();
   int stage = 0;
   for (ScanPart part = walk.First(); part.n > 0; part = walk.After(part)) {
-    const auto of = PartAt<kWidth>(stage);
+    const auto of = PartAt<T, kWidth>(stage);
     stage = 1 - stage;
     if (moved && walk.Stays(part)) scan.StoreState(part.place.page, s);
     moved = true;
@@ -171,9 +176,14 @@ HEDDLE_DEVICE void ComputeBehind(const PartsOf<T, kDelta, kWidth>& parts, const 
 // Warps that have S.
 constexpr int WarpsFor(int key_dim) { return kGroups * DeepFor(key_dim); }
 
+// Blocks that registers of a multiprocessor have to suffice for: 128 for a thread, with more terms
+// as many as there are.
+constexpr int BlocksFor(int terms, int threads) { return terms > 2 ? 1 : 512 / threads; }
+
 // BlockX: a tile of columns of a head. BlockY: a sequence.
 template <typename T, bool kDelta, int kWidth, bool kAhead>
-HEDDLE_KERNEL HEDDLE_BOUNDS((kAhead ? 2 : 1) * kWidth, kAhead ? 256 / kWidth : 512 / kWidth)
+HEDDLE_KERNEL HEDDLE_BOUNDS((kAhead ? 2 : 1) * kWidth,
+                            BlocksFor(kTermsOf<T>, kAhead ? 2 * kWidth : kWidth))
     RecurrenceScanKernel(HEDDLE_PARAMS(RecurrenceParams, p)) {
   StartInTurn();
   const StateSlice slice = SliceOf(p.batch, p.pages.page_tokens, BlockY());
@@ -200,12 +210,13 @@ struct ScanLaunch {
 
   template <typename T, bool kDelta, int kWidth>
   Error Of() const {
+    constexpr int kTerms = kTermsOf<T>, kPart = PartMemory<kWidth, kTerms>::kBytes;
     const int warps = WarpsFor(params.key_dim);
     LaunchShape shape = {.grid_x = params.n_heads * CeilDiv(params.value_dim, kColumns),
                          .grid_y = batch.all.n_seqs,
                          .threads = 32 * warps,
-                         .shared_bytes = ScanMemory<kWidth>::kBytes + PartMemory<kWidth>::kBytes};
-    const int two = shape.shared_bytes + PartMemory<kWidth>::kBytes + AheadMemory<kWidth>::kBytes;
+                         .shared_bytes = ScanMemory<kWidth, kTerms>::kBytes + kPart};
+    const int two = shape.shared_bytes + kPart + AheadMemory<kWidth>::kBytes;
     // Two parts or more of a sequence, on average.
     const bool are_many = params.out.rows >= int64_t{2} * kScanRows * batch.all.n_seqs;
     if (params.mixed == nullptr || !are_many || two > max_shared_bytes) {

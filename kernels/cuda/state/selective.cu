@@ -2,11 +2,11 @@
 // convolution, and the scan with its gate.
 //
 // Lanes of a channel keep its states, up to kMaxSelectedRows numbers, in registers while they go
-// through a sequence's rows one by one: four lanes where few blocks or long chunks would leave a
+// through a sequence's rows one by one: eight lanes where few blocks or long chunks would leave a
 // GPU waiting for each other's rows, otherwise one. What a row needs beside its states, steps and
-// what they take in, gates and factors, is made for 4 rows of each lane at a time, before states
+// what they take in, gates and factors, is made for some rows of each lane at a time, before states
 // take these in. Each number of a state takes a power of two, a product and two fused ones, and a
-// row's sum over the states is made of four partial ones, in the same order whatever rows a step
+// row's sum over the states is made of eight partial ones, in the same order whatever rows a step
 // has and whichever lanes have them.
 #include "kernels/cuda/primitives/group.cuh"
 #include "kernels/cuda/primitives/launch.cuh"
@@ -17,8 +17,12 @@ namespace heddle::kernels::cuda {
 namespace {
 
 constexpr int kThreads = 128;
-constexpr int kScanThreads = 64;  // few, so that one sequence of 5120 channels has 320 blocks
+constexpr int kKeepThreads = 64;
 constexpr int kUsualStates = 16;
+constexpr int kSharingLanes = 8;             // of a channel, where lanes share one
+constexpr int kPartialSums = kSharingLanes;  // of a row's sum over the states
+// Threads of a scan's block: few, so that one sequence of 5120 channels has 320 blocks.
+constexpr int ScanThreads(int lanes) { return lanes > 1 ? 128 : 64; }
 
 struct SelectiveParams {
   StateBatch batch;
@@ -95,21 +99,21 @@ HEDDLE_KERNEL SelectiveConvKernel(HEDDLE_PARAMS(SelectiveParams, p)) {
   for (int row = from; row < here; ++row) KeepInput<T>(p, slice, row, c);
 }
 
-// A warp's rows in shared memory, kOwnRows for each lane of a channel.
-constexpr int kOwnRows = 4;
+// A warp's rows in shared memory, some for each lane of a channel.
 template <int kStates, int kLanes>
 struct SelectedRows {
-  static constexpr int kRows = kOwnRows * kLanes;
+  static constexpr int kOwn = kLanes > 1 ? 2 : 4;
+  static constexpr int kRows = kOwn * kLanes;
   static constexpr int kChannels = 32 / kLanes;
   static constexpr int kFactors = 2 * kStates;
+  static constexpr int kWarps = ScanThreads(kLanes) / 32;
 
   HEDDLE_DEVICE explicit SelectedRows(SharedArena arena)
-      : factors(arena.Take<float>(kScanThreads / 32 * kRows * kFactors)
-                    .From(WarpIndex() * kRows * kFactors)),
-        updates(arena.Take<float>(kScanThreads * kRows / kLanes * 2)
+      : factors(arena.Take<float>(kWarps * kRows * kFactors).From(WarpIndex() * kRows * kFactors)),
+        updates(arena.Take<float>(kWarps * kRows * kChannels * 2)
                     .From(WarpIndex() * kRows * kChannels * 2)) {}
-  static constexpr int kBytes = SharedBytesFor<float>(kScanThreads / 32 * kRows * kFactors) +
-                                SharedBytesFor<float>(kScanThreads * kRows / kLanes * 2);
+  static constexpr int kBytes = SharedBytesFor<float>(kWarps * kRows * kFactors) +
+                                SharedBytesFor<float>(kWarps * kRows * kChannels * 2);
 
   Shared<float> factors;  // [row][k, then q], zeros behind key_dim
   Shared<float> updates;  // [row][channel]: dt, and dt * v
@@ -118,10 +122,11 @@ struct SelectedRows {
 template <typename T, int kStates, int kLanes>
 struct Selection {
   using Rows = SelectedRows<kStates, kLanes>;
-  static constexpr int kOwn = kStates / kLanes;       // states of a lane
-  static constexpr int kSums = 4 / kLanes;            // partial sums of a lane, of four in all
-  static constexpr int kSum = kOwn / kSums;           // states of one
-  static constexpr int kLoads = Rows::kFactors / 32;  // of a lane for the factors of a row
+  static constexpr int kOwn = kStates / kLanes;  // states of a lane
+  static constexpr int kOwnRows = Rows::kOwn;
+  static constexpr int kSums = kPartialSums / kLanes;  // of a lane
+  static constexpr int kSum = kOwn / kSums;            // states of one
+  static constexpr int kLoads = Rows::kFactors / 32;   // of a lane for the factors of a row
   const SelectiveParams& p;
   const StateSlice slice;
   const int64_t c;
@@ -204,15 +209,14 @@ struct Selection {
       ahead.values[i] = is_there ? out[OwnRow(i) * out_stride] : T();
       ahead.gates[i] = is_there && p.gates ? in[at + gate] : T();
     }
-    const T* factors = p.factors.row<T>(first);
-    const auto stride = static_cast<int>(p.factors.stride);
     HEDDLE_UNROLL
     for (int i = 0; i < kLoads; ++i) {
       const int at = 32 * i + Lane(), d = at % kStates;
-      const int column = at < kStates ? d : p.key_dim + d;
+      const T* factors = p.factors.row<T>(first) + (at < kStates ? d : p.key_dim + d);
       HEDDLE_UNROLL
       for (int row = 0; row < Rows::kRows; ++row) {
-        ahead.factors[row][i] = row < n && d < p.key_dim ? factors[row * stride + column] : T();
+        ahead.factors[row][i] = row < n && d < p.key_dim ? *factors : T();
+        factors += p.factors.stride;
       }
     }
   }
@@ -220,7 +224,8 @@ struct Selection {
   // Takes a row in, and returns this lane's partial sums of states times queries.
   HEDDLE_DEVICE void Step(int row, const float (&decay)[kOwn], float (&s)[kOwn],
                           float (&sums)[kSums]) const {
-    using Four = Group<float, 4>;
+    constexpr int kWidth = kSum < 4 ? kSum : 4;
+    using Some = Group<float, kWidth>;
     const auto [step, update] =
         rows.updates.template GetAs<Group<float, 2>>((row * Rows::kChannels + Lane() / kLanes) * 2)
             .item;
@@ -229,11 +234,11 @@ struct Selection {
     for (int sum = 0; sum < kSums; ++sum) {
       sums[sum] = 0;
       HEDDLE_UNROLL
-      for (int d = sum * kSum; d < (sum + 1) * kSum; d += 4) {
-        const auto keys = rows.factors.template GetAs<Four>(at + d);
-        const auto queries = rows.factors.template GetAs<Four>(at + kStates + d);
+      for (int d = sum * kSum; d < (sum + 1) * kSum; d += kWidth) {
+        const auto keys = rows.factors.template GetAs<Some>(at + d);
+        const auto queries = rows.factors.template GetAs<Some>(at + kStates + d);
         HEDDLE_UNROLL
-        for (int e = 0; e < 4; ++e) {
+        for (int e = 0; e < kWidth; ++e) {
           s[d + e] = Moved(s[d + e], step, update, keys.item[e], decay[d + e]);
           sums[sum] = Fma(queries.item[e], s[d + e], sums[sum]);
         }
@@ -241,34 +246,43 @@ struct Selection {
     }
   }
 
-  // Rows [4 * group, 4 * group + 4): their sums over all states, of the lane's own rows. The four
-  // partial sums of a row are added as pairs, whichever lanes have them.
+  // Takes n rows in; `own`: the sums over all states of the lane's own rows. A row's partial sums
+  // are added as pairs, and these as pairs, whichever lanes have them.
   HEDDLE_DEVICE void Steps(int n, const float (&decay)[kOwn], float (&s)[kOwn],
                            float (&own)[kOwnRows]) const {
     HEDDLE_UNROLL
     for (int i = 0; i < kOwnRows; ++i) {
       own[i] = 0;
       if (i * kLanes >= n) continue;
+      float sums[kPartialSums];
       if constexpr (kLanes == 1) {
-        float sums[4];
         Step(i, decay, s, sums);
-        own[i] = (sums[0] + sums[1]) + (sums[2] + sums[3]);
-      } else {
-        float sums[4][1];
         HEDDLE_UNROLL
-        for (int row = 0; row < 4; ++row) Step(4 * i + row, decay, s, sums[row]);
-        const bool odd = Lane() % 2 > 0, upper = Lane() % 4 >= 2;
-        const float first = Exchanged(odd, sums[0][0], sums[1][0], 1);
-        const float second = Exchanged(odd, sums[2][0], sums[3][0], 1);
-        own[i] = Exchanged(upper, first, second, 2);
+        for (int left = kPartialSums / 2; left > 0; left /= 2) {
+          HEDDLE_UNROLL
+          for (int j = 0; j < left; ++j) sums[j] = sums[2 * j] + sums[2 * j + 1];
+        }
+      } else {
+        HEDDLE_UNROLL
+        for (int row = 0; row < kLanes; ++row) {
+          float sum[1];
+          Step(kLanes * i + row, decay, s, sum);
+          sums[row] = sum[0];
+        }
+        // Each exchange leaves a lane half of the rows, at last the one of its own number.
+        HEDDLE_UNROLL
+        for (int mask = 1; mask < kLanes; mask *= 2) {
+          const bool takes_second = (Lane() & mask) > 0;
+          HEDDLE_UNROLL
+          for (int j = 0; j < kLanes / (2 * mask); ++j) {
+            const float first = sums[2 * j], second = sums[2 * j + 1];
+            const float other = ShuffleXor(takes_second ? first : second, mask);
+            sums[j] = (takes_second ? second : first) + other;
+          }
+        }
       }
+      own[i] = sums[0];
     }
-  }
-  // The sum of `second` if this lane takes it and otherwise `first` with the same of the lane
-  // `mask` away, which takes the other one.
-  HEDDLE_DEVICE static float Exchanged(bool takes_second, float first, float second, int mask) {
-    const float other = ShuffleXor(takes_second ? first : second, mask);
-    return (takes_second ? second : first) + other;
   }
 
   HEDDLE_DEVICE void Run() const {
@@ -346,14 +360,15 @@ struct Selection {
 
 // BlockX: channels. BlockY: a sequence.
 template <typename T, int kStates, int kLanes>
-HEDDLE_KERNEL HEDDLE_BOUNDS(kScanThreads, kStates > kUsualStates ? 4
-                                          : kLanes > 1           ? 7
-                                                                 : 10)
+HEDDLE_KERNEL HEDDLE_BOUNDS(ScanThreads(kLanes), kStates > kUsualStates ? 2
+                                                 : kLanes > 1           ? 4
+                                                                        : 10)
     SelectiveScanKernel(HEDDLE_PARAMS(SelectiveParams, p)) {
   StartInTurn();
   const StateSlice slice = SliceOf(p.batch, p.pages.page_tokens, BlockY());
   if (slice.n == 0) return;
-  const int64_t c = static_cast<int64_t>(BlockX()) * (kScanThreads / kLanes) + ThreadX() / kLanes;
+  constexpr int kChannels = ScanThreads(kLanes) / kLanes;
+  const int64_t c = static_cast<int64_t>(BlockX()) * kChannels + ThreadX() / kLanes;
   Selection<T, kStates, kLanes>{p, slice, c, SelectedRows<kStates, kLanes>(SharedArena())}.Run();
 }
 
@@ -380,12 +395,13 @@ HEDDLE_KERNEL SelectiveKeepKernel(HEDDLE_PARAMS(SelectiveParams, p)) {
   }
 }
 
-// Whether four lanes have a channel: where there are rows to prepare side by side, or all blocks
+// Whether lanes share a channel: where there are rows to prepare side by side, or all blocks
 // fit multiprocessors at once.
 bool SharesChannels(const SelectiveParams& params, int64_t rows, int32_t n_seqs) {
-  constexpr int64_t kLeastOfSequence = 4, kMostBlocks = 4096;
+  constexpr int64_t kLeastOfSequence = 4, kMostBlocks = 1536;
+  const int64_t lanes = params.conv.channels * kSharingLanes;
   return rows >= kLeastOfSequence * n_seqs ||
-         n_seqs * CeilDiv(params.conv.channels * 4, kScanThreads) <= kMostBlocks;
+         n_seqs * CeilDiv(lanes, ScanThreads(kSharingLanes)) <= kMostBlocks;
 }
 
 }  // namespace
@@ -401,22 +417,23 @@ Error LaunchSelectiveConv(const StateBatch& batch, const RecurrenceArgs& args, D
 Error LaunchSelectiveScan(const StateBatch& batch, const RecurrenceArgs& args, DType act,
                           Stream stream) {
   const SelectiveParams params = ParamsOf(batch, args);
-  const LaunchShape keep = {.grid_x = batch.all.n_seqs, .threads = kScanThreads};
+  const LaunchShape keep = {.grid_x = batch.all.n_seqs, .threads = kKeepThreads};
   const auto scan = [&]<typename T, int kStates, int kLanes>() {
-    const LaunchShape shape = {.grid_x = CeilDiv(params.conv.channels * kLanes, kScanThreads),
-                               .grid_y = batch.all.n_seqs,
-                               .threads = kScanThreads,
-                               .shared_bytes = SelectedRows<kStates, kLanes>::kBytes};
+    const LaunchShape shape = {
+        .grid_x = CeilDiv(params.conv.channels * kLanes, ScanThreads(kLanes)),
+        .grid_y = batch.all.n_seqs,
+        .threads = ScanThreads(kLanes),
+        .shared_bytes = SelectedRows<kStates, kLanes>::kBytes};
     return Launch(SelectiveScanKernel<T, kStates, kLanes>, shape, stream, params);
   };
   const bool shares = SharesChannels(params, args.out.rows, batch.all.n_seqs);
   return ForActivation(act, [&]<typename T>(T) {
     Error error;
     if (params.key_dim <= kUsualStates) {
-      error = shares ? scan.template operator()<T, kUsualStates, 4>()
+      error = shares ? scan.template operator()<T, kUsualStates, kSharingLanes>()
                      : scan.template operator()<T, kUsualStates, 1>();
     } else {
-      error = shares ? scan.template operator()<T, kMaxSelectedRows, 4>()
+      error = shares ? scan.template operator()<T, kMaxSelectedRows, kSharingLanes>()
                      : scan.template operator()<T, kMaxSelectedRows, 1>();
     }
     return error != kSuccess ? error : Launch(SelectiveKeepKernel<T>, keep, stream, params);
