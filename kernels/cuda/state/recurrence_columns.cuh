@@ -13,7 +13,7 @@ template <int kWidth, int kTerms>
 struct ScanMemory {
   static constexpr int kShares = kWidth / kDepth;
   static constexpr int kUpdates = kGroup * kPairPitch;  // one term of a warp's
-  static constexpr int kWarpUpdates = 2 * kTerms * kUpdates;
+  static constexpr int kWarpUpdates = kTerms * kUpdates;
 
   HEDDLE_DEVICE explicit ScanMemory(SharedArena arena)
       : shares(arena.Take<float>(kShares * 2 * kColumns * kRowPitch)),
@@ -23,8 +23,7 @@ struct ScanMemory {
                                 SharedBytesFor<BFloat16>(kShares * kGroups * kWarpUpdates);
 
   Shared<float> shares;      // [share][queries, then keys][column][at]: S's products with them
-  Shared<BFloat16> updates;  // of each warp: [as they are, decayed to the part's end][term][column]
-                             // [at]
+  Shared<BFloat16> updates;  // of each warp: [term][column][at]
 };
 
 // The arena behind so many parts.
@@ -227,9 +226,13 @@ struct Scan {
     }
   }
 
-  // The terms of u, and of u decayed to the part's end, to where the warp's lanes get them as left
-  // matrices from.
-  HEDDLE_DEVICE void Spread(const Part& of, const float (&u)[kScanRows]) const {
+  // The terms of u, and of u decayed to the part's end, as left matrices. Lanes 0 to 15 make the
+  // first, the others the second, which take the same place one after the other.
+  struct Updates {
+    uint32_t plain[kTerms][4];
+    uint32_t decayed[kTerms][4];
+  };
+  HEDDLE_DEVICE void Spread(const Part& of, const float (&u)[kScanRows], Updates& to) const {
     const bool decayed = Lane() >= kGroup;
     float since[kScanRows];
     GetRow(of.since, 0, since);
@@ -245,29 +248,34 @@ struct Scan {
       }
     }
     SyncWarp();  // the part before has been read
+    if (!decayed) Put(words);
+    SyncWarp();
+    Take(to.plain);
+    SyncWarp();
+    if (decayed) Put(words);
+    SyncWarp();
+    Take(to.decayed);
+  }
+  HEDDLE_DEVICE void Put(const Group<uint32_t, 4> (&words)[kTerms][2]) const {
     HEDDLE_UNROLL
     for (int term = 0; term < kTerms; ++term) {
-      const int at = UpdatesAt(decayed, term) + Lane() % kGroup * kPairPitch;
+      const int at = UpdatesAt(term) + Lane() % kGroup * kPairPitch;
       m.updates.SetAs(at, words[term][0]);
       m.updates.SetAs(at + 8, words[term][1]);
     }
-    SyncWarp();
   }
-  HEDDLE_DEVICE int UpdatesAt(bool decayed, int term) const {
-    return warp * Memory::kWarpUpdates + (kTerms * decayed + term) * Memory::kUpdates;
-  }
-  HEDDLE_DEVICE void LoadUpdates(bool decayed, uint32_t (&a)[kTerms][4]) const {
+  HEDDLE_DEVICE void Take(uint32_t (&a)[kTerms][4]) const {
     const int from = Lane() % 16 * kPairPitch + Lane() / 16 * 8;
     HEDDLE_UNROLL
-    for (int term = 0; term < kTerms; ++term) {
-      LoadMatrix4(a[term], m.updates, UpdatesAt(decayed, term) + from);
-    }
+    for (int term = 0; term < kTerms; ++term)
+      LoadMatrix4(a[term], m.updates, UpdatesAt(term) + from);
   }
+  HEDDLE_DEVICE int UpdatesAt(int term) const { return (warp * kTerms + term) * Memory::kUpdates; }
 
   // Outputs of rows [begin, begin + kTile) of the part.
-  HEDDLE_DEVICE void Output(const Part& of, const ScanPart& part, int begin) const {
-    uint32_t a[kTerms][4], b[kTerms][2];
-    LoadUpdates(false, a);
+  HEDDLE_DEVICE void Output(const Part& of, const ScanPart& part, int begin,
+                            const uint32_t (&a)[kTerms][4]) const {
+    uint32_t b[kTerms][2];
     LoadRights(of.in_output, (begin + Lane() % 8) * kPairPitch + Lane() / 8 % 2 * 8,
                kScanRows * kPairPitch, b);
     float sums[4];
@@ -295,10 +303,9 @@ struct Scan {
     }
   }
 
-  // Moves S on to the end of a whole part, whose updates are spread.
-  HEDDLE_DEVICE void Fold(const Part& of, float (&s)[kDepth / 8][4]) const {
-    uint32_t a[kTerms][4];
-    LoadUpdates(true, a);
+  // Moves S on to the end of a whole part, by its decayed updates.
+  HEDDLE_DEVICE void Fold(const Part& of, const uint32_t (&a)[kTerms][4],
+                          float (&s)[kDepth / 8][4]) const {
     const float whole = of.wholes.Get(kScanRows - 1);
     HEDDLE_UNROLL
     for (int step = 0; step < kDepth / 16; ++step) {
@@ -325,12 +332,13 @@ struct Scan {
   HEDDLE_DEVICE void Finish(const Part& of, const ScanPart& part, float (&s)[kDepth / 8][4]) const {
     float u[kScanRows];
     Solve(of, part, u);
-    Spread(of, u);
-    if (part.t + part.n < slice.n) Fold(of, s);
+    Updates updates;
+    Spread(of, u, updates);
+    if (part.t + part.n < slice.n) Fold(of, updates.decayed, s);
     HEDDLE_UNROLL
     for (int begin = 0; begin < kScanRows; begin += kTile) {
       const bool is_own = begin / kTile % (parts.deep < 2 ? 1 : 2) == share();
-      if (is_own && part.touches(begin)) Output(of, part, begin);
+      if (is_own && part.touches(begin)) Output(of, part, begin, updates.plain);
     }
     Keep(part, u);
   }
@@ -339,8 +347,9 @@ struct Scan {
   HEDDLE_DEVICE void TakeIn(const Part& of, float (&s)[kDepth / 8][4]) const {
     float u[kScanRows];
     GetRow(of.values, (group() * kGroup + Lane() % kGroup) * kRowPitch, u);
-    Spread(of, u);
-    Fold(of, s);
+    Updates updates;
+    Spread(of, u, updates);
+    Fold(of, updates.decayed, s);
   }
 };
 

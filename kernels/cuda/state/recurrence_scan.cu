@@ -217,6 +217,8 @@ struct ScanLaunch {
                          .threads = 32 * warps,
                          .shared_bytes = ScanMemory<kWidth, kTerms>::kBytes + kPart};
     const int two = shape.shared_bytes + kPart + AheadMemory<kWidth>::kBytes;
+    static_assert(ScanMemory<kWidth, kTerms>::kBytes + kPart <= 99 << 10,
+                  "a block of every GPU has room for a part");
     // Two parts or more of a sequence, on average.
     const bool are_many = params.out.rows >= int64_t{2} * kScanRows * batch.all.n_seqs;
     if (params.mixed == nullptr || !are_many || two > max_shared_bytes) {

@@ -263,11 +263,21 @@ struct Selection {
           for (int j = 0; j < left; ++j) sums[j] = sums[2 * j] + sums[2 * j + 1];
         }
       } else {
-        HEDDLE_UNROLL
-        for (int row = 0; row < kLanes; ++row) {
+        const int rows_here = n - kLanes * i;  // the same in all lanes
+        const auto step = [&](int row) {
           float sum[1];
           Step(kLanes * i + row, decay, s, sum);
           sums[row] = sum[0];
+        };
+        if (rows_here >= kLanes) {
+          HEDDLE_UNROLL
+          for (int row = 0; row < kLanes; ++row) step(row);
+        } else {
+          HEDDLE_UNROLL
+          for (int row = 0; row < kLanes; ++row) {
+            sums[row] = 0;
+            if (row < rows_here) step(row);
+          }
         }
         // Each exchange leaves a lane half of the rows, at last the one of its own number.
         HEDDLE_UNROLL
@@ -331,7 +341,7 @@ struct Selection {
     return left < room ? left : room;
   }
 
-  // Makes of n rows what lanes share; rows behind them leave states as they are.
+  // Makes of n rows what lanes share.
   HEDDLE_DEVICE void Prepare(const StatePlace& place, int n, bool keeps, const Ahead& ahead,
                              float (&values)[kOwnRows], float (&gates)[kOwnRows]) const {
     HEDDLE_UNROLL
@@ -395,8 +405,8 @@ HEDDLE_KERNEL SelectiveKeepKernel(HEDDLE_PARAMS(SelectiveParams, p)) {
   }
 }
 
-// Whether lanes share a channel: where there are rows to prepare side by side, or all blocks
-// fit multiprocessors at once.
+// Whether lanes share a channel: where there are rows to prepare side by side, or blocks are few,
+// some three for each place that a large GPU has for one. Bits do not depend on it.
 bool SharesChannels(const SelectiveParams& params, int64_t rows, int32_t n_seqs) {
   constexpr int64_t kLeastOfSequence = 4, kMostBlocks = 1536;
   const int64_t lanes = params.conv.channels * kSharingLanes;
