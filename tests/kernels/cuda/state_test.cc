@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "catch2/catch.hpp"
+#include "tests/emulate/machine.h"
 #include "tests/kernels/cuda/emulated.h"
 #include "tests/kernels/recurrence_case.h"
 
@@ -214,6 +215,17 @@ TEST_CASE("Recurrences with long keys give the same bits whole, in chunks and af
     const Activations expected = run({{&layer, kTextPages, 0, kTokens}}, pages);
     CheckSlices(run, c, layer, kTokens, expected, {7, 1, 17}, false);
     CheckSlices(run, c, layer, kTokens, expected, {20, 16}, true);
+    // A GPU whose blocks have no room for two parts of long keys.
+    cuda::emulate::SetMachine({.compute_major = 8, .compute_minor = 9});
+    const auto small = EmulatedDevice(DType::kBF16);
+    SnapshotPages its_pages(c.shape);
+    const Activations found = RunStep(*small, c, {{&layer, kTextPages, 0, kTokens}}, its_pages);
+    cuda::emulate::SetMachine({});
+    int64_t wrong = 0;
+    for (int64_t t = 0; t < kTokens; ++t) {
+      for (int64_t i = 0; i < c.shape.values(); ++i) wrong += !(found(t, i) == expected(t, i));
+    }
+    CHECK(wrong == 0);
   }
 }
 
