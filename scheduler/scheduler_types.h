@@ -98,7 +98,7 @@ struct SequenceEvent {
   bool finished = false;
   FinishReason reason = FinishReason::kStop;
   engine::DrawFailure failure = engine::DrawFailure::kNone;  // with FinishReason::kError
-  int32_t num_drawn = 0;  // with a failure: the tokens of the answer before it
+  int32_t num_drawn = 0;  // with a failure: the tokens of the answer before the step
 };
 
 // A running sequence that the next plan may give a draft. Pointers are valid until the next call

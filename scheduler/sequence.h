@@ -74,7 +74,8 @@ struct Sequence {
   // Counts an expected token too, once a plan has a row for it, and proposed ones in flight.
   int32_t num_computed() const { return tables.num_tokens(); }
   int32_t num_remaining() const { return num_tokens() + num_expected - num_computed(); }
-  // Whether the steps in flight end its answer whatever they draw. REQUIRES: it runs.
+  // Whether the steps in flight end its answer whatever they draw, or leave out a draw of it.
+  // REQUIRES: it runs, and what they draw is counted (Scheduler::Expect).
   bool ends() const { return num_remaining() == 0 && num_expected == 0 && !is_awaited && !is_over; }
   // The token at `position`, which may be a proposed one; kNoToken if it is expected but not drawn
   // yet.

@@ -120,7 +120,7 @@ void StepPlanner::ListRunning() {
       continue;
     }
     const bool is_worker = sequence->request->has_workers() && sequence->request->forked;
-    if (remaining <= 0 || (is_worker && !WorkersAreReady(*sequence->request))) {
+    if (remaining <= 0 || (is_worker && !IsReady(*sequence))) {
       ++in_flight;
       continue;
     }

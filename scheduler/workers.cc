@@ -46,30 +46,26 @@ void BeginWorkers(RequestState* request) {
   }
 }
 
-bool WorkersAreReady(const RequestState& request) {
-  return std::all_of(request.branches.begin(), request.branches.end(), [](const Sequence& worker) {
-    return worker.is_over || worker.num_remaining() > 0 || worker.ends();
+bool IsReady(const Sequence& worker) {
+  const std::vector<Sequence>& all = worker.request->branches;
+  return std::all_of(all.begin(), all.end(), [&](const Sequence& other) {
+    const bool goes_on = other.is_over || other.num_remaining() > 0 || other.ends();
+    int32_t seen = NumRows(worker);
+    if (other.is_over) seen = std::min(seen, static_cast<int32_t>(other.generated.size()));
+    return goes_on && NumRows(other) >= seen;
   });
 }
 
 int32_t NumKept(const Sequence& worker, FinishReason reason) {
   const RequestState& request = *worker.request;
   const auto size = static_cast<int32_t>((request.forked ? worker.generated : worker.block).size());
-  switch (reason) {
-    case FinishReason::kError:  // nothing was drawn behind the last one
-      return size;
-    case FinishReason::kCancelled:
-      break;
-    case FinishReason::kStop:
-    case FinishReason::kLength:
-      return size - 1;
-  }
-  if (!request.forked) return size - 1;
+  if (reason == FinishReason::kError) return size;  // nothing was drawn behind the last one
+  if (reason != FinishReason::kCancelled || !request.forked) return size - 1;
   int32_t most = 0;  // rows of others
   for (const Sequence& other : request.branches) {
     if (&other != &worker) most = std::max(most, NumRows(other));
   }
-  return std::clamp(std::min(NumRows(worker), most - 1), size - 1, size);
+  return std::clamp(most - 1, size - 1, size);
 }
 
 engine::GroupSpans::Range WriteWorkerSpans(const Sequence& worker, int32_t group,

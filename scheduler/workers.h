@@ -31,14 +31,15 @@ namespace heddle::scheduler {
 // Makes the branches of a new request its workers. REQUIRES: Validate is OK.
 void BeginWorkers(RequestState* request);
 
-// Whether each worker whose answer goes on has a token to run, which a step in flight may be about
-// to draw. REQUIRES: the request is forked.
-bool WorkersAreReady(const RequestState& request);
+// Whether a worker with a token to run may run it: each other one whose answer goes on has one,
+// too, which a step in flight may be about to draw, and all rows that this one's next row sees have
+// been planned before. So workers behind others, whose draws were left out, run alone until they
+// are no more. REQUIRES: the request is forked.
+bool IsReady(const Sequence& worker);
 
-// How many tokens of its block a worker keeps for the others, which go on, when its answer ends:
-// what it has run. A token that ended the answer is not seen, though a step in flight may have its
-// row; neither is the last one of a worker that is cancelled, unless others have a row already that
-// sees it.
+// How many tokens of its block a worker keeps for the others when its answer ends: what it has run.
+// A token that ended the answer is not seen, though a step in flight may have its row; neither is
+// the last one of a worker that is cancelled, unless others have a row already that sees it.
 int32_t NumKept(const Sequence& worker, FinishReason reason);
 
 // Adds the spans of what the worker's last row sees in a group of layers, itself included.

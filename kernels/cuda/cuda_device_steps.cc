@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/status.h"
 #include "kernels/cuda/attention/wide_pages.h"
@@ -70,9 +71,9 @@ absl::Status CudaDevice::StageAttention(const AttentionGrouping& grouping, Part 
                                             .max_wide_pages = room.max_wide_pages});
   if (!plan.fits) {
     return absl::ResourceExhaustedError(
-        "attention over a context of pieces needs two partial results of a row at a time, which "
-        "are "
-        "more than the workspace holds");
+        absl::StrCat("attention over a context of pieces needs two partial results of each of ",
+                     grouping.group, " heads at a time; the workspace of ", workspace(part).bytes,
+                     " bytes holds ", room.max_partials));
   }
   planned_[part].push_back(StagePlan(plan, grouping, &staging_));
   return absl::OkStatus();

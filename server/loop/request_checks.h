@@ -13,8 +13,9 @@ namespace heddle::server {
 // within them. INVALID_ARGUMENT names the field and the token.
 absl::Status CheckTokens(const GenerationRequest& request, int32_t vocab);
 
-// How many tokens an answer has from which on the request itself leaves tokens to draw: before, by
-// ends that it does not want yet, or, to its end (the largest number), by words that it bans.
+// How many tokens answers have from which on the request itself bans none that it could draw: ends
+// that it does not want yet until then, or words to their end (the largest number). With several
+// kinds of sampling, the most of them.
 int32_t BansUntil(const GenerationRequest& request);
 
 // The error of a request from which no token can be drawn, in words for its client: its own fault
