@@ -58,7 +58,8 @@ absl::StatusOr<ConfigParts> SplitConfig(const JsonSource& whole, const JsonSourc
   return ConfigParts{whole, whole, generation};
 }
 
-// `check` looks at the decoder's configuration when all is read; nullptr: nobody does.
+// `check` looks at the decoder's configuration when all is read; nullptr: it is a network's that
+// drafts, and nobody does.
 absl::StatusOr<ModelDescription> DescribeParsed(const nlohmann::json& config,
                                                 const nlohmann::json& generation_config,
                                                 std::string_view file,
@@ -72,7 +73,10 @@ absl::StatusOr<ModelDescription> DescribeParsed(const nlohmann::json& config,
   HEDDLE_ASSIGN_OR_RETURN(const Family* family, FindFamily(parts.decoder));
   HEDDLE_ASSIGN_OR_RETURN(ModelDescription description,
                           DescribeConfigWithNames(*family, parts, *family->names, family->prefix));
-  if (check != nullptr) HEDDLE_RETURN_IF_ERROR(check(parts.decoder));
+  if (check != nullptr) {
+    HEDDLE_RETURN_IF_ERROR(ReadDirections(parts.decoder, *family, &description.spec));
+    HEDDLE_RETURN_IF_ERROR(check(parts.decoder));
+  }
   return description;
 }
 
@@ -229,6 +233,7 @@ absl::StatusOr<ModelDescription> Describe(const Checkpoint& checkpoint) {
   if (prefix.starts_with(kTextPart)) names.lm_head.insert(0, kTextPart);
   HEDDLE_ASSIGN_OR_RETURN(ModelDescription description,
                           DescribeConfigWithNames(*family, parts, names, prefix));
+  HEDDLE_RETURN_IF_ERROR(ReadDirections(parts.decoder, *family, &description.spec));
   HEDDLE_RETURN_IF_ERROR(DescribePooled(checkpoint, *family, prefix, parts, &description));
   HEDDLE_RETURN_IF_ERROR(RefuseUnreadKeys(parts.decoder));
   return description;

@@ -77,6 +77,11 @@ absl::Status CheckHeads(const ConfigSource& source, std::string_view heads_key,
 // The kernels' activation that transformers calls `name`, or none.
 std::optional<Activation> FindActivation(std::string_view name);
 
+// A decoder that was trained further as a model of embeddings may see the whole text from every row
+// (transformers' masking_utils.py; gte-Qwen2). The key means something else in configurations of
+// networks that draft.
+absl::Status ReadDirections(const JsonSource& config, const Family& family, ModelSpec* spec);
+
 // A list of widths of layers. REQUIRES: the key has an array.
 absl::StatusOr<std::vector<int32_t>> ReadDims(const JsonSource& config, std::string_view key);
 

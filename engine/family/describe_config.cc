@@ -335,8 +335,22 @@ absl::Status ReadLadder(const JsonSource& config, const Family& family, ModelSpe
   return absl::OkStatus();
 }
 
-// A decoder that was trained further as a model of embeddings may see the whole text from every row
-// (transformers' masking_utils.py; gte-Qwen2).
+}  // namespace
+
+absl::StatusOr<std::vector<int32_t>> ReadDims(const JsonSource& config, std::string_view key) {
+  std::vector<int32_t> dims;
+  for (const json& value : *config.Find(key)) {
+    const int64_t dim = value.is_number_integer() ? value.get<int64_t>() : 0;
+    if (dim < 1 || dim > kMaxInter) {
+      return config.Error(key, JsonSource::Show(value),
+                          base::StrCat("integers from 1 to ", kMaxInter));
+    }
+    dims.push_back(static_cast<int32_t>(dim));
+  }
+  if (dims.empty()) return config.Error(key, "an empty list", "one integer per layer");
+  return dims;
+}
+
 absl::Status ReadDirections(const JsonSource& config, const Family& family, ModelSpec* spec) {
   constexpr std::string_view kCausal = "is_causal";
   HEDDLE_ASSIGN_OR_RETURN(const bool is_causal, config.BoolOr(kCausal, true));
@@ -353,22 +367,6 @@ absl::Status ReadDirections(const JsonSource& config, const Family& family, Mode
     attention.both_ways = true;
   }
   return absl::OkStatus();
-}
-
-}  // namespace
-
-absl::StatusOr<std::vector<int32_t>> ReadDims(const JsonSource& config, std::string_view key) {
-  std::vector<int32_t> dims;
-  for (const json& value : *config.Find(key)) {
-    const int64_t dim = value.is_number_integer() ? value.get<int64_t>() : 0;
-    if (dim < 1 || dim > kMaxInter) {
-      return config.Error(key, JsonSource::Show(value),
-                          base::StrCat("integers from 1 to ", kMaxInter));
-    }
-    dims.push_back(static_cast<int32_t>(dim));
-  }
-  if (dims.empty()) return config.Error(key, "an empty list", "one integer per layer");
-  return dims;
 }
 
 std::optional<Activation> FindActivation(std::string_view name) {
@@ -400,7 +398,6 @@ absl::StatusOr<ModelDescription> DescribeConfigWithNames(const Family& family,
   }
   HEDDLE_RETURN_IF_ERROR(ReadSegments(config.decoder, family, &description.spec, &names));
   HEDDLE_RETURN_IF_ERROR(ReadLadder(config.decoder, family, &description.spec));
-  HEDDLE_RETURN_IF_ERROR(ReadDirections(config.decoder, family, &description.spec));
   description.names = MakeNames(names, prefix, description.spec);
   HEDDLE_RETURN_IF_ERROR(ReadSpecialIds(config, values.vocab, &description));
   HEDDLE_RETURN_IF_ERROR(ReadGeneration(config.generation, &description.generation));

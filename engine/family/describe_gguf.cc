@@ -170,17 +170,25 @@ absl::StatusOr<double> ReadYarnMagnitude(const GgufSource& source, double factor
   return usual / (1.0 + 0.1 * multiplier * std::log(factor));
 }
 
+// What the folder says that cosines and sines are multiplied by, where the file keeps it.
+absl::StatusOr<double> ReadYarnFactor(const GgufSource& source, double factor) {
+  constexpr std::string_view kWhole = "rope.scaling.yarn_attn_factor";
+  if (source.Has(kWhole)) return source.Positive(kWhole, kMaxFactor);
+  HEDDLE_ASSIGN_OR_RETURN(const double attention,
+                          source.PositiveOr("rope.scaling.attn_factor", kMaxFactor, 1.0));
+  HEDDLE_ASSIGN_OR_RETURN(const double magnitude, ReadYarnMagnitude(source, factor));
+  return attention * magnitude;
+}
+
 absl::Status ReadYarn(const GgufSource& source, double factor, RopeSpec* rope) {
   // The defaults, and the derivation of the attention factor, are llama.cpp's (ggml_rope_yarn).
   HEDDLE_ASSIGN_OR_RETURN(double fast,
                           source.PositiveOr("rope.scaling.yarn_beta_fast", kMaxFactor, 32.0));
   HEDDLE_ASSIGN_OR_RETURN(double slow,
                           source.PositiveOr("rope.scaling.yarn_beta_slow", kMaxFactor, 1.0));
-  HEDDLE_ASSIGN_OR_RETURN(double attention,
-                          source.PositiveOr("rope.scaling.attn_factor", kMaxFactor, 1.0));
-  HEDDLE_ASSIGN_OR_RETURN(const double magnitude, ReadYarnMagnitude(source, factor));
+  HEDDLE_ASSIGN_OR_RETURN(const double attention, ReadYarnFactor(source, factor));
   rope->scaling = RopeScaling::kYarn;
-  rope->attention_factor = static_cast<float>(attention * magnitude);
+  rope->attention_factor = static_cast<float>(attention);
   rope->beta_fast = static_cast<float>(fast);
   rope->beta_slow = static_cast<float>(slow);
   return absl::OkStatus();

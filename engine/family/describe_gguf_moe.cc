@@ -13,11 +13,14 @@ constexpr std::string_view kTopK = "expert_used_count";
 constexpr std::string_view kGroups = "expert_group_count";
 constexpr std::string_view kTopGroups = "expert_group_used_count";
 constexpr std::string_view kScore = "expert_gating_func";
+// The only family whose experts are chosen by softmax and a bias. Files that were converted of what
+// transformers 5 saves say nothing of the scores of other families with a bias, which are sigmoids.
+constexpr std::string_view kSoftmaxBesideBias = "ernie4_5_moe";
 
 // The values are llama.cpp's llama_expert_gating_func_type. The third, a softmax over the chosen
 // experts alone, equals one over all experts, renormalised.
-absl::Status ReadScore(const GgufSource& source, RouteRule* rule) {
-  HEDDLE_ASSIGN_OR_RETURN(int32_t score, source.DimOr(kScore, 100, 1));
+absl::Status ReadScore(const GgufSource& source, int32_t absent, RouteRule* rule) {
+  HEDDLE_ASSIGN_OR_RETURN(int32_t score, source.DimOr(kScore, 100, absent));
   if (score > 3) {
     return source.Unsupported(kScore, base::StrCat(score),
                               "supported are 1 (softmax), 2 (sigmoid) and 3 (softmax of chosen)");
@@ -27,7 +30,7 @@ absl::Status ReadScore(const GgufSource& source, RouteRule* rule) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<MoeSpec> ReadMoe(const GgufSource& source, const Family& family,
+absl::StatusOr<MoeSpec> ReadMoe(const GgufSource& source, const Family& family, bool has_bias,
                                 const ModelSpec& spec) {
   const MlpSpec& mlp = spec.layers.front().mlp;
   MoeSpec moe;
@@ -36,7 +39,8 @@ absl::StatusOr<MoeSpec> ReadMoe(const GgufSource& source, const Family& family,
   HEDDLE_RETURN_IF_ERROR(CheckTopK(source, kTopK, moe));
   HEDDLE_ASSIGN_OR_RETURN(moe.rule.renormalise,
                           source.BoolOr("expert_weights_norm", family.gguf_renormalise));
-  HEDDLE_RETURN_IF_ERROR(ReadScore(source, &moe.rule));
+  const int32_t absent_score = has_bias && family.name != kSoftmaxBesideBias ? 2 : 1;
+  HEDDLE_RETURN_IF_ERROR(ReadScore(source, absent_score, &moe.rule));
   moe.rule.group_best = moe.rule.score == RouteScore::kSigmoid ? 2 : 1;
   HEDDLE_ASSIGN_OR_RETURN(moe.rule.n_groups, source.DimOr(kGroups, kernels::kMaxExpertGroups, 1));
   HEDDLE_ASSIGN_OR_RETURN(moe.rule.top_groups,
@@ -67,11 +71,14 @@ absl::Status ReadGgufExperts(const GgufSource& source, const Family& family,
   // Dense models of families that also have experts say 0, or 1 (Jamba).
   HEDDLE_ASSIGN_OR_RETURN(const int64_t count, source.Int("expert_count"));
   bool routes = false;
+  bool has_bias = false;
   for (int32_t i = 0; i < spec->n_layers(); ++i) {
-    routes = routes || find(GgufNames().Layer(i).router) != nullptr;
+    const LayerNames names = GgufNames().Layer(i);
+    routes = routes || find(names.router) != nullptr;
+    has_bias = has_bias || find(names.choice_bias) != nullptr;
   }
   if (count == 0 || (count == 1 && !routes)) return absl::OkStatus();
-  HEDDLE_ASSIGN_OR_RETURN(const MoeSpec moe, ReadMoe(source, family, *spec));
+  HEDDLE_ASSIGN_OR_RETURN(const MoeSpec moe, ReadMoe(source, family, has_bias, *spec));
   for (int32_t i = 0; i < spec->n_layers(); ++i) {
     LayerSpec& layer = spec->layers[static_cast<size_t>(i)];
     const LayerNames names = GgufNames().Layer(i);

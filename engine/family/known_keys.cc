@@ -71,7 +71,7 @@ constexpr std::string_view kHarmless[] = {
     "rms_norm_eps", "norm_eps", "norm_epsilon", "rope_theta", "rope_scaling", "rope_parameters",
     "rope_local_base_freq", "attn_logit_softcapping", "_sliding_window_pattern",
     "sliding_window_pattern", "original_max_position_embeddings", "no_rope_layer_interval",
-    "sliding_window_size", "rope_ratio", "reorder_and_upcast_attn", "attention_softmax_in_fp32",
+    "rope_ratio", "reorder_and_upcast_attn", "attention_softmax_in_fp32",
     "scale_attention_softmax_in_fp32",
 
     "num_experts_per_token", "experts_per_token", "initial_context_length", "norm_topk_prob",
@@ -114,7 +114,6 @@ constexpr OnlyValue kHarmlessValues[] = {{"attention_bias", "false"},
                                          {"moe_use_aux_free", "true"},
                                          {"normalization_function", "\"rmsnorm\""},
                                          {"moe_layer_freq", "1"},
-                                         {"nope_layer_interval", "4"},
                                          {"mlp_only_layers", "[]"},
                                          {"output_gate_type", "\"swish\""},
                                          {"output_gate_type", "\"silu\""},
@@ -155,7 +154,8 @@ struct SecondName {
   std::string_view first;
 };
 constexpr SecondName kSecondNames[] = {{"num_experts", "n_routed_experts"},
-                                       {"num_local_experts", "n_routed_experts"}};
+                                       {"num_local_experts", "n_routed_experts"},
+                                       {"sliding_window_size", "sliding_window"}};
 
 bool IsSecondName(const JsonSource& source, std::string_view key, const json& value) {
   return std::any_of(std::begin(kSecondNames), std::end(kSecondNames), [&](const SecondName& name) {

@@ -93,6 +93,14 @@ absl::Status ReadRotations(const JsonSource& config, int32_t n_layers, Attending
   HEDDLE_ASSIGN_OR_RETURN(const json* list, ReadList(config, "no_rope_layers", n_layers));
   HEDDLE_ASSIGN_OR_RETURN(const int32_t interval,
                           config.DimOr("no_rope_layer_interval", kMaxLayers, kNoRopeInterval));
+  // The class does not look at the key's first name.
+  constexpr std::string_view kFirstName = "nope_layer_interval";
+  HEDDLE_ASSIGN_OR_RETURN(const int32_t first, config.DimOr(kFirstName, kMaxLayers, interval));
+  if (first != interval) {
+    return config.Unsupported(
+        kFirstName, base::StrCat(first),
+        base::StrCat("expected that of \"no_rope_layer_interval\" (", interval, ")"));
+  }
   for (int32_t i = 0; i < n_layers; ++i) {
     const bool by_interval = (i + 1) % interval != 0;
     attending->rotates.push_back(list == nullptr ? by_interval

@@ -4,6 +4,7 @@
 #include <cstddef>
 
 #include "absl/strings/ascii.h"
+#include "engine/family/family_table.h"
 
 namespace heddle::engine {
 namespace {
@@ -240,7 +241,7 @@ constexpr OtherArchitecture kOfSingleTokens = {"", "", "an API for classes of si
 constexpr OtherArchitecture kOfAnswers = {"", "", "an API for answers within a text"};
 
 // The family in a class's name, and in a decoder's model_type ("qwen4_exp_text").
-std::string_view StemOf(std::string_view name) {
+std::string_view FamilyPartOf(std::string_view name) {
   const size_t head = name.rfind("For");
   const bool has_head = head != name.npos && head > 0 && head + 3 < name.size() &&
                         absl::ascii_isupper(static_cast<unsigned char>(name[head + 3]));
@@ -281,14 +282,18 @@ std::span<const OtherArchitecture> OtherArchitectures() { return kOthers; }
 const OtherArchitecture* FindOtherArchitecture(std::string_view name) {
   if (name.empty()) return nullptr;
   const auto is_same = [name](std::string_view known) { return known == name; };
-  const auto has_same_stem = [stem = StemOf(name)](std::string_view known) {
-    return !stem.empty() && StemOf(known) == stem;
+  const auto has_same_stem = [stem = FamilyPartOf(name)](std::string_view known) {
+    return !stem.empty() && FamilyPartOf(known) == stem;
   };
   if (const OtherArchitecture* other = FindByName(is_same)) return other;
   if (HasName(kCausalEncoders, is_same)) return &kCausalEncoders;
+  if (const OtherArchitecture* other = FindByName(has_same_stem)) return other;
+  const bool is_of_row = std::ranges::any_of(FamilyTable(), [&](const Family& family) {
+    return std::ranges::any_of(family.architectures, has_same_stem);
+  });
+  if (!is_of_row) return nullptr;
   if (name.ends_with("ForTokenClassification")) return &kOfSingleTokens;
-  if (name.ends_with("ForQuestionAnswering")) return &kOfAnswers;
-  return FindByName(has_same_stem);
+  return name.ends_with("ForQuestionAnswering") ? &kOfAnswers : nullptr;
 }
 
 }  // namespace heddle::engine

@@ -18,8 +18,9 @@ using nlohmann::json;
 
 constexpr std::string_view kQwen3NextArchitectures[] = {"Qwen3NextForCausalLM"};
 constexpr std::string_view kQwen3NextGguf[] = {"qwen3next"};
-constexpr std::string_view kQwen35Architectures[] = {
-    "Qwen3_5ForCausalLM", "Qwen3_5ForConditionalGeneration", "Qwen3_5TextForSequenceClassification"};
+constexpr std::string_view kQwen35Architectures[] = {"Qwen3_5ForCausalLM",
+                                                     "Qwen3_5ForConditionalGeneration",
+                                                     "Qwen3_5TextForSequenceClassification"};
 constexpr std::string_view kQwen35Gguf[] = {"qwen35"};
 constexpr std::string_view kQwen35MoeArchitectures[] = {"Qwen3_5MoeForCausalLM",
                                                         "Qwen3_5MoeForConditionalGeneration"};

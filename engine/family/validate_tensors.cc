@@ -98,7 +98,8 @@ int64_t PredictionLayers(const Checkpoint& checkpoint) {
   return std::clamp<int64_t>(count, 0, kMost);
 }
 
-// Whether a tensor belongs to such a layer, which a drafter may read.
+// Whether a tensor belongs to such a layer, which a drafter may read, or has the name of one that
+// nobody counts (MiMo).
 bool IsOfPredictionLayer(std::string_view name, int64_t n_layers, int64_t n_prediction_layers) {
   bool is_one = name.starts_with("mtp.") || name.find(".mtp_layers.") != name.npos;
   ForEachNumber(name, [&](std::string_view part, int64_t number) {

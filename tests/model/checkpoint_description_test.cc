@@ -78,6 +78,46 @@ TEST_CASE("GGUF arrays of one value per layer are checked", "[model][unit]") {
              StatusCode::kInvalidArgument, {"key_length_mla\" is 16", "more than"});
 }
 
+// The GGUF file of a golden's model without the keys that end like this.
+ModelSpec SpecWithout(const std::string& name, const std::string& ending) {
+  test::GgufModel model = test::LoadGgufModel(name);
+  json file = *model.file;
+  json kept = json::array();
+  for (const json& entry : file["metadata"]) {
+    if (!entry[0].get<std::string>().ends_with(ending)) kept.push_back(entry);
+  }
+  file["metadata"] = kept;
+  model.file = std::make_shared<const json>(file);
+  TempDir dir;
+  auto checkpoint = OpenCheckpoint(test::WriteGguf(model, dir / "m.gguf"));
+  REQUIRE(checkpoint.ok());
+  auto description = Describe(*checkpoint);
+  INFO(description.status().ToString());
+  REQUIRE(description.ok());
+  return description->spec;
+}
+
+// Converters write no score of what transformers 5 saves.
+TEST_CASE("Experts with a bias are chosen by sigmoids where GGUF does not say", "[model][unit]") {
+  const auto score = [](const std::string& name) {
+    return SpecWithout(name, ".expert_gating_func").layers.back().moe.rule.score;
+  };
+  for (const char* name : {"deepseek_v3", "glm4_moe", "exaone_moe", "hy_v3", "dots1"}) {
+    INFO(name);
+    CHECK(score(name) == RouteScore::kSigmoid);
+  }
+  for (const char* name : {"ernie4_5_moe", "qwen3_moe", "deepseek_v2_lite"}) {
+    INFO(name);
+    CHECK(score(name) == RouteScore::kSoftmax);
+  }
+}
+
+TEST_CASE("YaRN's factor may be whole in GGUF", "[model][unit]") {
+  CHECK(GgufError("olmo3", "olmo2.rope.scaling.yarn_attn_factor", 1.25).ok());
+  CheckError(GgufError("olmo3", "olmo2.rope.scaling.yarn_attn_factor", -1),
+             StatusCode::kInvalidArgument, {"yarn_attn_factor\" is -1"});
+}
+
 TEST_CASE("A model whose scores grow beyond a length is served beyond it", "[model][unit]") {
   test::GgufModel model = test::LoadGgufModel("deepseek_v3");
   json file = *model.file;

@@ -74,6 +74,14 @@ TEST_CASE("Gemma 4's heads may have their sizes layer by layer", "[model][unit]"
             .attention.head_dim == config["head_dim"]);
 }
 
+TEST_CASE("Llama 4's layers without positions may be counted under an older name",
+          "[model][unit]") {
+  const json config = *test::LoadGolden("llama4").config;
+  CHECK(DescribeJson(With(config, "nope_layer_interval", 4)).ok());
+  CheckError(DescribeJson(With(config, "nope_layer_interval", 3)).status(),
+             StatusCode::kUnimplemented, {"\"nope_layer_interval\" is 3", "(4)"});
+}
+
 TEST_CASE("A layer with another's keys has heads of the same size", "[model][unit]") {
   const json config = *test::LoadGolden("gemma4").config;
   const auto whole = DescribeJson(config);

@@ -80,6 +80,11 @@ TEST_CASE("A key that nobody reads and nobody knows is refused by its name", "[m
   CHECK(StatusOf(config).ok());
   config["num_experts"] = 3;
   test::CheckError(StatusOf(config), absl::StatusCode::kUnimplemented, {"\"num_experts\" is 3"});
+  config = *test::LoadGolden("gemma2").config;
+  config["sliding_window_size"] = config["sliding_window"];
+  CHECK(StatusOf(config).ok());
+  config["sliding_window_size"] = 77;
+  test::CheckError(StatusOf(config), absl::StatusCode::kUnimplemented, {"\"sliding_window_size\""});
   config = *test::LoadGolden("qwen3_5").config;
   config["output_gate_type"] = "swish";
   CHECK(StatusOf(config).ok());
@@ -214,10 +219,13 @@ TEST_CASE("The nearest family is the one of the nearest arithmetic", "[model][un
                                       {"Apertus1p5TextForCausalLM", "is apertus"},
                                       {"BertLMHeadModel", "from left to right"},
                                       {"BertForTokenClassification", "classes of single tokens"},
+                                      {"BloomForTokenClassification", "ALiBi"},
                                       {"Qwen3ForQuestionAnswering", "answers within a text"}}) {
     config["architectures"] = json::array({name});
     test::CheckError(StatusOf(config), absl::StatusCode::kUnimplemented, {"it needs", missing});
   }
+  config["architectures"] = json::array({"ZebraForQuestionAnswering"});
+  CHECK(StatusOf(config).message().find("it needs") == absl::string_view::npos);
   config.erase("architectures");
   config["model_type"] = "qwen4_exp_text";
   test::CheckError(StatusOf(config), absl::StatusCode::kUnimplemented, {"gates on its residuals"});
