@@ -114,8 +114,8 @@ TEST_CASE("Experts with a bias are chosen by sigmoids where GGUF does not say", 
 
 TEST_CASE("YaRN's factor may be whole in GGUF", "[model][unit]") {
   CHECK(GgufError("olmo3", "olmo2.rope.scaling.yarn_attn_factor", 1.25).ok());
-  CheckError(GgufError("olmo3", "olmo2.rope.scaling.yarn_attn_factor", -1),
-             StatusCode::kInvalidArgument, {"yarn_attn_factor\" is -1"});
+  CheckError(GgufError("olmo3", "olmo2.rope.scaling.yarn_attn_factor", 0),
+             StatusCode::kInvalidArgument, {"yarn_attn_factor\" is 0"});
 }
 
 TEST_CASE("A model whose scores grow beyond a length is served beyond it", "[model][unit]") {
