@@ -10,6 +10,7 @@ constexpr std::string_view kIsas[] = {"auto",      "portable", "avx2",        "a
                                       "avx512_bw", "avx512",   "avx512_bf16", "amx"};
 constexpr std::string_view kKvTypes[] = {"auto", "f32", "f16", "bf16", "fp8", "int8"};
 constexpr std::string_view kWireTypes[] = {"f32", "bf16"};
+constexpr std::string_view kNetworks[] = {"auto", "host", "nccl"};
 constexpr std::string_view kWeightFormats[] = {
     "auto",   "int8",   "int4",  "f32",  "f16",     "bf16",      "q8_0",      "q4_0",
     "q4_1",   "q5_0",   "q5_1",  "q2_k", "q3_k",    "q4_k",      "q5_k",      "q6_k",
@@ -141,8 +142,9 @@ constexpr Option kEngineOptions[] = {
      .section = kEngine,
      .value = "LIST",
      .help = "With --device cuda and --tp or --pp: the GPU of each rank, stage by stage, such as "
-             "0,1. They have to be of one kind and reach each other's memory. One that is named "
-             "twice has two ranks, which is for tests. With --ranks-listen and --join: of each "
+             "0,1. They have to be of one kind, and are fastest where they reach each other's "
+             "memory. One that is named twice has two ranks, which is for tests. With "
+             "--ranks-listen and --join: of each "
              "rank of this process, which share layers.",
      .commands = kEngineCommands | kBench | kTune,
      .default_text = "the first ones; of a process among several, that of --device"},
@@ -181,6 +183,17 @@ constexpr Option kEngineOptions[] = {
              "process, but still the same whatever else runs.",
      .commands = kServe,
      .choices = kWireTypes},
+    {.name = "rank-network",
+     .field = &Config::rank_network,
+     .section = kEngine,
+     .value = "WHAT",
+     .help = "With --device cuda: how sums and rows go between GPUs that do not reach each other's "
+             "memory, those of other processes above all. nccl: over NVIDIA's NCCL (libnccl.so.2), "
+             "by RDMA where there is such a network; host: through the host's memory; auto: over "
+             "NCCL if all ranks have the same version of it. Bits are the same "
+             "(docs/parallel.md).",
+     .commands = kEngineCommands | kBench | kTune,
+     .choices = kNetworks},
     {.name = "rank-token-file",
      .field = &Config::rank_token_file,
      .section = kEngine,

@@ -87,6 +87,9 @@ absl::Status ValidateEngine(const Config& config) {
     return Contradiction(
         "--rank-wire is for ranks on CPUs: GPUs send rows and sums as they have them, in BF16");
   }
+  if (config.rank_network != "auto" && !config.device.starts_with("cuda")) {
+    return Contradiction("--rank-network is for ranks on GPUs (--device cuda)");
+  }
   if (!config.ranks_listen.empty() && config.tp * config.pp == 1) {
     return Contradiction("--ranks-listen is for --tp or --pp above 1: there is no other rank");
   }

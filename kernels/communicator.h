@@ -61,6 +61,10 @@ class Communicator {
   // Makes all present and later calls of all ranks return false. The first reason is kept.
   virtual void Abort(const absl::Status& why) = 0;
   virtual absl::Status status() const = 0;
+  // Counts ops that are carried out elsewhere, by a library between devices, for whoever reports
+  // how far this rank has come: `begun` more have, and the last of them waits for other ranks or
+  // does not. From one thread, which may be another one than that of the calls.
+  virtual void Report(int64_t /*begun*/, bool /*waits*/) {}
   // In one process: calls `call` when the group is aborted, on that thread; at once if it is.
   // NOLINTNEXTLINE(performance-unnecessary-value-param): others ignore it.
   virtual void AtAbort(std::function<void()> /*call*/) {}

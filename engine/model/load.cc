@@ -339,13 +339,13 @@ absl::StatusOr<LoadedRank> LoadRank(const std::filesystem::path& path, const Loa
                           DescribeAll(checkpoint, device.get(), &options, &drafter));
   HEDDLE_RETURN_IF_ERROR(AgreeWithOthers(options, *device, &loaded));
   HEDDLE_ASSIGN_OR_RETURN(const WeightPolicy policy, ParseWeightPolicy(options.weights));
-  loaded.device = device->description();
   const MakeWeights make_weights = [&](kernels::Device& on, int32_t rank) {
     return LoadWeights(on, checkpoint, loaded.model, policy,
                        loaded.shares[static_cast<size_t>(rank)]);
   };
   HEDDLE_ASSIGN_OR_RETURN(loaded.worker,
                           LoadOwnRank(options, loaded, make_weights, std::move(device)));
+  loaded.device = loaded.worker->device().description();
   return loaded;
 }
 

@@ -119,6 +119,23 @@ absl::StatusOr<std::unique_ptr<RankWorker>> MakeWorker(const LoadOptions& option
   return RankWorker::Create(std::move(parts), info.capacity.limits);
 }
 
+// Tells a device how much it exchanges with others, if it may meet them through the host's memory.
+void TellRoom(const LoadOptions& options, const ModelInfo& info, int32_t rank,
+              kernels::Device& device) {
+  auto* meetings = dynamic_cast<kernels::HostMeetings*>(&device);
+  if (meetings == nullptr) return;
+  const ModelSpec own = SpecOfShare(info.model.spec, info.shares, rank);
+  kernels::HostMeetings::Room room =
+      MeetingRoom(own, info.capacity.limits, info.capacity.logit_rows, device.activation_dtype());
+  if (options.host_kv_directory.empty()) {
+    // The host's tier for pages is taken later.
+    const int64_t tier = info.capacity.rank_page_bytes[static_cast<size_t>(rank)] *
+                         info.capacity.limits.num_host_pages;
+    room.free_bytes = [free = std::move(room.free_bytes), tier] { return free() - tier; };
+  }
+  meetings->SetRoom(std::move(room));
+}
+
 absl::StatusOr<std::unique_ptr<RankWorker>> LoadWorker(const LoadOptions& options,
                                                        const ModelInfo& info,
                                                        const MakeWeights& make_weights,
@@ -132,27 +149,15 @@ absl::StatusOr<std::unique_ptr<RankWorker>> LoadWorker(const LoadOptions& option
   } else {
     HEDDLE_ASSIGN_OR_RETURN(parts.device, kernels::CreateCpuDevice(CpuOfRank(options, rank)));
   }
+  TellRoom(options, info, rank, *parts.device);
   HEDDLE_RETURN_IF_ERROR(meetings.Join(*parts.device, rank));
   return MakeWorker(options, info, make_weights, rank, std::move(parts));
 }
 
-// Joins the groups of ranks in other processes. A device that meets them through the host's memory
-// is told how much it takes.
+// Joins the groups of ranks in other processes.
 absl::Status MeetOthers(const LoadOptions& options, const ModelInfo& info,
                         kernels::Device& device) {
-  if (auto* meetings = dynamic_cast<kernels::HostMeetings*>(&device); meetings != nullptr) {
-    const ModelSpec own = SpecOfShare(info.model.spec, info.shares, options.meeting->rank());
-    kernels::HostMeetings::Room room =
-        MeetingRoom(own, info.capacity.limits, info.capacity.logit_rows, device.activation_dtype());
-    const auto rank = static_cast<size_t>(options.meeting->rank());
-    if (options.host_kv_directory.empty()) {
-      // The host's tier for pages is taken later.
-      const int64_t tier =
-          info.capacity.rank_page_bytes[rank] * info.capacity.limits.num_host_pages;
-      room.free_bytes = [free = std::move(room.free_bytes), tier] { return free() - tier; };
-    }
-    meetings->SetRoom(std::move(room));
-  }
+  TellRoom(options, info, options.meeting->rank(), device);
   return options.meeting->JoinGroups(device);
 }
 
@@ -425,6 +430,7 @@ absl::StatusOr<LoadedRanks> LoadRanks(const LoadOptions& options, const ModelInf
       return worker;
     }));
   }
+  TellRoom(options, info, 0, head);
   const auto load_head = [&]() -> absl::StatusOr<ModelWeights> {
     HEDDLE_RETURN_IF_ERROR(given_up(meetings.Join(head, 0)));
     return OnCpusOfHead(options, [&] { return make_weights(head, 0); });

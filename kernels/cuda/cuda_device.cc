@@ -10,6 +10,7 @@
 #include "kernels/cuda/cuda_device_class.h"
 #include "kernels/cuda/cuda_device_parts.h"
 #include "kernels/cuda/linear/linear_params.h"
+#include "kernels/cuda/ranks/apart_communicator.h"
 #include "kernels/cuda/rows/row_params.h"
 #include "kernels/weight_sources.h"
 
@@ -27,8 +28,8 @@ constexpr int64_t kMostWarmReserve = int64_t{512} << 20;
 absl::Status NoHalves(std::string_view where) {
   return absl::UnimplementedError(
       absl::StrCat("steps run whole ", std::string(where),
-                   ": halves are for GPUs of one process that share all layers; leave the tune "
-                   "profile out"));
+                   ": halves are for GPUs of one process that share all layers and reach each "
+                   "other's memory; leave the tune profile out"));
 }
 
 }  // namespace
@@ -66,21 +67,29 @@ CudaDevice::~CudaDevice() {
 
 std::string CudaDevice::description() const {
   const DeviceInfo& info = runtime_->info();
-  return absl::StrFormat("cuda:%d (%s, sm_%d%d, %d multiprocessors, %.1f GiB, %s%s)", info.ordinal,
-                         info.name, info.major, info.minor, info.num_multiprocessors,
+  std::string carriers;
+  for (const auto& [group, noun] : {std::pair(group_.get(), "ranks"), {stages_.get(), "stages"}}) {
+    if (group == nullptr || group->carrier().empty()) continue;
+    absl::StrAppend(&carriers, ", ", noun, " meet over ", group->carrier());
+  }
+  return absl::StrFormat("cuda:%d (%s, sm_%d%d, %d multiprocessors, %.1f GiB, %s%s%s)",
+                         info.ordinal, info.name, info.major, info.minor, info.num_multiprocessors,
                          static_cast<double>(info.total_bytes) / (int64_t{1} << 30),
                          std::string(Info(options_.activations).name),
-                         DescribeLibrary(library_.get()));
+                         DescribeLibrary(library_.get()), carriers);
 }
 
 std::optional<DeviceMemory> CudaDevice::memory() const {
   runtime_->Bind();
   const int64_t total = runtime_->info().total_bytes;
+  const bool may_use_nccl = options_.meets_others && !UsesNccl() &&
+                            options_.rank_network != RankNetwork::kHost && NcclApi::Load().ok();
+  const int64_t carrier = may_use_nccl ? NcclGroup::kReserveBytes : 0;
   return DeviceMemory{
       .total_bytes = total,
       .available_bytes = runtime_->FreeBytes(),
-      .reserve_bytes = std::clamp(total / 32, kLeastReserve, kMostReserve),
-      .warm_reserve_bytes = std::clamp(total / 128, kLeastWarmReserve, kMostWarmReserve)};
+      .reserve_bytes = std::clamp(total / 32, kLeastReserve, kMostReserve) + carrier,
+      .warm_reserve_bytes = std::clamp(total / 128, kLeastWarmReserve, kMostWarmReserve) + carrier};
 }
 
 absl::StatusOr<std::unique_ptr<Buffer>> CudaDevice::Allocate(int64_t bytes) {
@@ -141,8 +150,9 @@ absl::StatusOr<DeviceLimits> CudaDevice::MeasureLimits() {
 // last bits have to be the same: the predicted one.
 absl::Status CudaDevice::JoinGroup(std::shared_ptr<Communicator> communicator) {
   LeaveGroups();
+  HEDDLE_ASSIGN_OR_RETURN(communicator, WithinReach(std::move(communicator)));
   if (!nano_batches_.rules.empty() && !communicator->shares_memory()) {
-    absl::Status status = NoHalves("with ranks in other processes");
+    absl::Status status = NoHalves("where ranks do not read each other's memory");
     communicator->Abort(status);  // the others do not wait for this one
     return status;
   }
@@ -161,25 +171,62 @@ absl::Status CudaDevice::JoinStages(std::shared_ptr<Communicator> stages) {
     stages->Abort(status);
     return status;
   }
+  HEDDLE_ASSIGN_OR_RETURN(stages, WithinReach(std::move(stages)));
   HEDDLE_ASSIGN_OR_RETURN(stages_, Join(std::move(stages), /*shares_layers=*/false));
   return absl::OkStatus();
+}
+
+// A group of this process whose devices do not read each other's memory is like one of several.
+absl::StatusOr<std::shared_ptr<Communicator>> CudaDevice::WithinReach(
+    std::shared_ptr<Communicator> group) {
+  const bool are_here = group->shares_memory();
+  HEDDLE_ASSIGN_OR_RETURN(group, MeetWithinReach(runtime_->info().ordinal, std::move(group)));
+  are_apart_ = are_apart_ || (are_here && !group->shares_memory());
+  return group;
+}
+
+// Says what it costs that the host carries.
+void CudaDevice::AdviseOn(const PeerGroup& group) {
+  const bool has_reason = !group.why_not_nccl().empty() || (are_apart_ && group.nccl() == nullptr);
+  if (group.host() == nullptr || !has_reason) return;
+  if (std::exchange(has_advised_, true)) return;
+  const std::string& why = group.why_not_nccl();
+  advice_.push_back(absl::StrCat(
+      are_apart_
+          ? "these GPUs do not read each other's memory (nvidia-smi topo -p2p r): what they "
+            "exchange passes through the host's. Of --tp that is two sums a layer, each some "
+            "20 us longer than with such access, and prompts wait for PCIe; --pp passes rows "
+            "once a step"
+          : "what GPUs of other processes exchange passes through the host's memory; over "
+            "NCCL it would go from GPU to GPU, by RDMA where there is such a network",
+      why.empty() ? "" : absl::StrCat(". Without NCCL: ", why),
+      " (docs/parallel.md, --rank-network)"));
 }
 
 absl::StatusOr<std::unique_ptr<PeerGroup>> CudaDevice::Join(
     std::shared_ptr<Communicator> communicator, bool shares_layers) {
   options_.tunes = false;  // warming up would need all stages
-  const bool needs_relay = !communicator->shares_memory();
-  if (needs_relay && (relay_ == nullptr || relay_->is_stopping())) {
-    relay_ = std::make_shared<HostRelay>();
-  }
-  return PeerGroup::Join(*runtime_, std::move(communicator),
-                         {.wait_ms = options_.rank_wait_ms,
-                          .activations = options_.activations,
-                          .shares_layers = shares_layers,
-                          .nano_batches = &nano_batches_,
-                          .relay = relay_,
-                          .sizes = shares_layers ? room_.ranks : room_.stages,
-                          .host_free_bytes = room_.free_bytes});
+  const auto relay = [this] {
+    if (relay_ == nullptr || relay_->is_stopping()) relay_ = std::make_shared<HostRelay>();
+    return relay_;
+  };
+  HEDDLE_ASSIGN_OR_RETURN(std::unique_ptr<PeerGroup> group,
+                          PeerGroup::Join(*runtime_, std::move(communicator),
+                                          {.wait_ms = options_.rank_wait_ms,
+                                           .activations = options_.activations,
+                                           .shares_layers = shares_layers,
+                                           .nano_batches = &nano_batches_,
+                                           .network = options_.rank_network,
+                                           .relay = relay,
+                                           .sizes = shares_layers ? room_.ranks : room_.stages,
+                                           .host_free_bytes = room_.free_bytes}));
+  AdviseOn(*group);
+  return group;
+}
+
+bool CudaDevice::UsesNccl() const {
+  return (group_ != nullptr && group_->nccl() != nullptr) ||
+         (stages_ != nullptr && stages_->nccl() != nullptr);
 }
 
 // Steps that nobody has waited for are forgotten.
@@ -211,7 +258,8 @@ absl::Status CudaDevice::SetNanoBatches(const NanoBatchProfile& profile) {
   HEDDLE_RETURN_IF_ERROR(CheckProfile(profile, info.name, info.num_multiprocessors));
   if (!profile.rules.empty()) {
     if (stages_ != nullptr) return NoHalves("in a pipeline");
-    if (relay_ != nullptr) return NoHalves("with ranks in other processes");
+    if (relay_ != nullptr || UsesNccl())
+      return NoHalves("where ranks do not read each other's memory");
   }
   nano_batches_ = profile;
   return absl::OkStatus();

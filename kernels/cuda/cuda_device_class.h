@@ -141,9 +141,13 @@ class CudaDevice final : public Device, public HostMeetings {
     if (part == kWhole) return {data, workspace_->bytes()};
     return {part == kFirst ? data : data + half, half};
   }
+  absl::StatusOr<std::shared_ptr<Communicator>> WithinReach(std::shared_ptr<Communicator> group);
   absl::StatusOr<std::unique_ptr<PeerGroup>> Join(std::shared_ptr<Communicator> communicator,
                                                   bool shares_layers);
+  void AdviseOn(const PeerGroup& group);
   void LeaveGroups();
+  bool UsesNccl() const;
+  bool StepsOverNccl() const;
   // RESOURCE_EXHAUSTED if the workspace lacks the room for two partial results of a row: one of 256
   // MiB has it for 512 heads of 512.
   absl::Status StageAttention(const AttentionGrouping& grouping, Part part);
@@ -157,6 +161,8 @@ class CudaDevice final : public Device, public HostMeetings {
   bool MaySplit(const HostBatch& batch) const;
   absl::Status MarkBegin();
   absl::Status LeaveTape(bool for_good);
+  absl::Status CallLibrary(bool last, std::function<absl::Status()> call);
+  absl::Status CallLast();
   absl::Status FetchResults(const CudaOps& ops, Launched* launched);
   // The number of the step that is planned or launched next.
   uint64_t next_step() const { return first_launched_ + num_launched_; }
@@ -171,17 +177,20 @@ class CudaDevice final : public Device, public HostMeetings {
   Staging staging_;
   GraphCache graphs_;
   Tape tape_;
+  std::vector<std::function<absl::Status()>> last_calls_;  // behind the tape
   bool is_taped_ = false;                    // launches of the present step are kept there
   uint64_t enqueued_ = 0;                    // the present step
   int32_t last_rows_ = 0;                    // of the step before
   std::bitset<kGraphRows + 1> direct_rows_;  // steps of so many rows ask the library
   std::unique_ptr<LibraryMatmul> library_;   // nullptr: our own kernels
-  std::shared_ptr<HostRelay> relay_;         // to ranks in other processes; nullptr: all are here
+  std::shared_ptr<HostRelay> relay_;         // to ranks out of reach; nullptr: there are none
   Room room_;                                // for what passes through it
   std::unique_ptr<PeerGroup> group_;         // of ranks that share layers; nullptr: none do
   std::unique_ptr<PeerGroup> halves_;        // the same ranks, for second halves of steps, or null
   std::unique_ptr<PeerGroup> stages_;        // of a pipeline; nullptr: there is none
   std::vector<std::string> advice_;
+  bool are_apart_ = false;  // devices of this process are out of each other's reach
+  bool has_advised_ = false;
   LinearWays ways_;  // CudaDeviceOptions::tunes
   std::unique_ptr<Buffer> workspace_;
   std::unique_ptr<Buffer> results_;

@@ -130,10 +130,15 @@ CudaOps CudaDevice::OpsFor(Part part) {
       .ways = options_.tunes ? &ways_ : nullptr,
       .times_products = part == kWhole && !split_.has_value(),
       .ranks = part == kSecond ? halves_.get() : group_.get(),
+      .over_nccl = StepsOverNccl(),
       .stages = stages_.get(),
       .plan_attention =
           [this, part](const AttentionGrouping& grouping) { return PlanFor(grouping, part); },
-      .narrow = [this] { return Narrow(); }};
+      .narrow = [this] { return Narrow(); },
+      .call_library =
+          [this](bool last, std::function<absl::Status()> call) {
+            return CallLibrary(last, std::move(call));
+          }};
   if (is_taped_) {
     step.leave_tape = [this](bool for_good) { return LeaveTape(for_good); };
   }
@@ -183,6 +188,7 @@ absl::Status CudaDevice::RunBody(uint64_t step, const std::function<void(Ops&)>&
     HEDDLE_RETURN_IF_ERROR(MarkBegin());
     HEDDLE_RETURN_IF_ERROR(graphs_.Play(tape_, batch_.n_tokens()));
   }
+  HEDDLE_RETURN_IF_ERROR(CallLast());
   return FetchResults(whole, &At(step));
 }
 
@@ -211,7 +217,7 @@ absl::Status CudaDevice::Extend(const std::function<void(Ops&)>& body) {
 // alike; sequences that decode make one step like the other.
 bool CudaDevice::SuitsGraph() const {
   const int32_t rows = batch_.n_tokens();
-  if (!options_.graphs || rows > kGraphRows) return false;
+  if (!options_.graphs || rows > kGraphRows || StepsOverNccl()) return false;
   if (rows <= kSkinnyRows) return true;
   return rows == last_rows_ && !split_.has_value() && !direct_rows_[static_cast<size_t>(rows)];
 }
@@ -223,7 +229,37 @@ absl::Status CudaDevice::LeaveTape(bool for_good) {
   if (for_good) direct_rows_.set(static_cast<size_t>(batch_.n_tokens()));
   runtime_->set_tape(nullptr);
   HEDDLE_RETURN_IF_ERROR(MarkBegin());
-  return runtime_->LaunchAll(tape_);
+  HEDDLE_RETURN_IF_ERROR(runtime_->LaunchAll(tape_));
+  return CallLast();
+}
+
+// NCCL enqueues its ops itself, which no tape keeps (decision 0181).
+bool CudaDevice::StepsOverNccl() const {
+  return group_ != nullptr && group_->nccl() != nullptr &&
+         batch_.n_tokens() > options_.rows_through_host;
+}
+
+absl::Status CudaDevice::CallLibrary(bool last, std::function<absl::Status()> call) {
+  if (!is_taped_) return call();
+  if (last) {
+    last_calls_.push_back(std::move(call));
+    return absl::OkStatus();
+  }
+  // A receiver may wait for what a call that was put off would send.
+  if (!tape_.launches().empty() || !last_calls_.empty()) {
+    HEDDLE_RETURN_IF_ERROR(LeaveTape(/*for_good=*/false));
+    return call();
+  }
+  runtime_->set_tape(nullptr);
+  const absl::Status status = call();
+  runtime_->set_tape(&tape_);
+  return status;
+}
+
+absl::Status CudaDevice::CallLast() {
+  for (const std::function<absl::Status()>& call : last_calls_) HEDDLE_RETURN_IF_ERROR(call());
+  last_calls_.clear();
+  return absl::OkStatus();
 }
 
 // Unless the ops are more of a step that has begun.
@@ -239,6 +275,7 @@ absl::Status CudaDevice::Enqueue(uint64_t step, const std::function<void(Ops&)>&
   is_taped_ = SuitsGraph();
   last_rows_ = batch_.n_tokens();
   tape_.Clear();
+  last_calls_.clear();
   if (is_taped_) {
     runtime_->set_tape(&tape_);
   } else {

@@ -97,6 +97,7 @@ struct DeviceStep {
   // The devices that share the layers with this one; nullptr: it has whole ones. Halves of a step
   // have one each, since kernels of both wait at the same time.
   PeerGroup* ranks = nullptr;
+  bool over_nccl = false;       // what they exchange goes over NCCL, which the group has
   bool is_half = false;         // the ops are those of half a step
   bool of_logit_rows = false;   // the batch is that of the step's logit rows
   PeerGroup* stages = nullptr;  // of a device that has some of the layers; nullptr: it has all
@@ -105,6 +106,10 @@ struct DeviceStep {
 
   // Stages the batch of the step's logit rows, if Plan has not.
   std::function<absl::StatusOr<NarrowBatch>()> narrow;
+
+  // Calls a library's op in its turn: before the tape if that is empty, and behind it if no launch
+  // waits for the op (`last`); else the step goes on without a tape.
+  std::function<absl::Status(bool last, std::function<absl::Status()> call)> call_library;
 
   // Launches what the step's tape holds and goes on without it; `for_good`: steps of so many rows
   // cannot be graphs. Empty: there is no tape.

@@ -28,8 +28,14 @@ set(heddle_cuda_host_sources
   linear/linear_choice.cc
   linear/linear_ways.cc
   linear/pack_row.cc
+  ranks/apart_communicator.cc
   ranks/host_relay.cc
+  ranks/nccl_group.cc
+  ranks/nccl_library.cc
+  ranks/nccl_link.cc
+  ranks/nccl_ops.cc
   ranks/peer_group.cc
+  ranks/rank_choice.cc
   ranks/rank_ops.cc
   runtime/graph_cache.cc
   runtime/runtime_messages.cc

@@ -135,13 +135,22 @@ absl::StatusOr<std::vector<int32_t>> DevicesOfProcess(const config::Config& conf
                    " twice; with --ranks-listen and --join each rank has one of its own"));
 }
 
+kernels::RankNetwork NetworkOf(const config::Config& config) {
+  if (config.rank_network == "nccl") return kernels::RankNetwork::kNccl;
+  return config.rank_network == "host" ? kernels::RankNetwork::kHost : kernels::RankNetwork::kAuto;
+}
+
 // Lets each rank have a GPU.
 absl::Status PlaceRanks(const config::Config& config, bool are_all, engine::LoadOptions* options) {
   HEDDLE_ASSIGN_OR_RETURN(options->rank_devices, are_all
                                                      ? RankDevices(config, options->layout.world())
                                                      : DevicesOfProcess(config));
-  options->make_rank_device = [devices = options->rank_devices](int32_t rank) -> MadeDevice {
-    return kernels::CreateCudaDevice({.ordinal = devices[static_cast<size_t>(rank)]});
+  kernels::CudaDeviceOptions device = {.rank_network = NetworkOf(config), .meets_others = !are_all};
+  options->make_rank_device = [device,
+                               devices = options->rank_devices](int32_t rank) -> MadeDevice {
+    kernels::CudaDeviceOptions own = device;
+    own.ordinal = devices[static_cast<size_t>(rank)];
+    return kernels::CreateCudaDevice(own);
   };
   options->make_device = [make = options->make_rank_device] { return make(0); };
   return absl::OkStatus();

@@ -48,15 +48,6 @@ absl::StatusOr<engine::LoadOptions> DescribeOptions(const config::Config& config
   return options;
 }
 
-absl::Status CheckRanks(const engine::LoadOptions& options, const Hardware& hardware) {
-  if (options.layout.world() > 1 && hardware.is_gpu && hardware.link_gbit_s == 0) {
-    return absl::UnimplementedError(
-        base::StrCat(engine::LayoutText(options.layout), ": GPUs of the kind ", hardware.name,
-                     " do not reach each other's memory, and so cannot share a model"));
-  }
-  return engine::CheckLayout(options);
-}
-
 absl::StatusOr<engine::ModelInfo> Describe(const config::Config& config,
                                            const engine::LoadOptions& options) {
   if (config.shape.empty()) return engine::DescribeModel(config.model, options);
@@ -98,7 +89,7 @@ absl::StatusOr<PlannedModel> PlanModel(const config::Config& config) {
   HEDDLE_ASSIGN_OR_RETURN(planned.hardware, FindHardware(config.hardware));
   HEDDLE_ASSIGN_OR_RETURN(const engine::LoadOptions options,
                           DescribeOptions(config, planned.hardware));
-  HEDDLE_RETURN_IF_ERROR(CheckRanks(options, planned.hardware));
+  HEDDLE_RETURN_IF_ERROR(engine::CheckLayout(options));
   const DescribeModelWith describe = [&config](const engine::LoadOptions& with) {
     return Describe(config, with);
   };
@@ -106,6 +97,10 @@ absl::StatusOr<PlannedModel> PlanModel(const config::Config& config) {
     planned.network = {.latency_us = planned.hardware.link_us,
                        .gbit_s = planned.hardware.link_gbit_s};
     HEDDLE_ASSIGN_OR_RETURN(planned.model, DescribeMachines(describe, options));
+    planned.meets_through_host = planned.hardware.meets_through_host;
+    if (planned.meets_through_host) {
+      planned.host_meeting_bytes = MeetingBytesOf(planned.model, kGpuActivations);
+    }
   } else if (config.link_rate) {
     planned.network = {.latency_us = config.link_latency.value_or(kUsualLatencyUs),
                        .gbit_s = *config.link_rate};

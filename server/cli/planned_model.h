@@ -27,6 +27,7 @@ struct PlannedModel {
   std::vector<scheduler::StepTimeModel> later_peaks;
   scheduler::LinkTimeModel link;       // between stages
   std::optional<NetworkLink> network;  // each rank is a machine
+  bool meets_through_host = false;     // or a GPU that reads no other's memory
   // Page-locked memory of the host that GPUs of several machines meet through, of the rank that
   // takes most; 0: they do not.
   int64_t host_meeting_bytes = 0;

@@ -185,6 +185,13 @@ int64_t MeetingBytesOf(const engine::ModelInfo& model, kernels::DType activation
   return most;
 }
 
+// Of a link that was not measured, which it is said to be.
+const char* LinkNote(const PlannedModel& planned) {
+  if (!planned.hardware.is_gpu) return "";
+  return planned.meets_through_host ? " (predicted: these GPUs meet through the host's memory)"
+                                    : " (predicted: no GPU was measured)";
+}
+
 std::string RanksText(const PlannedModel& planned) {
   const std::vector<engine::RankMemory>& ranks = planned.model.ranks;
   if (ranks.size() == 1) return "";
@@ -197,12 +204,11 @@ std::string RanksText(const PlannedModel& planned) {
   if (planned.network) {
     text += absl::StrFormat("link      %g us and %g Gbit/s: a row of activations takes %.0f us%s\n",
                             planned.network->latency_us, planned.network->gbit_s,
-                            scheduler::HopUs(planned.link, 1),
-                            planned.hardware.is_gpu ? " (predicted: no GPU was measured)" : "");
+                            scheduler::HopUs(planned.link, 1), LinkNote(planned));
   }
   if (planned.host_meeting_bytes > 0) {
     text += base::StrCat("host      ", base::ShowBytes(planned.host_meeting_bytes),
-                         " of page-locked memory for each GPU, through which machines exchange "
+                         " of page-locked memory for each GPU, through which they exchange "
                          "rows (--max-batch-tokens)\n");
   }
   return text + WarningText(planned);

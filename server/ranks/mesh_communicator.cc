@@ -79,6 +79,10 @@ class MeshCommunicator final : public kernels::SendingCommunicator {
 
   void Abort(const absl::Status& why) override { mesh_->Abort(why); }
   absl::Status status() const override { return mesh_->status(); }
+  void Report(int64_t begun, bool waits) override {
+    mesh_->AddOps(begun);
+    if (std::exchange(reported_waits_, waits) != waits) mesh_->AddWaiting(waits ? 1 : -1);
+  }
 
  private:
   bool Meet(const void* part, int64_t bytes, int64_t most_bytes, std::span<const void*> parts) {
@@ -128,6 +132,7 @@ class MeshCommunicator final : public kernels::SendingCommunicator {
   Own begun_[2];  // this rank's parts of exchanges that have not ended, in turn
   uint32_t n_begun_ = 0;
   uint32_t n_ended_ = 0;
+  bool reported_waits_ = false;
 };
 
 }  // namespace

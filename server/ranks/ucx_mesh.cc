@@ -1,5 +1,6 @@
 #include "server/ranks/ucx_mesh.h"
 
+#include <cstdlib>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -41,6 +42,8 @@ absl::Status UcxMesh::Open() {
   status = ucx_.config_modify(config, "RNDV_THRESH", "inf");
   if (status == UCS_OK && loopback_only_) {
     status = ucx_.config_modify(config, "NET_DEVICES", "lo");
+    // GPUs may use NCCL beside it, which listens, too.
+    setenv("NCCL_SOCKET_IFNAME", "lo", /*overwrite=*/0);  // NOLINT(concurrency-mt-unsafe)
   }
   ucp_params_t params{};
   params.field_mask = UCP_PARAM_FIELD_FEATURES;

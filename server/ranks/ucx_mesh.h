@@ -42,10 +42,15 @@ class UcxMesh final : public RankMesh, public std::enable_shared_from_this<UcxMe
     return status_;
   }
   int64_t ops() const override { return ops_.load(std::memory_order_relaxed); }
-  bool waits() const override { return waits_.load(std::memory_order_relaxed); }
+  bool waits() const override {
+    return waits_.load(std::memory_order_relaxed) || waiting_.load(std::memory_order_relaxed) > 0;
+  }
 
   // For the communicators; ranks are those of the mesh. Each returns false if it was aborted.
-  void BeginOp() { ops_.fetch_add(1, std::memory_order_relaxed); }
+  void BeginOp() { AddOps(1); }
+  void AddOps(int64_t begun) { ops_.fetch_add(begun, std::memory_order_relaxed); }
+  // Communicators whose ops elsewhere wait (Communicator::Report).
+  void AddWaiting(int32_t more) { waiting_.fetch_add(more, std::memory_order_relaxed); }
   // Messages of one call: of those that end before the next begins, and of the two others that may
   // have begun, in turn.
   enum Batch : uint8_t { kAtOnce, kBegun, kBegunToo };
@@ -112,6 +117,7 @@ class UcxMesh final : public RankMesh, public std::enable_shared_from_this<UcxMe
   std::vector<void*> given_up_;                     // requests that nobody waits for any more
   std::atomic<int64_t> ops_{0};
   std::atomic<bool> waits_{false};
+  std::atomic<int32_t> waiting_{0};
   std::atomic<bool> is_aborted_{false};
   mutable std::mutex mutex_;
   absl::Status status_;  // GUARDED_BY(mutex_)

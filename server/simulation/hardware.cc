@@ -22,6 +22,9 @@ constexpr double kCpuStepUs = 200;
 // A meeting of kernels on two GPUs that sum a row, from others' figures: vLLM's for 0.5 MB on two
 // H100 is 7 us (its issue 24111), of which NVLink moves the bytes in 1.2. Not measured here.
 constexpr double kGpuMeetingUs = 5;
+// The same through the host's memory, by reckoning: letters of both over PCIe, the host's thread,
+// and the copies of the parts, some microseconds each. Not measured.
+constexpr double kHostMeetingUs = 20;
 
 struct Row {
   std::string_view name;
@@ -32,19 +35,21 @@ struct Row {
   double f16_tflop_s;
   double int8_top_s;
   int64_t memory_gb;
-  double link_gb_s = 0;  // to another GPU, each way; 0: no access to its memory
+  double link_gb_s = 0;  // to another GPU, each way
+  bool through_host = false;
 };
 
 // From NVIDIA's data sheets: SXM modules if there are several, dense rates; links are NVLink, or
-// PCIe 4 x16 where there is none and the driver lets GPUs reach each other. The CPU is from
-// docs/benchmarks, two threads.
+// PCIe 4 x16 where there is none and the driver lets GPUs reach each other. Where it does not, a
+// part goes to the host at 25 GB/s, is copied there by a thread at 10 GB/s, and goes on at 25 GB/s.
+// The CPU is from docs/benchmarks, two threads.
 constexpr Row kRows[] = {
     {"h200", "NVIDIA H200 SXM", true, 4800, 67, 989, 1979, 141, 450},
     {"h100", "NVIDIA H100 SXM", true, 3350, 67, 989, 1979, 80, 450},
     {"a100", "NVIDIA A100 SXM 80 GB", true, 2039, 19.5, 312, 624, 80, 300},
     {"l40s", "NVIDIA L40S", true, 864, 91.6, 362, 733, 48, 32},
     {"l4", "NVIDIA L4", true, 300, 30.3, 121, 242, 24, 32},
-    {"rtx4090", "NVIDIA GeForce RTX 4090", true, 1008, 82.6, 165.2, 660.6, 24},
+    {"rtx4090", "NVIDIA GeForce RTX 4090", true, 1008, 82.6, 165.2, 660.6, 24, 5.5, true},
     {"cpu-2core", "2 cores of a Zen 5 server with AVX-512", false, 45, 0.47, 0.94, 1.88, 0},
 };
 
@@ -61,7 +66,10 @@ Hardware FromRow(const Row& row) {
           .compute_share = row.is_gpu ? kGpuComputeShare : kCpuComputeShare,
           .step_us = row.is_gpu ? kGpuStepUs : kCpuStepUs,
           .link_gbit_s = 8 * row.link_gb_s,
-          .link_us = row.link_gb_s > 0 ? kGpuMeetingUs : 0};
+          .link_us = row.through_host    ? kHostMeetingUs
+                     : row.link_gb_s > 0 ? kGpuMeetingUs
+                                         : 0,
+          .meets_through_host = row.through_host};
 }
 
 absl::StatusOr<Hardware> MeasureHost() {

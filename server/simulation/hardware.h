@@ -28,10 +28,10 @@ struct Hardware {
   double bandwidth_share = 1;
   double compute_share = 1;
   double step_us = 0;
-  // From one GPU to another of the same machine, each way, and the time of a message. 0: they do
-  // not reach each other's memory.
+  // From one GPU to another of the same machine, each way, and the time of a message.
   double link_gbit_s = 0;
   double link_us = 0;
+  bool meets_through_host = false;  // GPUs of a machine do not reach each other's memory
 };
 
 // A row of the table; "host" is this machine, measured now by one thread per core (0.3 s).

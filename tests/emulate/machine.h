@@ -16,14 +16,16 @@ struct Machine {
   int32_t compute_minor = 0;
   bool has_code = true;  // the program has code for that
   int64_t total_bytes = int64_t{8} << 30;
-  bool has_peer_access = true;   // devices read each other's memory
-  int64_t taken_bytes = 0;       // used by other processes
-  int64_t pinned_bytes = -1;     // that the host locks for all devices; negative: any number
-  bool has_library = false;      // in place of cuBLASLt
-  bool scales_rows = true;       // the library scales rows and tiles in FP8 products
-  bool has_products = true;      // the library has an algorithm for products of BF16
-  bool has_codes = true;         // the library has an algorithm for products of codes
-  bool refuses_changes = false;  // drivers refuse changes of graphs
+  bool has_peer_access = true;       // devices can read each other's memory
+  int32_t unreachable_ordinal = -1;  // all but this one can; negative: all
+  bool opens_peers = true;           // and the driver lets them
+  int64_t taken_bytes = 0;           // used by other processes
+  int64_t pinned_bytes = -1;         // that the host locks for all devices; negative: any number
+  bool has_library = false;          // in place of cuBLASLt
+  bool scales_rows = true;           // the library scales rows and tiles in FP8 products
+  bool has_products = true;          // the library has an algorithm for products of BF16
+  bool has_codes = true;             // the library has an algorithm for products of codes
+  bool refuses_changes = false;      // drivers refuse changes of graphs
   bool refuses_graphs = false;
   // Launches that succeed; the next one reads invalid memory, and from then on every call fails.
   // Negative: none fails.

@@ -26,6 +26,7 @@
 #include "kernels/cuda/runtime/stream.h"
 #include "tests/emulate/emulator.h"
 #include "tests/emulate/machine.h"
+#include "tests/emulate/stream_port.h"
 
 namespace heddle::kernels::cuda {
 namespace {
@@ -92,6 +93,7 @@ thread_local int32_t bound_ordinal = 0;
 
 // A lane of a device.
 struct EmulatedStream {
+  emulate::StreamPort port;  // first: libraries find it here
   DeviceState* device = nullptr;
   bool is_second = false;
   bool follows_launch = true;  // the last thing that it was given, if any, was a launch
@@ -159,8 +161,9 @@ void CatchUp(DeviceState& device) {
   CatchUp(device, [] { return false; });
 }
 
+// Behind a library's work, which waits for other devices, all is pending.
 void InTurn(DeviceState& device, std::function<void()> work) {
-  if (All().machine.is_late) {
+  if (All().machine.is_late || !device.to_come.empty()) {
     device.to_come.push_back(std::move(work));
   } else {
     work();
@@ -172,6 +175,17 @@ void Enqueue(DeviceState& device, std::function<void()> work) {
   InTurn(device, [&device, work = std::move(work)] {
     RunHeld(device);
     work();
+  });
+}
+
+// Work of a library: pending until somebody waits for the device, as it may wait for others.
+void EnqueueForLibrary(emulate::StreamPort* port, void (*work)(void*), void* argument) {
+  auto& stream = *reinterpret_cast<EmulatedStream*>(port);
+  stream.follows_launch = false;
+  DeviceState& device = *stream.device;
+  device.to_come.push_back([&device, work, argument] {
+    RunHeld(device);
+    work(argument);
   });
 }
 
@@ -263,8 +277,8 @@ absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Open(int32_t ordinal) {
   auto* device = new DeviceState{.ordinal = ordinal};
   for (LaunchQueue& queue : runtime->queues_) {
     queue.early = machine.compute_major == 9;
-    queue.stream =
-        new EmulatedStream{.device = device, .is_second = &queue != &runtime->queues_[0]};
+    queue.stream = new EmulatedStream{
+        .port = {EnqueueForLibrary}, .device = device, .is_second = &queue != &runtime->queues_[0]};
   }
   bound_ordinal = ordinal;
   const std::lock_guard lock(All().mutex);

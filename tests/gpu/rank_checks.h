@@ -6,8 +6,8 @@
 
 namespace heddle::gpu {
 
-// Prints a line for each shape. `ordinals` of the two ranks. Returns 0, 1 if a sum is wrong, or 77
-// without such devices.
+// Prints a line for each way to meet and shape: by memory, through the host, over NCCL if it is
+// there. `ordinals` of the two ranks. Returns 0, 1 if a sum is wrong, or 77 without such devices.
 int CheckRanks(int32_t first, int32_t second);
 
 }  // namespace heddle::gpu

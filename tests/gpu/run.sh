@@ -23,7 +23,9 @@
 # and build/gpu/lib: together they need nothing but libc and the driver. Models are taken from
 # $HEDDLE_GPU_MODELS (folders or GGUF files, separated by spaces), or the demo model and those of
 # ../shared/data.
-# Sums of two ranks, right and how long, on one GPU or two: build/gpu/gpu_check ranks 0 0 (or 0 1).
+# Sums of two ranks, right and how long, on one GPU or two: build/gpu/gpu_check ranks 0 0 (or 0 1). They meet
+# by each other's memory, through the host, and over NCCL if libnccl.so.2 is found ($LD_LIBRARY_PATH); one GPU
+# has a group of one for that.
 # The limits that shares refer to are measured on the device itself (a large copy; a large BF16
 # product, by cuBLASLt). Of cuBLASLt the version that gpu_check was built with is taken from
 # $HEDDLE_CUBLAS (a folder), the toolkit, or a Python package; without it run ends at once, as none

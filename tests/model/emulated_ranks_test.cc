@@ -46,6 +46,7 @@ struct RankOptions {
   bool graphs = true;
   std::vector<int32_t> devices = {};  // empty: the first ones
   bool expert_parallel = false;
+  bool over_nccl = false;  // where GPUs are out of reach, steps of more than three rows
 };
 
 engine::LoadOptions OptionsOf(const RankOptions& ranks) {
@@ -62,7 +63,10 @@ engine::LoadOptions OptionsOf(const RankOptions& ranks) {
     return kernels::CreateCudaDevice({.ordinal = devices[static_cast<size_t>(rank)],
                                       .activations = ranks.activations,
                                       .workspace_bytes = int64_t{4} << 20,
-                                      .graphs = ranks.graphs});
+                                      .graphs = ranks.graphs,
+                                      .rank_network = ranks.over_nccl ? kernels::RankNetwork::kNccl
+                                                                      : kernels::RankNetwork::kHost,
+                                      .rows_through_host = 3});
   };
   options.make_device = [make] { return make(0); };
   if (world > 1) options.make_rank_device = make;
@@ -216,11 +220,46 @@ TEST_CASE("GPUs that cannot share a model are refused by name", "[cuda]") {
     CHECK(missing.find("rank 2: ") == 0);
     CHECK(missing.find('2') != std::string::npos);
   }
-  const Gpus gpus(2, {.has_peer_access = false});
+  const Gpus gpus(2, {.opens_peers = false});
   const std::string apart = refusal({.tp = 2});
   INFO(apart);
   CHECK(apart.find("cannot read the memory of cuda:") != std::string::npos);
   CHECK(apart.find("--rank-devices") != std::string::npos);
+}
+
+bool SaysApart(const engine::LocalModel& model) {
+  return std::any_of(model.advice.begin(), model.advice.end(), [](const std::string& text) {
+    return text.find("do not read each other's memory") != std::string::npos;
+  });
+}
+
+TEST_CASE("GPUs out of each other's reach give the bits of those within, and say so", "[cuda]") {
+  test::Golden golden = test::LoadGolden("llama");
+  golden.prompt.resize(20);
+  test::TempDir dir;
+  const std::filesystem::path path = test::WriteGoldenModel(golden, dir.path());
+  for (const auto& [tp, pp] : {std::pair(3, 1), std::pair(2, 2)}) {
+    // By graphs where there are stages.
+    RankOptions ranks = {.tp = tp, .pp = pp, .activations = DType::kBF16};
+    const auto run = [&, count = tp * pp, chunk = pp == 2 ? 1 : 5](emulate::Machine machine) {
+      const Gpus gpus(count, machine);
+      engine::LocalModel model = Load(path, ranks);
+      CHECK(SaysApart(model) == (!machine.has_peer_access && !ranks.over_nccl));
+      return test::AllLogits(*model.executor, golden.prompt, chunk);
+    };
+    INFO(tp << " GPUs in each of " << pp << " stages");
+    const std::vector<float> within = run({});
+    CHECK(run({.has_peer_access = false}) == within);
+    ranks.over_nccl = true;
+    CHECK(run({.has_peer_access = false}) == within);
+  }
+  // Of four GPUs one is out of reach: its stage alone meets through the host.
+  const auto stage = [&](int32_t unreachable) {
+    const Gpus gpus(4, {.unreachable_ordinal = unreachable});
+    return LogitsOf(path, golden, {.tp = 2, .pp = 2}, 5);
+  };
+  CHECK(stage(3) == stage(-1));
+  CheckNoFindings();
 }
 
 TEST_CASE("The GPU with the least room decides how many pages there are", "[cuda]") {

@@ -1,5 +1,6 @@
 """Ranks on emulated GPUs of several processes: the answers of GPUs of one process, also behind a lost rank."""
 
+import contextlib
 import json
 import os
 import pathlib
@@ -17,8 +18,30 @@ EMULATED = BINARY.parent / "tests" / "heddle_emulated"
 GPU = ("--device", "cuda")
 TWO_GPUS = (*GPU, "--rank-devices", "0,1")  # of one process
 PROMPTS = ("The cat went to", "The old fish")
+# Steps of more than 32 rows, and of fewer.
+LONG_PROMPTS = ("The cat went to " * 12, "The old fish")
 # More of the same kind, every night (tests/run.sh --long).
 NIGHTLY = unittest.skipUnless("HEDDLE_LONG_TESTS" in os.environ, "every night")
+
+
+# Where the emulated GPUs find a library in NCCL's place, which fails if ranks call different ops.
+NCCL = BINARY.parent / "tests" / "nccl"
+OVER_NCCL = (*GPU, "--rank-network", "nccl")
+
+
+@contextlib.contextmanager
+def environment(**values):
+    """Processes that begin inside have these variables, too."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 class GpuServer(Server):
@@ -33,23 +56,24 @@ class GpuGroup(Group):
     server, rank = GpuServer, GpuRank
 
 
-def answers(server, tokens=6, **fields):
+def answers(server, tokens=6, prompts=PROMPTS, **fields):
     """What the server says to each prompt, with its log-probabilities."""
     said = []
-    for prompt in PROMPTS:
+    for prompt in prompts:
         choice = server.complete(prompt, max_tokens=tokens, temperature=0, logprobs=1, **fields)["choices"][0]
         said.append((choice["text"], choice["logprobs"]["token_logprobs"]))
     return said
 
 
 class GpuProcessesTest(unittest.TestCase):
-    def check(self, layout, others, flags=GPU, rank_flags=None, model=DEMO_MODEL):
+    def check(self, layout, others, flags=GPU, rank_flags=None, model=DEMO_MODEL, carrier="the host", prompts=PROMPTS):
         with GpuServer(*LIMITS, *GPU, *layout, model=model) as one:
-            expected = answers(one)
+            expected = answers(one, prompts=prompts)
         with GpuGroup(others, *layout, *flags, rank_flags=rank_flags or flags, model=model) as group:
-            self.assertEqual(answers(group.head), expected)
+            self.assertEqual(answers(group.head, prompts=prompts), expected)
             for rank in group.ranks:
                 self.assertTrue(rank.says("cuda:"), rank.log)
+                self.assertTrue(rank.says(f"meet over {carrier}"), rank.log)
             self.assertEqual(group.head.stop(), 0)
             for rank in group.ranks:
                 self.assertEqual(rank.wait(), 0, rank.log)
@@ -65,6 +89,42 @@ class GpuProcessesTest(unittest.TestCase):
 
     def test_machines_of_two_gpus_are_stages(self):
         self.check(("--tp", "2", "--pp", "2"), 1, TWO_GPUS)
+
+    def check_nccl(self, layout, others, flags=(), **more):
+        with tempfile.TemporaryDirectory() as directory, environment(LD_LIBRARY_PATH=str(NCCL), TMPDIR=directory):
+            self.check(layout, others, (*OVER_NCCL, *flags), carrier="NCCL 2.28.9", prompts=LONG_PROMPTS, **more)
+
+    def test_layers_that_processes_share_over_nccl_give_the_answers_of_one(self):
+        self.check_nccl(("--tp", "2"), 1)
+
+    def test_stages_over_nccl_give_the_answers_of_one(self):
+        self.check_nccl(("--pp", "2"), 1)
+
+    @NIGHTLY
+    def test_machines_of_two_gpus_are_stages_over_nccl(self):
+        self.check_nccl(("--tp", "2", "--pp", "3"), 2, ("--rank-devices", "0,1"))
+
+    @NIGHTLY
+    def test_layers_of_three_gpus_in_two_processes_meet_over_nccl(self):
+        self.check_nccl(("--tp", "3"), 1, ("--rank-devices", "0,1"), rank_flags=OVER_NCCL)
+
+    def test_ranks_without_nccl_end_by_name_if_they_are_to_use_it(self):
+        port = reserve_port()
+        rank = GpuRank(port, *GPU)
+        try:
+            with self.assertRaisesRegex(RuntimeError, "--rank-network is nccl: rank 0: .* cannot be loaded"):
+                GpuServer(*LIMITS, "--tp", "2", *OVER_NCCL, "--ranks-listen", f"127.0.0.1:{port}")
+            self.assertEqual(rank.wait(), 1, rank.log)
+        finally:
+            rank.end()
+
+    def test_gpus_out_of_each_others_reach_share_a_model(self):
+        layout = ("--tp", "2", "--pp", "2")
+        with GpuServer(*LIMITS, *GPU, *layout) as within:
+            expected = answers(within)
+        with environment(HEDDLE_EMULATED_APART="1"), GpuServer(*LIMITS, *GPU, *layout) as apart:
+            self.assertEqual(answers(apart), expected)
+            self.assertTrue(any("do not read each other's memory" in line for line in apart.log), apart.log)
 
     @NIGHTLY
     def test_a_stage_may_have_a_rank_elsewhere(self):
@@ -125,6 +185,17 @@ class GpuProcessesTest(unittest.TestCase):
     def test_streams_go_on_when_a_killed_stage_comes_back(self):
         self.lose(signal.SIGKILL, ("--pp", "2"))
 
+    def lose_over_nccl(self, number, layout, *flags):
+        with tempfile.TemporaryDirectory() as directory, environment(LD_LIBRARY_PATH=str(NCCL), TMPDIR=directory):
+            self.lose(number, layout, "--rank-network", "nccl", *flags)
+
+    def test_streams_go_on_when_a_rank_that_was_killed_in_an_op_of_nccl_comes_back(self):
+        self.lose_over_nccl(signal.SIGKILL, ("--tp", "2"))
+
+    @NIGHTLY
+    def test_a_stopped_stage_over_nccl_goes_on_with_its_weights(self):
+        self.lose_over_nccl(signal.SIGSTOP, ("--pp", "2"), "--rank-timeout", "1")
+
     def test_a_stopped_rank_goes_on_with_its_weights(self):
         self.lose(signal.SIGSTOP, ("--tp", "2"), "--rank-timeout", "1")
 
@@ -134,7 +205,7 @@ class GpuProcessesTest(unittest.TestCase):
             events, _ = ask_in_background(group.head)
             self.assertTrue(wait_until(lambda: len(events) > 3))
             # The thread that is the emulated device; the one that watches it goes on, and so do beats.
-            with HungThread(group.ranks[0].process.pid, ("rank-relay",)):
+            with HungThread(group.ranks[0].process.pid, ("rank-relay", "rank-nccl")):
                 named = lambda: any(re.search(rf"rank 1 \(127\.0\.0\.1\) is lost in step \d+.*{WHY_HUNG}", line)
                                     for line in list(group.head.log))
                 self.assertTrue(wait_until(named, 20), group.head.log)

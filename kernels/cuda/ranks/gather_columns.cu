@@ -24,28 +24,40 @@ HEDDLE_DEVICE void CopyColumns(const float* part, float* to, int begin, int end)
   for (c += ThreadX(); c < end; c += ThreadCount()) to[c] = LoadPeer(part + c);
 }
 
-HEDDLE_KERNEL GatherColumnsKernel(HEDDLE_PARAMS(GatherColumnsParams, p)) {
-  WaitForPrevious();
-  SharedArena arena;
-  const Met met(arena);
+// Copies the columns of all ranks to the whole; part(r) is where those of rank r are.
+template <typename Part>
+HEDDLE_DEVICE void PlaceAll(const GatherColumnsParams& p, const Part& part) {
   const int world = p.peers.world;
-  const uint32_t what = OpWord(kGatherOp, p.rows, p.borders[world]);
-  if (!Meet(p.peers, what, p.part, nullptr, 0, met)) return;
   int64_t piece = 0;
   for (int r = 0; p.whole.data != nullptr && r < world; ++r) {
-    const float* part = met.Part<float>(r);
+    const float* own = part(r);
     const int cols = p.borders[r + 1] - p.borders[r];
-    if (part == nullptr) continue;
+    if (own == nullptr) continue;
     for (int begin = 0; begin < cols; begin += kPieceColumns) {
       const int end = begin + kPieceColumns < cols ? begin + kPieceColumns : cols;
       // Rows of a piece go to the blocks in turn, and so do pieces.
       const int64_t first = (BlockX() - piece % GridX() + GridX()) % GridX();
       for (int64_t t = first; t < p.rows; t += GridX()) {
-        CopyColumns(part + t * cols, p.whole.row<float>(t) + p.borders[r], begin, end);
+        CopyColumns(own + t * cols, p.whole.row<float>(t) + p.borders[r], begin, end);
       }
       piece += p.rows;
     }
   }
+}
+
+HEDDLE_KERNEL PlaceColumnsKernel(HEDDLE_PARAMS(PlaceColumnsParams, p)) {
+  WaitForPrevious();
+  PlaceAll(p.all, [&](int r) { return p.parts[r]; });
+  AllowNext();
+}
+
+HEDDLE_KERNEL GatherColumnsKernel(HEDDLE_PARAMS(GatherColumnsParams, p)) {
+  WaitForPrevious();
+  SharedArena arena;
+  const Met met(arena);
+  const uint32_t what = OpWord(kGatherOp, p.rows, p.borders[p.peers.world]);
+  if (!Meet(p.peers, what, p.part, nullptr, 0, met)) return;
+  PlaceAll(p, [&](int r) { return met.Part<float>(r); });
   // The parts may change when all have read them.
   if (!Meet(p.peers, what, nullptr, nullptr, 1, met)) return;
   AllowNext();
@@ -65,6 +77,13 @@ Error LaunchGatherColumns(const GatherColumnsParams& params, Stream stream) {
       .threads = kThreads,
       .shared_bytes = Met::Bytes()};
   return Launch(GatherColumnsKernel, shape, stream, params);
+}
+
+Error LaunchPlaceColumns(const PlaceColumnsParams& params, Stream stream) {
+  const GatherColumnsParams& all = params.all;
+  const LaunchShape shape = {.grid_x = GatherBlocks(all.rows, all.borders[all.peers.world]),
+                             .threads = kThreads};
+  return Launch(PlaceColumnsKernel, shape, stream, params);
 }
 
 }  // namespace heddle::kernels::cuda

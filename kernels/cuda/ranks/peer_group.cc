@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/status.h"
+#include "kernels/cuda/ranks/rank_choice.h"
 
 namespace heddle::kernels::cuda {
 namespace {
@@ -22,14 +23,6 @@ struct Introduction {
   Mailbox* box = nullptr;
   const void* boxes = nullptr;  // of rank 0: its shared pointer to all
   const NanoBatchProfile* nano_batches = nullptr;
-};
-
-// Ranks of other processes: so much.
-struct RemoteIntroduction {
-  char name[120];
-  int32_t num_multiprocessors;
-  int32_t has_hopper_code;
-  int32_t activations;  // DType
 };
 
 bool IsAlike(const DeviceInfo& a, const DeviceInfo& b) {
@@ -59,9 +52,8 @@ absl::Status NoPeerAccess(const DeviceInfo& own, const DeviceInfo& other, std::s
   return absl::FailedPreconditionError(
       absl::StrCat(NameOf(own), " cannot read the memory of ", NameOf(other),
                    why.empty() ? "" : absl::StrCat(" (", std::string(why), ")"),
-                   "; GPUs that share a model need NVLink, or PCIe with peer-to-peer access "
-                   "(nvidia-smi topo -p2p "
-                   "r shows which have it): choose others with --rank-devices"));
+                   ", although the driver says that it can (nvidia-smi topo -p2p r): choose others "
+                   "with --rank-devices"));
 }
 
 absl::StatusOr<std::unique_ptr<PeerGroup>> PeerGroup::Join(
@@ -76,7 +68,11 @@ absl::StatusOr<std::unique_ptr<PeerGroup>> PeerGroup::Join(
     group->communicator_->Abort(status);  // the others do not wait for this one
     return status;
   }
-  HEDDLE_RETURN_IF_ERROR(shares_memory ? group->Meet() : group->MeetOverHost());
+  absl::Status status = shares_memory ? group->Meet() : group->MeetOthers();
+  if (!status.ok()) {
+    group->communicator_->Abort(status);
+    return status;
+  }
   return group;
 }
 
@@ -93,16 +89,7 @@ absl::Status PeerGroup::Allocate() {
     const std::lock_guard lock(watch->mutex);
     if (watch->note != nullptr) std::atomic_ref(watch->note->abort).store(1);
   });
-  if (communicator_->shares_memory()) {
-    HEDDLE_RETURN_IF_ERROR(AllocateMailbox());
-  } else {
-    HEDDLE_CHECK(options_.relay != nullptr, "ranks that share no memory meet through the host");
-    peers_.limit_ns = std::numeric_limits<uint64_t>::max();
-    host_ = std::make_unique<HostPeers>(runtime_, communicator_,
-                                        std::chrono::milliseconds(options_.wait_ms), noun());
-    HEDDLE_RETURN_IF_ERROR(
-        host_->Create(&peers_, options_.relay, options_.sizes, options_.host_free_bytes));
-  }
+  if (communicator_->shares_memory()) HEDDLE_RETURN_IF_ERROR(AllocateMailbox());
   return runtime_.Synchronize();  // counts and mailbox are empty
 }
 
@@ -148,36 +135,45 @@ absl::Status PeerGroup::Meet() {
   return absl::OkStatus();
 }
 
-// The others' devices may be of other machines: they say what matters in a few bytes.
-absl::Status PeerGroup::MeetOverHost() {
-  const DeviceInfo& info = runtime_.info();
-  RemoteIntroduction own = {};
-  std::strncpy(own.name, info.name.c_str(), sizeof(own.name) - 1);
-  own.num_multiprocessors = info.num_multiprocessors;
-  own.has_hopper_code = info.has_hopper_code ? 1 : 0;
-  own.activations = static_cast<int32_t>(options_.activations);
-  std::array<const void*, kMaxRanks> all{};
-  if (!communicator_->Exchange(&own, sizeof(own), sizeof(own), all)) return Given(*communicator_);
-  for (int32_t r = 0; r < peers_.world; ++r) {
-    if (r == peers_.rank) continue;
-    RemoteIntroduction other = {};
-    const void* said = all[static_cast<size_t>(r)];
-    if (said != nullptr) std::memcpy(&other, said, sizeof(other));
-    other.name[sizeof(other.name) - 1] = '\0';
-    const bool are_equal = std::strcmp(own.name, other.name) == 0 &&
-                           own.num_multiprocessors == other.num_multiprocessors &&
-                           own.has_hopper_code == other.has_hopper_code;
-    if (own.activations == other.activations && (are_equal || !options_.shares_layers)) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat(NameOf(info), " and the ", std::string(other.name), " of ", noun(), " ", r,
-                     own.activations != other.activations
-                         ? " have activations of different types"
-                         : " are of different kinds; GPUs that share layers have to be equal"));
-  }
-  return absl::OkStatus();
+absl::Status PeerGroup::UseHost() {
+  peers_.limit_ns = std::numeric_limits<uint64_t>::max();
+  host_ = std::make_unique<HostPeers>(runtime_, communicator_,
+                                      std::chrono::milliseconds(options_.wait_ms), noun());
+  HEDDLE_CHECK(options_.relay != nullptr, "ranks that share no memory meet through the host");
+  return host_->Create(&peers_, options_.relay(), options_.sizes, options_.host_free_bytes);
 }
 
-void PeerGroup::GiveUp() { std::atomic_ref(peers_.note->abort).store(1); }
+// The others' devices may be of other machines: they say what matters in a few bytes.
+absl::Status PeerGroup::MeetOthers() {
+  absl::StatusOr<NcclApi> api = absl::UnimplementedError("--rank-network is host");
+  if (options_.network != RankNetwork::kHost) api = NcclApi::Load();
+  HEDDLE_ASSIGN_OR_RETURN(const RankChoice choice,
+                          AgreeOnRanks(*communicator_, runtime_.info(),
+                                       {.network = options_.network,
+                                        .nccl = api,
+                                        .activations = options_.activations,
+                                        .shares_layers = options_.shares_layers}));
+  if (choice.uses_nccl) {
+    carrier_ = absl::StrCat("NCCL ", NcclVersionText(api->version));
+    HEDDLE_ASSIGN_OR_RETURN(nccl_,
+                            NcclGroup::Join(runtime_, *api, communicator_,
+                                            {.limit = std::chrono::milliseconds(options_.wait_ms),
+                                             .noun = noun(),
+                                             .shares_layers = options_.shares_layers,
+                                             .sizes = options_.sizes}));
+  } else {
+    carrier_ = "the host";
+    if (options_.network != RankNetwork::kHost) why_not_nccl_ = choice.why_not;
+  }
+  // Few rows go through the host in any case.
+  if (nccl_ == nullptr || options_.shares_layers) HEDDLE_RETURN_IF_ERROR(UseHost());
+  return communicator_->Barrier() ? absl::OkStatus() : Given(*communicator_);
+}
+
+void PeerGroup::GiveUp() {
+  std::atomic_ref(peers_.note->abort).store(1);
+  if (nccl_ != nullptr) nccl_->GiveUp();
+}
 
 void PeerGroup::LeaveMailbox() {
   Mailbox* box = peers_.boxes[peers_.rank];
@@ -193,6 +189,7 @@ void PeerGroup::LeaveMailbox() {
 
 PeerGroup::~PeerGroup() {
   host_ = nullptr;
+  nccl_ = nullptr;
   {
     const std::lock_guard lock(watch_->mutex);
     watch_->note = nullptr;
@@ -231,6 +228,12 @@ StageRowsParams PeerGroup::Message(int32_t other, uint32_t number, void* rows,
 
 absl::Status PeerGroup::Check() {
   if (absl::Status status = communicator_->status(); !status.ok()) return status;
+  if (nccl_ != nullptr) {
+    if (absl::Status status = nccl_->Check(); !status.ok()) {
+      communicator_->Abort(status);
+      return communicator_->status();
+    }
+  }
   const auto trouble =
       static_cast<Trouble>(std::atomic_ref(peers_.note->trouble).load(std::memory_order_acquire));
   if (trouble == Trouble::kNone) return absl::OkStatus();

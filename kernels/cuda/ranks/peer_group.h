@@ -2,8 +2,8 @@
 // are, and what its kernels say when they give up (peer_params.h).
 //
 // Devices of one process read each other's memory; each is used by a thread of its own. Where the
-// communicator shares no memory, those of other processes are answered for by this one
-// (host_relay.h).
+// communicator shares no memory, NCCL brings what others have (nccl_group.h), or this process
+// answers for them (host_relay.h): all ranks of a group choose alike, by what each says of itself.
 // Life: Join on all ranks at the same time; GiveUp, if a step may be in flight; the group ends with
 // its device, or when that joins another one. Thread-safety: none, except that Communicator::Abort
 // may come from any thread.
@@ -13,6 +13,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -20,7 +21,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "kernels/communicator.h"
+#include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/ranks/host_relay.h"
+#include "kernels/cuda/ranks/nccl_group.h"
+#include "kernels/cuda/ranks/nccl_library.h"
 #include "kernels/cuda/ranks/peer_params.h"
 #include "kernels/cuda/runtime/runtime.h"
 #include "kernels/dtype.h"
@@ -29,8 +33,8 @@
 
 namespace heddle::kernels::cuda {
 
-// Lets kernels of the calling thread's device read and write the memory of `other`.
-// FAILED_PRECONDITION if the machine cannot: the message says what could be done.
+// Lets kernels of the calling thread's device read and write the memory of `other`, which the
+// machine says that they can (CanReach). FAILED_PRECONDITION if it fails all the same.
 absl::Status OpenPeer(const DeviceInfo& own, const DeviceInfo& other);
 // The text of that error; `why` is the driver's, if it has one.
 absl::Status NoPeerAccess(const DeviceInfo& own, const DeviceInfo& other, std::string_view why);
@@ -49,15 +53,18 @@ class PeerGroup {
     // Which steps the device divides: ranks of one process that share layers have to have the same
     // rules. nullptr: none. It outlives Join.
     const NanoBatchProfile* nano_batches = nullptr;
-    // For a communicator that shares no memory; the same for all groups of a device.
-    std::shared_ptr<HostRelay> relay;
-    // For the same: the memory that it takes, and finds.
+    // For a communicator that shares no memory, what carries.
+    RankNetwork network = RankNetwork::kAuto;
+    // The relay that is used if the host does; the same for all groups of a device.
+    std::function<std::shared_ptr<HostRelay>()> relay;
+    // The memory that it takes, and finds.
     MeetingSizes sizes;
     std::function<int64_t()> host_free_bytes;
   };
   // Blocks until all ranks have come, or the group is aborted. INVALID_ARGUMENT for more than
   // kMaxPeers ranks, for GPUs of different kinds, other activations or rules; FAILED_PRECONDITION
-  // as OpenPeer; RESOURCE_EXHAUSTED without page-locked memory, as HostMeetings::SetRoom says.
+  // as OpenPeer, or if NCCL is asked for and missing; RESOURCE_EXHAUSTED without page-locked
+  // memory, as HostMeetings::SetRoom says; UNAVAILABLE for what NCCL says.
   static absl::StatusOr<std::unique_ptr<PeerGroup>> Join(Runtime& runtime,
                                                          std::shared_ptr<Communicator> communicator,
                                                          const Options& options);
@@ -66,9 +73,15 @@ class PeerGroup {
   PeerGroup& operator=(const PeerGroup&) = delete;
 
   const Peers& peers() const { return peers_; }
-  // The relay where ranks are in other processes: an op across ranks needs HostPeers::Meet before
-  // its kernel. null: kernels read each other's parts.
-  HostPeers* host() { return host_.get(); }
+  // The relay where the host carries: an op across ranks needs HostPeers::Meet before its kernel.
+  HostPeers* host() const { return host_.get(); }
+  // What carries in the place of kernels and of the host: for stages all, and for ranks that share
+  // layers, which have both, the ops of steps of many rows. Both null: kernels read others' parts.
+  NcclGroup* nccl() const { return nccl_.get(); }
+  // What carries, for a log: "NCCL 2.28.9", "the host", or "" for kernels; and why it is not NCCL,
+  // or "" if the host was asked for.
+  const std::string& carrier() const { return carrier_; }
+  const std::string& why_not_nccl() const { return why_not_nccl_; }
   // The next message between stages.
   absl::StatusOr<StageRowsParams> Sent(int32_t to, void* rows, int64_t bytes);
   absl::StatusOr<StageRowsParams> Received(int32_t from, void* rows, int64_t bytes);
@@ -97,7 +110,8 @@ class PeerGroup {
   StageRowsParams Message(int32_t other, uint32_t number, void* rows, int64_t bytes) const;
   absl::Status Allocate();
   absl::Status Meet();
-  absl::Status MeetOverHost();
+  absl::Status MeetOthers();
+  absl::Status UseHost();
   absl::Status AllocateMailbox();
   void LeaveMailbox();
   const char* noun() const { return options_.shares_layers ? "rank" : "stage"; }
@@ -109,6 +123,8 @@ class PeerGroup {
   Peers peers_;
   std::shared_ptr<Boxes> boxes_;  // null: not in a group of this process
   std::unique_ptr<HostPeers> host_;
+  std::unique_ptr<NcclGroup> nccl_;
+  std::string carrier_, why_not_nccl_;
   uint32_t sent_[kMaxPeers] = {};  // messages to each stage, and from each
   uint32_t received_[kMaxPeers] = {};
 };

@@ -104,6 +104,20 @@ struct SumRanksParams {
 // Tells the other ranks where this one's part is; `partial` and the target's shape count.
 Error LaunchBeginSum(const SumRanksParams& params, Stream stream);
 Error LaunchSumRanks(const SumRanksParams& params, DType act, Stream stream);
+
+// The same where a library has brought the parts (nccl_group.h): nobody is met. `all.partial` and
+// `all.peers` but for the world count for nothing.
+struct SumPartsParams {
+  SumRanksParams all;
+  // Of row 0 of the target in each part, which is dense; memory before `first_row` is never read.
+  const void* parts[kMaxPeers] = {};
+  int64_t first_row = 0;  // of the target
+  int64_t end_row = 0;
+  // These rows, among the others, are sums already, and are normed alone.
+  int64_t first_sum = 0;
+  int64_t end_sum = 0;
+};
+Error LaunchSumParts(const SumPartsParams& params, DType act, Stream stream);
 int SumBlocks(int64_t rows, int most = kPeerBlocks);  // blocks of that kernel
 
 // GatherColumnsArgs: elements are of four bytes.
@@ -116,6 +130,14 @@ struct GatherColumnsParams {
 };
 Error LaunchGatherColumns(const GatherColumnsParams& params, Stream stream);
 int GatherBlocks(int64_t rows, int64_t columns);  // blocks of that kernel, which meet twice
+
+// The same where a library has brought the parts. `all.part` and `all.peers` but for the world
+// count for nothing.
+struct PlaceColumnsParams {
+  GatherColumnsParams all;
+  const float* parts[kMaxPeers] = {};  // nullptr: these columns stay as they are
+};
+Error LaunchPlaceColumns(const PlaceColumnsParams& params, Stream stream);
 
 // Ops::SendRows and RecvRows: message `number` to or from stage `other`; the peers are stages.
 // REQUIRES: rows at multiples of 16 bytes; `what` is StageWord(bytes).

@@ -6,6 +6,8 @@
 #include "kernels/cuda/adapter_products.h"
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/linear/cuda_weight.h"
+#include "kernels/cuda/ranks/nccl_group.h"
+#include "kernels/cuda/ranks/nccl_ops.h"
 #include "kernels/cuda/ranks/peer_group.h"
 #include "kernels/cuda/ranks/peer_params.h"
 #include "kernels/cuda/rows/row_params.h"
@@ -75,7 +77,19 @@ void CudaOps::SumRanks(const AllReduceArgs& args, bool is_begun) {
   PeerGroup& group = *step_.ranks;
   const Peers& peers = group.peers();
   const int64_t bytes = target.rows * RowBytes(step_.activations, target.cols);
-  if (group.host() != nullptr) {
+  SumRanksParams params = ParamsOf(peers, args);
+  params.is_begun = is_begun ? 1 : 0;
+  if (step_.is_half) params.most_blocks = kHalfPeerBlocks;
+  const bool has_host = group.host() != nullptr && !step_.over_nccl;
+  params.in_two = !has_host && SumsInTwo(bytes, target.rows, peers.world) ? 1 : 0;
+  if (args.norm.has_value()) {
+    params.norms = 1;
+    params.adapters = NormAdaptersOf(step_, *args.norm);
+    params.norm = *args.norm;
+    params.norm.adapters = nullptr;  // the host's
+  }
+  if (step_.over_nccl) return SumOverNccl(step_, params);
+  if (has_host) {
     const SumThroughHost sum(args, bytes, peers.world);
     if (is_begun) {
       Note(group.host()->End(sum.meeting));
@@ -84,23 +98,13 @@ void CudaOps::SumRanks(const AllReduceArgs& args, bool is_begun) {
     }
     if (!step_.status.ok()) return;
   }
-  SumRanksParams params = ParamsOf(peers, args);
-  params.is_begun = is_begun ? 1 : 0;
-  if (step_.is_half) params.most_blocks = kHalfPeerBlocks;
-  params.in_two = group.host() == nullptr && SumsInTwo(bytes, target.rows, peers.world) ? 1 : 0;
-  if (args.norm.has_value()) {
-    params.norms = 1;
-    params.adapters = NormAdaptersOf(step_, *args.norm);
-    params.norm = *args.norm;
-    params.norm.adapters = nullptr;  // the host's
-  }
   Note(LaunchSumRanks(params, step_.activations, step_.stream), "the sum over ranks");
 }
 
 void CudaOps::BeginAllReduce(const AllReduceArgs& args) {
   HEDDLE_CHECK(step_.ranks != nullptr, "this device is in no group of ranks");
   PeerGroup& group = *step_.ranks;
-  if (!step_.status.ok() || group.host() == nullptr) return;
+  if (!step_.status.ok() || group.host() == nullptr || step_.over_nccl) return;
   const Tensor target = TargetOf(args);
   if (target.rows == 0) return;
   const int64_t bytes = target.rows * RowBytes(step_.activations, target.cols);
@@ -111,7 +115,9 @@ void CudaOps::BeginAllReduce(const AllReduceArgs& args) {
 }
 
 void CudaOps::EndAllReduce(const AllReduceArgs& args) {
-  SumRanks(args, step_.ranks != nullptr && step_.ranks->host() != nullptr);
+  const bool is_begun =
+      step_.ranks != nullptr && step_.ranks->host() != nullptr && !step_.over_nccl;
+  SumRanks(args, is_begun);
 }
 
 void CudaOps::GatherColumns(const GatherColumnsArgs& args) {
@@ -123,6 +129,7 @@ void CudaOps::GatherColumns(const GatherColumnsArgs& args) {
                "gather: a border for each rank");
   HEDDLE_CHECK(args.part.data == nullptr || args.part.stride == args.part.cols,
                "gather: the part is not dense");
+  if (step_.over_nccl) return GatherOverNccl(step_, args);
   if (group.host() != nullptr) {
     std::vector<int64_t> parts(static_cast<size_t>(peers.world));
     for (size_t r = 0; r < parts.size(); ++r) {
@@ -151,6 +158,11 @@ void CudaOps::SendRows(Tensor rows, int32_t to) {
   HEDDLE_CHECK(step_.stages != nullptr && rows.stride == rows.cols, "no stage, or rows with gaps");
   if (!step_.status.ok() || rows.rows == 0) return;
   const int64_t bytes = rows.rows * RowBytes(step_.activations, rows.cols);
+  if (NcclGroup* nccl = step_.stages->nccl(); nccl != nullptr) {
+    // What follows it in the step changes none of these rows.
+    const auto send = [=] { return nccl->Send(to, rows.data, bytes); };
+    return Note(step_.call_library(/*last=*/true, send));
+  }
   const absl::StatusOr<StageRowsParams> message = step_.stages->Sent(to, rows.data, bytes);
   if (!message.ok()) return Note(message.status());
   Note(LaunchSendRows(*message, step_.stream), "sending rows to a stage");
@@ -160,6 +172,10 @@ void CudaOps::RecvRows(Tensor rows, int32_t from) {
   HEDDLE_CHECK(step_.stages != nullptr && rows.stride == rows.cols, "no stage, or rows with gaps");
   if (!step_.status.ok() || rows.rows == 0) return;
   const int64_t bytes = rows.rows * RowBytes(step_.activations, rows.cols);
+  if (NcclGroup* nccl = step_.stages->nccl(); nccl != nullptr) {
+    const auto receive = [=] { return nccl->Receive(from, rows.data, bytes); };
+    return Note(step_.call_library(/*last=*/false, receive));
+  }
   const absl::StatusOr<StageRowsParams> message = step_.stages->Received(from, rows.data, bytes);
   if (!message.ok()) return Note(message.status());
   Note(LaunchRecvRows(*message, step_.stream), "fetching the rows of a stage");

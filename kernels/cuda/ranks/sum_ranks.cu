@@ -162,6 +162,42 @@ HEDDLE_KERNEL SumRanksKernel(HEDDLE_PARAMS(SumRanksParams, p)) {
   if (ThreadX() == 0) ++p.peers.counts->ended[BlockX()];
 }
 
+// Rows of a kernel that meets nobody: as many blocks as there are rows, up to these.
+constexpr int kPartBlocks = 1024;
+
+template <typename T, int kWidth>
+HEDDLE_KERNEL SumPartsKernel(HEDDLE_PARAMS(SumPartsParams, p)) {
+  WaitForPrevious();
+  SharedArena arena;
+  const Met met(arena);
+  const Shared<float> scratch = arena.Take<float>(kMaxNormWarps);
+  const Shared<float> row =
+      arena.Take<float>(p.all.norms != 0 ? static_cast<int>(p.all.target.cols) : 1);
+  if (ThreadX() < kMaxPeers) {
+    met.addresses.Set(ThreadX(), reinterpret_cast<uint64_t>(p.parts[ThreadX()]));
+  }
+  SyncThreads();
+  for (int64_t t = p.first_row + BlockX(); t < p.end_row; t += GridX()) {
+    const bool is_sum = t >= p.first_sum && t < p.end_sum;
+    EndRow<T, kWidth>(p.all, met, t, is_sum ? p.all.target.row<T>(t) : nullptr, row, scratch);
+  }
+  AllowNext();
+}
+
+// Launches one of both kernels, by what is aligned.
+template <typename Wide, typename Narrow>
+Error LaunchByWidth(const SumRanksParams& p, bool parts_are_aligned, LaunchShape shape, int width,
+                    const Wide& wide, const Narrow& narrow) {
+  const auto cols = static_cast<int>(p.target.cols);
+  shape.shared_bytes = Met::Bytes() + SharedBytesFor<float>(kMaxNormWarps) +
+                       SharedBytesFor<float>(p.norms != 0 ? cols : 1);
+  const bool is_wide = parts_are_aligned && cols % width == 0 &&
+                       (p.norms == 0 || (reinterpret_cast<uintptr_t>(p.norm.weight) % 16 == 0 &&
+                                         reinterpret_cast<uintptr_t>(p.norm.bias) % 16 == 0));
+  shape.threads = NormThreads(cols / (is_wide ? width : 1));
+  return is_wide ? wide(shape) : narrow(shape);
+}
+
 }  // namespace
 
 int SumBlocks(int64_t rows, int most) { return static_cast<int>(rows < most ? rows : most); }
@@ -172,22 +208,36 @@ Error LaunchBeginSum(const SumRanksParams& params, Stream stream) {
 }
 
 Error LaunchSumRanks(const SumRanksParams& params, DType act, Stream stream) {
-  const int64_t rows = params.target.rows;
-  const auto cols = static_cast<int>(params.target.cols);
-  LaunchShape shape = {.grid_x = SumBlocks(rows, params.most_blocks),
-                       .shared_bytes = Met::Bytes() + SharedBytesFor<float>(kMaxNormWarps) +
-                                       SharedBytesFor<float>(params.norms != 0 ? cols : 1)};
+  const int64_t rows = params.target.rows, cols = params.target.cols;
+  const LaunchShape shape = {.grid_x = SumBlocks(rows, params.most_blocks)};
   return ForActivation(act, [&]<typename T>(T) {
     constexpr int kWide = 16 / sizeof(T);
     const Tensor part = {const_cast<void*>(params.partial), rows, cols, cols};
-    const bool wide =
-        IsAligned<T>(params.target, kWide) && IsAligned<T>(part, kWide) && cols % kWide == 0 &&
-        (params.norms == 0 || (IsAligned<T>(params.norm.out, kWide) &&
-                               reinterpret_cast<uintptr_t>(params.norm.weight) % 16 == 0 &&
-                               reinterpret_cast<uintptr_t>(params.norm.bias) % 16 == 0));
-    shape.threads = NormThreads(cols / (wide ? kWide : 1));
-    return wide ? Launch(SumRanksKernel<T, kWide>, shape, stream, params)
-                : Launch(SumRanksKernel<T, 1>, shape, stream, params);
+    const bool are_aligned = IsAligned<T>(params.target, kWide) && IsAligned<T>(part, kWide) &&
+                             (params.norms == 0 || IsAligned<T>(params.norm.out, kWide));
+    return LaunchByWidth(
+        params, are_aligned, shape, kWide,
+        [&](const LaunchShape& s) { return Launch(SumRanksKernel<T, kWide>, s, stream, params); },
+        [&](const LaunchShape& s) { return Launch(SumRanksKernel<T, 1>, s, stream, params); });
+  });
+}
+
+Error LaunchSumParts(const SumPartsParams& params, DType act, Stream stream) {
+  const SumRanksParams& all = params.all;
+  const int64_t cols = all.target.cols;
+  const LaunchShape shape = {.grid_x = SumBlocks(params.end_row - params.first_row, kPartBlocks)};
+  return ForActivation(act, [&]<typename T>(T) {
+    constexpr int kWide = 16 / sizeof(T);
+    bool are_aligned =
+        IsAligned<T>(all.target, kWide) && (all.norms == 0 || IsAligned<T>(all.norm.out, kWide));
+    for (const void* part : params.parts) {
+      const Tensor rows = {const_cast<void*>(part), all.target.rows, cols, cols};
+      are_aligned = are_aligned && IsAligned<T>(rows, kWide);
+    }
+    return LaunchByWidth(
+        all, are_aligned, shape, kWide,
+        [&](const LaunchShape& s) { return Launch(SumPartsKernel<T, kWide>, s, stream, params); },
+        [&](const LaunchShape& s) { return Launch(SumPartsKernel<T, 1>, s, stream, params); });
   });
 }
 

@@ -14,54 +14,21 @@
 #include "catch2/catch.hpp"
 #include "kernels/communicator.h"
 #include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/ranks/apart_communicator.h"
 #include "kernels/host_meetings.h"
 #include "tests/emulate/emulator.h"
 #include "tests/emulate/machine.h"
 
 namespace heddle::kernels::test {
 
-// A communicator of threads that acts like one between processes.
-class Apart final : public Communicator {
- public:
-  explicit Apart(std::shared_ptr<Communicator> group) : group_(std::move(group)) {}
-
-  int32_t rank() const override { return group_->rank(); }
-  int32_t world() const override { return group_->world(); }
-  bool shares_memory() const override { return false; }
-  bool Exchange(const void* part, int64_t bytes, int64_t most_bytes,
-                std::span<const void*> parts) override {
-    return group_->Exchange(part, bytes, most_bytes, parts);
-  }
-  bool BeginExchange(const void* part, int64_t bytes, int64_t most_bytes) override {
-    return group_->BeginExchange(part, bytes, most_bytes);
-  }
-  bool EndExchange(std::span<const void*> parts) override { return group_->EndExchange(parts); }
-  bool Barrier() override { return group_->Barrier(); }
-  bool Send(const void* data, int64_t bytes, int32_t to) override {
-    return group_->Send(data, bytes, to);
-  }
-  bool Recv(void* data, int64_t bytes, int32_t from) override {
-    return group_->Recv(data, bytes, from);
-  }
-  // The data is free on return.
-  bool Post(const void* data, int64_t bytes, int32_t to) override {
-    const auto* begin = static_cast<const uint8_t*>(data);
-    posted_.emplace_back(begin, begin + bytes);
-    return group_->Post(posted_.back().data(), bytes, to);
-  }
-  void Abort(const absl::Status& why) override { group_->Abort(why); }
-  absl::Status status() const override { return group_->status(); }
-
- private:
-  const std::shared_ptr<Communicator> group_;
-  std::vector<std::vector<uint8_t>> posted_;  // all of them
-};
-
 struct GpusOptions {
   int64_t rank_wait_ms = 60'000;
-  bool through_host = false;
+  bool through_host = false;  // or what `networks` say: GPUs of several processes
+  std::vector<RankNetwork> networks = {RankNetwork::kHost};  // of the ranks; one: of all
+  int32_t rows_through_host = -1;  // these steps have no rows of a batch
   bool are_stages = false;
-  bool are_late = false;   // emulate::Machine::is_late
+  bool are_late = false;  // emulate::Machine::is_late
+  bool have_peer_access = true;
   int32_t first_lane = 1;  // emulate::Machine's
   // Bytes of the longest part, late part and message; more than any test here has.
   int64_t part_bytes = int64_t{8} << 20;
@@ -73,13 +40,17 @@ class Gpus {
  public:
   explicit Gpus(int32_t world, const GpusOptions& options = {})
       : options_(options), devices_(static_cast<size_t>(world)) {
-    cuda::emulate::SetMachine(
-        {.device_count = world, .is_late = options_.are_late, .first_lane = options_.first_lane});
+    cuda::emulate::SetMachine({.device_count = world,
+                               .has_peer_access = options_.have_peer_access,
+                               .is_late = options_.are_late,
+                               .first_lane = options_.first_lane});
     Each([&](int32_t r) {
       auto device = CreateCudaDevice({.ordinal = r,
                                       .activations = DType::kF32,
                                       .workspace_bytes = int64_t{1} << 20,
-                                      .rank_wait_ms = options_.rank_wait_ms});
+                                      .rank_wait_ms = options_.rank_wait_ms,
+                                      .rank_network = NetworkOf(r),
+                                      .rows_through_host = options_.rows_through_host});
       if (!device.ok()) return device.status();
       dynamic_cast<HostMeetings&>(**device).SetRoom(RoomOf(world));
       devices_[static_cast<size_t>(r)] = *std::move(device);
@@ -103,9 +74,12 @@ class Gpus {
   std::vector<absl::Status> TryToJoin() {
     pinned_before_ = cuda::emulate::PinnedBytes();
     communicators_.clear();
+    const auto letters = std::make_shared<cuda::ApartCommunicator::Letters>();
     for (auto& made : MakeLocalCommunicators(static_cast<int32_t>(devices_.size()))) {
       std::shared_ptr<Communicator> group = std::move(made);
-      if (options_.through_host) group = std::make_shared<Apart>(std::move(group));
+      if (options_.through_host) {
+        group = std::make_shared<cuda::ApartCommunicator>(std::move(group), letters);
+      }
       communicators_.push_back(std::move(group));
     }
     Each([&](int32_t r) {
@@ -134,6 +108,10 @@ class Gpus {
   Communicator& communicator(int32_t rank) { return *communicators_[static_cast<size_t>(rank)]; }
 
  private:
+  RankNetwork NetworkOf(int32_t rank) const {
+    const auto& networks = options_.networks;
+    return networks[networks.size() == 1 ? 0 : static_cast<size_t>(rank)];
+  }
   HostMeetings::Room RoomOf(int32_t world) const {
     const std::vector<int64_t> all(static_cast<size_t>(world), options_.part_bytes);
     HostMeetings::Room room = {.ranks = {.parts = all, .late_part = options_.part_bytes},

@@ -268,7 +268,8 @@ TEST_CASE("GPUs of which one does not divide its steps are told so", "[kernel][n
 TEST_CASE("Halves are refused by name between stages and across processes", "[kernel][nano]") {
   for (const bool through_host : {true, false}) {
     Gpus gpus(2, {.through_host = through_host, .are_stages = !through_host});
-    const char* where = through_host ? "with ranks in other processes" : "in a pipeline";
+    const char* where =
+        through_host ? "where ranks do not read each other's memory" : "in a pipeline";
     const auto is_refused = [&](const absl::Status& status) {
       INFO(status.ToString());
       CHECK(absl::IsUnimplemented(status));

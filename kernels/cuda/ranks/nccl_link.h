@@ -1,0 +1,77 @@
+// One communicator of NCCL: some ranks, one after the other in a fixed order of ops.
+//
+// It never blocks inside NCCL: calls that NCCL goes on with by itself are looked at until they are
+// done, and Abort ends all of it, kernels that wait included. Ops of a link that was aborted, or
+// whose Place::check fails, do nothing and return OK: whoever gives up a group says why.
+//
+// That another rank is gone is no error for some seconds: whoever watches the ranks knows which one
+// it was, and ends the group with its name.
+// Thread-safety: one thread calls ops; Abort and Look from any thread. The calling thread's device
+// is the communicator's (Runtime::Bind).
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "kernels/cuda/ranks/nccl_library.h"
+
+namespace heddle::kernels::cuda {
+
+// Bytes to or from a rank. None: the pair exchanges nothing.
+struct NcclPiece {
+  int32_t rank = 0;
+  void* data = nullptr;  // of the device; not changed if it is sent
+  int64_t bytes = 0;
+};
+
+class NcclLink {
+ public:
+  struct Place {
+    int32_t rank = 0;
+    int32_t world = 1;
+    // Blocks of NCCL's kernels at most. Each takes buffers on the device, too.
+    int32_t most_blocks = 1;
+    // An error ends the wait for the others.
+    std::function<absl::Status()> check;
+    std::chrono::milliseconds limit;
+  };
+  // Blocks until all ranks with that id have come, or place.check() says why they will not;
+  // UNAVAILABLE after the limit, and for NCCL's errors.
+  static absl::StatusOr<std::unique_ptr<NcclLink>> Connect(const NcclApi& api, const NcclId& id,
+                                                           Place place);
+  ~NcclLink() { Abort(); }
+  NcclLink(const NcclLink&) = delete;
+  NcclLink& operator=(const NcclLink&) = delete;
+
+  // Enqueued on `stream`. All ranks call the same ops in the same order. `part`, `bytes` of it,
+  // goes to `whole` + rank * bytes on all of them.
+  absl::Status AllGather(const void* part, void* whole, int64_t bytes, void* stream);
+  // All pieces at once; what a rank sends to another one, that one receives in its same call.
+  absl::Status Exchange(std::span<const NcclPiece> sent, std::span<const NcclPiece> received,
+                        void* stream);
+
+  void Abort();
+  absl::Status Look();  // the communicator's error, if it has one
+
+ private:
+  NcclLink(const NcclApi& api, Place place) : api_(api), place_(std::move(place)) {}
+  absl::Status Call(const char* name, const std::function<NcclResult(NcclComm*)>& call);
+  absl::Status Settle(const char* name);
+  NcclResult State();
+
+  const NcclApi api_;
+  const Place place_;
+  std::mutex mutex_;
+  NcclComm* comm_ = nullptr;  // GUARDED_BY(mutex_), as the next one; null: aborted
+  std::optional<std::chrono::steady_clock::time_point> gone_since_;  // another rank
+};
+
+}  // namespace heddle::kernels::cuda
