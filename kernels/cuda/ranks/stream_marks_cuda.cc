@@ -20,7 +20,11 @@ class CudaMark final : public StreamMark {
     return runtime_.ToStatus(cudaStreamWaitEvent(static_cast<cudaStream_t>(stream), event_, 0),
                              "joining streams");
   }
-  bool IsPassed() const override { return cudaEventQuery(event_) != cudaErrorNotReady; }
+  bool IsPassed() const override {
+    if (cudaEventQuery(event_) != cudaErrorNotReady) return true;
+    cudaGetLastError();  // it is none: forget it
+    return false;
+  }
 
  private:
   const Runtime& runtime_;

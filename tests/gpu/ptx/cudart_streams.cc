@@ -80,6 +80,14 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   });
 }
 
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+  return Call([&](Context& context) {
+    if (!IsLive(context.events, event)) return cudaErrorInvalidResourceHandle;
+    const bool is_passed = event->stamp == nullptr || event->stamp->passed.has_value();
+    return is_passed ? cudaSuccess : cudaErrorNotReady;
+  });
+}
+
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   return Call([&](Context& context) {
     if (!IsLive(context.events, event)) return cudaErrorInvalidResourceHandle;

@@ -200,10 +200,9 @@ TEST_CASE("GPUs of one process out of each other's reach meet over NCCL if there
   for (size_t i = 0; i < found.size(); ++i) CHECK(test::SameBits(found[i], expected[i]));
 }
 
-// What the ranks' statuses say of the first one that knows.
+// `text` if a rank's status says it. A sender may have ended well, since it does not wait.
 std::string Reason(const std::vector<absl::Status>& statuses, const std::string& text) {
   for (const absl::Status& status : statuses) {
-    CHECK(!status.ok());
     if (Says(status, text)) return text;
   }
   return statuses.front().ToString();
