@@ -84,7 +84,7 @@ std::optional<DeviceMemory> CudaDevice::memory() const {
   const int64_t total = runtime_->info().total_bytes;
   const bool may_use_nccl = options_.meets_others && !UsesNccl() &&
                             options_.rank_network != RankNetwork::kHost && NcclApi::Load().ok();
-  const int64_t carrier = may_use_nccl ? NcclGroup::kReserveBytes : 0;
+  const int64_t carrier = may_use_nccl ? kNcclBytes : 0;
   return DeviceMemory{
       .total_bytes = total,
       .available_bytes = runtime_->FreeBytes(),

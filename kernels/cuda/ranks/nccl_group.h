@@ -39,11 +39,6 @@ namespace heddle::kernels::cuda {
 
 class NcclGroup {
  public:
-  // Device memory that NCCL takes for the groups of a device, beside what it takes for a context:
-  // buffers of some 6 MiB for each block and direction, in communicators of 8 and 2 blocks.
-  // Predicted (docs/benchmarks/gpu.md).
-  static constexpr int64_t kReserveBytes = int64_t{256} << 20;
-
   struct Options {
     std::chrono::milliseconds limit;  // for a device that does not come, and for connecting
     const char* noun = "rank";        // what messages call a member
