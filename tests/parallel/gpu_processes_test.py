@@ -150,12 +150,20 @@ class GpuProcessesTest(unittest.TestCase):
             self.check(layout, others, model=model)
 
     def test_drafters_and_adapters_run_on_gpus_of_processes(self):
-        flags = ("--lora", f"pirate={DEMO_MODEL / 'adapters' / 'pirate'}", "--speculate", f"draft:{DRAFTERS / 'draft'}")
+        self.check_drafters("draft:" + str(DRAFTERS / "draft"))
+
+    @NIGHTLY
+    def test_drafters_that_read_hidden_rows_get_them_over_nccl(self):
+        with tempfile.TemporaryDirectory() as directory, environment(LD_LIBRARY_PATH=str(NCCL), TMPDIR=directory):
+            self.check_drafters("dflash:" + str(DRAFTERS / "dflash"), "--rank-network", "nccl")
+
+    def check_drafters(self, drafter, *network):
+        flags = ("--lora", f"pirate={DEMO_MODEL / 'adapters' / 'pirate'}", "--speculate", drafter)
         layout = ("--tp", "2", "--pp", "2")
         asked = ({"tokens": 16}, {"tokens": 4, "model": "pirate"})
         with GpuServer(*LIMITS, *GPU, *layout, *flags) as one:
             expected = [answers(one, **fields) for fields in asked]
-        with GpuGroup(1, *layout, *TWO_GPUS, *flags, rank_flags=TWO_GPUS) as group:
+        with GpuGroup(1, *layout, *TWO_GPUS, *flags, *network, rank_flags=(*TWO_GPUS, *network)) as group:
             self.assertEqual([answers(group.head, **fields) for fields in asked], expected)
             self.assertGreater(group.head.metric("heddle_spec_decode_accepted_tokens_total"), 0)
             self.assertEqual(group.head.stop(), 0)
