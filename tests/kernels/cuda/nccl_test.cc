@@ -64,21 +64,22 @@ TEST_CASE("Ranks over NCCL have the bits of those that share memory", "[kernel]"
 TEST_CASE("Long sums over NCCL have the bits of those that share memory", "[kernel]") {
   constexpr int32_t kWorld = 3;
   const bool is_dense = GENERATE(true, false);
-  constexpr int64_t kRows = 701, kDim = 1024;
+  constexpr int64_t kDim = 1024;
+  const int64_t n_rows = is_dense ? 701 : 100;  // what has gaps takes one round
   Random random(3);
   const std::vector<float> weight = random.Normals(kDim);
   std::vector<Matrix> parts;
-  for (int32_t r = 0; r < kWorld; ++r) parts.push_back(Matrix::RandomOf(random, kRows, kDim));
-  const Matrix stream = Matrix::RandomOf(random, kRows, kDim);
+  for (int32_t r = 0; r < kWorld; ++r) parts.push_back(Matrix::RandomOf(random, n_rows, kDim));
+  const Matrix stream = Matrix::RandomOf(random, n_rows, kDim);
   const auto sums = [&](const GpusOptions& options) {
     Gpus gpus(kWorld, options);
     std::vector<Matrix> targets, normed;
     for (int32_t r = 0; r < kWorld; ++r) {
-      targets.emplace_back(kRows, kDim, /*pad=*/is_dense ? 0 : 8);
-      for (int64_t t = 0; t < kRows; ++t) {
+      targets.emplace_back(n_rows, kDim, /*pad=*/is_dense ? 0 : 8);
+      for (int64_t t = 0; t < n_rows; ++t) {
         for (int64_t c = 0; c < kDim; ++c) *targets.back().at(t, c) = stream(t, c);
       }
-      normed.emplace_back(kRows, kDim);
+      normed.emplace_back(n_rows, kDim);
     }
     for (const int32_t without : {-1, 1}) {  // a rank that has no part
       gpus.RunWell([&](int32_t r, Ops& ops) {
