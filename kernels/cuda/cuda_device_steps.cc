@@ -251,7 +251,7 @@ absl::Status CudaDevice::CallLibrary(bool last, std::function<absl::Status()> ca
     return call();
   }
   runtime_->set_tape(nullptr);
-  const absl::Status status = call();
+  absl::Status status = call();
   runtime_->set_tape(&tape_);
   return status;
 }
