@@ -18,6 +18,7 @@
 #include "kernels/cuda/ranks/nccl_library.h"
 #include "kernels/host_meetings.h"
 #include "kernels/kv_element.h"
+#include "tests/gpu/sizes.h"
 
 namespace heddle::gpu {
 namespace {
@@ -25,8 +26,9 @@ namespace {
 using kernels::Tensor;
 
 constexpr int kMostRanks = 2;
-constexpr int kSums = 64;  // of a step, as a model of 32 layers has them
-constexpr int kSteps = 20;
+// Of a step, as a model of 32 layers has them.
+int Sums() { return Sized(64, 3); }
+int Steps() { return Sized(20, 2); }
 
 // A rank's device and its buffers of `rows` rows of `dim` BF16.
 struct Rank {
@@ -94,16 +96,16 @@ absl::Status SumOnRank(Ranks& ranks, size_t index, int64_t rows, int64_t dim, Me
   Rank& rank = ranks[index];
   HEDDLE_RETURN_IF_ERROR(Fill(rank, index, rows * dim));
   std::vector<double> times;
-  times.reserve(kSteps);
-  for (int step = 0; step < kSteps; ++step) {
+  times.reserve(static_cast<size_t>(Steps()));
+  for (int step = 0; step < Steps(); ++step) {
     HEDDLE_RETURN_IF_ERROR(rank.device->Launch([&](kernels::Ops& ops) {
-      for (int i = 0; i < kSums; ++i) {
+      for (int i = 0; i < Sums(); ++i) {
         ops.AllReduce({.partial = Tensor{rank.parts[i % 2]->data(), rows, dim, dim},
                        .out = Tensor{rank.stream->data(), rows, dim, dim}});
       }
     }));
     HEDDLE_ASSIGN_OR_RETURN(const kernels::RunTiming timing, rank.device->Finish());
-    times.push_back(static_cast<double>(timing.run_ns) / 1e3 / kSums);
+    times.push_back(static_cast<double>(timing.run_ns) / 1e3 / Sums());
   }
   std::sort(times.begin(), times.end());
   measured->us = times[times.size() / 2];
@@ -126,12 +128,12 @@ absl::StatusOr<bool> CheckShape(Ranks& ranks, const Way& way, int64_t rows, int6
 }
 
 constexpr int64_t kRows[] = {1, 8, 64, 1024};
-constexpr int64_t kDim = 4096;
+int64_t Dim() { return Sized(int64_t{4096}, 256); }
 
 absl::StatusOr<bool> CheckAll(Ranks& ranks, const Way& way) {
   bool good = true;
   for (const int64_t rows : kRows) {
-    HEDDLE_ASSIGN_OR_RETURN(const bool right, CheckShape(ranks, way, rows, kDim));
+    HEDDLE_ASSIGN_OR_RETURN(const bool right, CheckShape(ranks, way, rows, Dim()));
     good = good && right;
   }
   return good;
@@ -146,7 +148,7 @@ absl::Status Open(const Way& way, int32_t ordinal, std::shared_ptr<kernels::Comm
   if (device.ok()) {
     rank->device = *std::move(device);
     const std::vector<int64_t> parts(static_cast<size_t>(group->world()),
-                                     kRows[std::size(kRows) - 1] * kDim * 2);
+                                     kRows[std::size(kRows) - 1] * Dim() * 2);
     auto& meetings = dynamic_cast<kernels::HostMeetings&>(*rank->device);
     meetings.SetRoom({.ranks = {.parts = parts}, .stages = {}, .free_bytes = {}});
     status = rank->device->JoinGroup(group);
