@@ -72,7 +72,7 @@ struct EngineConfig {
   std::string join;               // HOST:PORT of the head; empty: this process is the head
   int64_t rank = 0;               // that this process wants to be; 0: any
   std::string rank_wire = "f32";  // the number format of rows and sums between processes
-  std::string rank_network = "auto";  // what carries between GPUs out of each other's reach
+  std::string rank_network = "host";  // what carries between GPUs out of each other's reach
   std::string rank_token_file;
   std::string rank_tls_cert;  // files in PEM format; empty: no TLS between ranks
   std::string rank_tls_key;

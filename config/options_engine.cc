@@ -10,7 +10,7 @@ constexpr std::string_view kIsas[] = {"auto",      "portable", "avx2",        "a
                                       "avx512_bw", "avx512",   "avx512_bf16", "amx"};
 constexpr std::string_view kKvTypes[] = {"auto", "f32", "f16", "bf16", "fp8", "int8"};
 constexpr std::string_view kWireTypes[] = {"f32", "bf16"};
-constexpr std::string_view kNetworks[] = {"auto", "host", "nccl"};
+constexpr std::string_view kNetworks[] = {"host", "auto", "nccl"};
 constexpr std::string_view kWeightFormats[] = {
     "auto",   "int8",   "int4",  "f32",  "f16",     "bf16",      "q8_0",      "q4_0",
     "q4_1",   "q5_0",   "q5_1",  "q2_k", "q3_k",    "q4_k",      "q5_k",      "q6_k",
@@ -187,11 +187,12 @@ constexpr Option kEngineOptions[] = {
      .field = &Config::rank_network,
      .section = kEngine,
      .value = "WHAT",
-     .help = "With --device cuda: how sums and rows go between GPUs that do not reach each other's "
-             "memory, those of other processes above all. nccl: over NVIDIA's NCCL (libnccl.so.2), "
-             "by RDMA where there is such a network; host: through the host's memory; auto: over "
-             "NCCL if all ranks have the same version of it. Bits are the same "
-             "(docs/parallel.md).",
+     .help =
+         "With --device cuda: how sums and rows go between GPUs that do not reach each other's "
+         "memory, those of other processes above all. host: through the host's memory; nccl: "
+         "rows of stages and long sums over NVIDIA's NCCL (libnccl.so.2), by RDMA where there "
+         "is such a network; auto: the same if NCCL connects all ranks, else the host. Bits are "
+         "the same (docs/parallel.md).",
      .commands = kEngineCommands | kBench | kTune,
      .choices = kNetworks},
     {.name = "rank-token-file",

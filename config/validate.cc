@@ -87,7 +87,7 @@ absl::Status ValidateEngine(const Config& config) {
     return Contradiction(
         "--rank-wire is for ranks on CPUs: GPUs send rows and sums as they have them, in BF16");
   }
-  if (config.rank_network != "auto" && !config.device.starts_with("cuda")) {
+  if (config.rank_network != "host" && !config.device.starts_with("cuda")) {
     return Contradiction("--rank-network is for ranks on GPUs (--device cuda)");
   }
   if (!config.ranks_listen.empty() && config.tp * config.pp == 1) {

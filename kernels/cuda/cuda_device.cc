@@ -82,8 +82,7 @@ std::string CudaDevice::description() const {
 std::optional<DeviceMemory> CudaDevice::memory() const {
   runtime_->Bind();
   const int64_t total = runtime_->info().total_bytes;
-  const bool may_use_nccl = options_.meets_others && !UsesNccl() &&
-                            options_.rank_network != RankNetwork::kHost && NcclApi::Load().ok();
+  const bool may_use_nccl = options_.rank_network != RankNetwork::kHost && !UsesNccl();
   const int64_t carrier = may_use_nccl ? kNcclBytes : 0;
   return DeviceMemory{
       .total_bytes = total,
@@ -216,6 +215,7 @@ absl::StatusOr<std::unique_ptr<PeerGroup>> CudaDevice::Join(
                                            .activations = options_.activations,
                                            .shares_layers = shares_layers,
                                            .nano_batches = &nano_batches_,
+                                           .links = links_,
                                            .network = options_.rank_network,
                                            .relay = relay,
                                            .sizes = shares_layers ? room_.ranks : room_.stages,
@@ -233,7 +233,11 @@ bool CudaDevice::UsesNccl() const {
 void CudaDevice::LeaveGroups() {
   if (group_ == nullptr && stages_ == nullptr) return;
   runtime_->Bind();
-  for (PeerGroup* group : {group_.get(), halves_.get(), stages_.get()}) {
+  const auto groups = {group_.get(), halves_.get(), stages_.get()};
+  for (PeerGroup* group : groups) {  // our kernels first: NCCL's abort waits for them
+    if (group != nullptr) group->EndKernels();
+  }
+  for (PeerGroup* group : groups) {
     if (group != nullptr) group->GiveUp();
   }
   if (relay_ != nullptr) relay_->Stop();

@@ -14,7 +14,7 @@ namespace heddle::kernels {
 // What carries sums and rows between ranks whose memory the devices do not reach: those of other
 // processes, and of GPUs without peer access.
 enum class RankNetwork : uint8_t {
-  kAuto,  // NCCL where all ranks of a group have it in one version, else the host alone
+  kAuto,  // NCCL where it connects all ranks of a group, else the host alone
   kHost,  // the host's memory, and the communicator between the processes
   kNccl,  // as kAuto, but an error that says why it is not NCCL
 };
@@ -51,12 +51,10 @@ struct CudaDeviceOptions {
   // How long a kernel waits for that of another rank that the host knows nothing bad of. A rank may
   // load code, or have more to compute; one that fails is noticed at once.
   int64_t rank_wait_ms = 60'000;
-  RankNetwork rank_network = RankNetwork::kAuto;
+  RankNetwork rank_network = RankNetwork::kHost;
   // With NCCL: ranks that share layers use it in steps of more rows, and the host in those of up to
   // so many, which are graphs; the same on all ranks. Predicted (docs/benchmarks/gpu.md).
-  int32_t rows_through_host = 32;
-  // Ranks in other processes will be met: memory() leaves room for the buffers of what carries.
-  bool meets_others = false;
+  int32_t rows_through_host = 128;
 };
 
 // UNIMPLEMENTED without CUDA in the build, or for a GPU that is too old or that this build has no

@@ -184,10 +184,12 @@ class CudaDevice final : public Device, public HostMeetings {
   std::bitset<kGraphRows + 1> direct_rows_;  // steps of so many rows ask the library
   std::unique_ptr<LibraryMatmul> library_;   // nullptr: our own kernels
   std::shared_ptr<HostRelay> relay_;         // to ranks out of reach; nullptr: there are none
-  Room room_;                                // for what passes through it
-  std::unique_ptr<PeerGroup> group_;         // of ranks that share layers; nullptr: none do
-  std::unique_ptr<PeerGroup> halves_;        // the same ranks, for second halves of steps, or null
-  std::unique_ptr<PeerGroup> stages_;        // of a pipeline; nullptr: there is none
+  // Of all groups.
+  const std::shared_ptr<NcclLinks> links_ = std::make_shared<NcclLinks>();
+  Room room_;                          // for what passes through it
+  std::unique_ptr<PeerGroup> group_;   // of ranks that share layers; nullptr: none do
+  std::unique_ptr<PeerGroup> halves_;  // the same ranks, for second halves of steps, or null
+  std::unique_ptr<PeerGroup> stages_;  // of a pipeline; nullptr: there is none
   std::vector<std::string> advice_;
   bool are_apart_ = false;  // devices of this process are out of each other's reach
   bool has_advised_ = false;

@@ -137,7 +137,7 @@ absl::StatusOr<std::vector<int32_t>> DevicesOfProcess(const config::Config& conf
 
 kernels::RankNetwork NetworkOf(const config::Config& config) {
   if (config.rank_network == "nccl") return kernels::RankNetwork::kNccl;
-  return config.rank_network == "host" ? kernels::RankNetwork::kHost : kernels::RankNetwork::kAuto;
+  return config.rank_network == "auto" ? kernels::RankNetwork::kAuto : kernels::RankNetwork::kHost;
 }
 
 // Lets each rank have a GPU.
@@ -145,7 +145,7 @@ absl::Status PlaceRanks(const config::Config& config, bool are_all, engine::Load
   HEDDLE_ASSIGN_OR_RETURN(options->rank_devices, are_all
                                                      ? RankDevices(config, options->layout.world())
                                                      : DevicesOfProcess(config));
-  kernels::CudaDeviceOptions device = {.rank_network = NetworkOf(config), .meets_others = !are_all};
+  const kernels::CudaDeviceOptions device = {.rank_network = NetworkOf(config)};
   options->make_rank_device = [device,
                                devices = options->rank_devices](int32_t rank) -> MadeDevice {
     kernels::CudaDeviceOptions own = device;

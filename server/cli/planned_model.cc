@@ -44,9 +44,6 @@ absl::StatusOr<engine::LoadOptions> DescribeOptions(const config::Config& config
   auto bytes = static_cast<int64_t>(config.device_memory.value);
   if (bytes == 0) bytes = hardware.memory_bytes;
   if (hardware.is_gpu) DescribeForGpu(bytes, &options.capacity);
-  if (hardware.is_gpu && config.link_rate) {
-    options.capacity.reserve_bytes += kernels::cuda::kNcclBytes;
-  }
   if (bytes > 0) options.memory = {.total_bytes = bytes, .available_bytes = bytes};
   return options;
 }

@@ -174,7 +174,7 @@ void GrpcRankHead::Watch() {
     changed_.wait_for(lock, kWatchTick);
     const Clock::time_point now = Clock::now();
     roster_.SetOwn(mesh_->ops() + local_progress_.ops,
-                   waits_for_halves_ || mesh_->waits() || local_progress_.waits, now);
+                   waits_for_halves_ || mesh_->waits() || local_progress_.any_waits(), now);
     for (const CallId id : roster_.Tick(now)) {
       const auto found = calls_.find(id);
       if (found != calls_.end() && found->second->context != nullptr) {

@@ -44,7 +44,7 @@ class CountedCommunicator final : public kernels::Communicator {
   absl::Status status() const override { return group_->status(); }
   void Report(int64_t begun, bool waits) override {
     progress_.ops.fetch_add(begun, std::memory_order_relaxed);
-    progress_.waits.store(waits, std::memory_order_relaxed);
+    progress_.reported_waits.store(waits, std::memory_order_relaxed);
   }
   void AtAbort(std::function<void()> call) override { group_->AtAbort(std::move(call)); }
 

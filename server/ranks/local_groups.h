@@ -19,6 +19,9 @@ namespace heddle::server {
 struct LocalProgress {
   std::atomic<int64_t> ops{0};
   std::atomic<bool> waits{false};
+  std::atomic<bool> reported_waits{false};  // of ops that others carry (Communicator::Report)
+
+  bool any_waits() const { return waits || reported_waits; }
 };
 
 class LocalGroups {

@@ -209,7 +209,7 @@ void Client::Beat() {
     v1::FromRank message;
     message.mutable_beat()->set_step(step_);
     message.mutable_beat()->set_op(mesh_->ops() + local_progress_.ops);
-    message.mutable_beat()->set_waits(mesh_->waits() || local_progress_.waits);
+    message.mutable_beat()->set_waits(mesh_->waits() || local_progress_.any_waits());
     // Threads that only watch a GPU use processors, too, also while it hangs.
     if (!has_gpu_) message.mutable_beat()->set_busy_ms(BusyMs());
     if (!Write(message)) return;

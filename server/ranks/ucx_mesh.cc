@@ -43,7 +43,7 @@ absl::Status UcxMesh::Open() {
   if (status == UCS_OK && loopback_only_) {
     status = ucx_.config_modify(config, "NET_DEVICES", "lo");
     // GPUs may use NCCL beside it, which listens, too.
-    setenv("NCCL_SOCKET_IFNAME", "lo", /*overwrite=*/0);  // NOLINT(concurrency-mt-unsafe)
+    setenv("NCCL_SOCKET_IFNAME", "=lo", /*overwrite=*/0);  // NOLINT(concurrency-mt-unsafe)
   }
   ucp_params_t params{};
   params.field_mask = UCP_PARAM_FIELD_FEATURES;

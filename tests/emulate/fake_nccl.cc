@@ -93,6 +93,7 @@ struct Message {
 }  // namespace
 
 // ncclComm_t's. Work that is under way keeps it.
+// NOLINTNEXTLINE(readability-identifier-naming): NCCL's name.
 struct ncclComm {
   ~ncclComm() {
     if (shared != nullptr) munmap(shared, sizeof(Shared));
@@ -132,6 +133,8 @@ struct ncclComm {
   uint64_t collectives = 0;  // that were called
   int calls = 0;
   std::atomic<bool> aborted{false};
+  std::atomic<int> under_way{0};  // ops that have begun on the device
+  uint64_t device = 0;
   std::atomic<bool> settles{false};  // the last call is said to be under way once
   std::shared_ptr<ncclComm> self;    // until it is aborted
 };
@@ -191,8 +194,41 @@ struct Group {
   ncclComm* comm = nullptr;
   void* stream = nullptr;
   std::vector<Message> messages;
+  std::vector<std::shared_ptr<ncclComm>> ended;
 };
 thread_local Group group;
+
+// The communicators of all devices of this process.
+struct Comms {
+  std::mutex mutex;
+  std::vector<std::weak_ptr<ncclComm>> all;  // GUARDED_BY(mutex)
+};
+Comms& AllComms() {
+  static auto* comms = new Comms;
+  return *comms;
+}
+
+// Frees what was aborted, as NCCL does: with memory of the device, for which all of its ops, those
+// of other communicators included, have to end. `device`: the thread that has made them.
+void EndAll() {
+  const std::vector<std::shared_ptr<ncclComm>> ended = std::exchange(group.ended, {});
+  for (const std::shared_ptr<ncclComm>& one : ended) {
+    std::vector<std::shared_ptr<ncclComm>> others;
+    {
+      const std::lock_guard lock(AllComms().mutex);
+      for (const std::weak_ptr<ncclComm>& each : AllComms().all) {
+        if (auto comm = each.lock(); comm != nullptr && comm->device == one->device) {
+          others.push_back(std::move(comm));
+        }
+      }
+    }
+    for (const std::shared_ptr<ncclComm>& other : others) {
+      while (other->under_way.load() > 0) {
+        std::this_thread::sleep_for(std::chrono::microseconds(10));
+      }
+    }
+  }
+}
 
 struct Work {
   std::shared_ptr<ncclComm> comm;
@@ -207,7 +243,9 @@ int Enqueue(ncclComm* comm, void* stream, std::vector<Message> messages) {
       port,
       [](void* argument) {
         const std::unique_ptr<Work> work(static_cast<Work*>(argument));
+        ++work->comm->under_way;
         if (!work->comm->aborted.load()) work->comm->Run(work->messages);
+        --work->comm->under_way;
       },
       new Work{comm->self, std::move(messages)});
   comm->settles = ++comm->calls % 3 == 0;
@@ -240,16 +278,20 @@ std::string NewName() {
 
 extern "C" {
 
+// NOLINTNEXTLINE(readability-identifier-naming)
 struct ncclUniqueId {
   char bytes[128];
 };
 
+// NOLINTNEXTLINE(readability-identifier-naming)
 struct ncclConfig {
   size_t size;
   uint32_t magic;
   uint32_t version;
   int blocking;
   int cga_cluster_size, min_ctas, max_ctas;
+  const char* net_name;
+  int split_share, traffic_class;
 };
 
 int ncclGetVersion(int* version) {
@@ -273,7 +315,7 @@ int ncclCommInitRankConfig(ncclComm** comm, int world, ncclUniqueId id, int rank
   const bool is_right = config != nullptr && config->magic == 0xcafebeef &&
                         config->version >= 21800 && config->size >= sizeof(ncclConfig) &&
                         config->blocking == 0 && config->min_ctas >= 1 &&
-                        config->max_ctas >= config->min_ctas;
+                        config->max_ctas >= config->min_ctas && config->traffic_class == INT32_MIN;
   if (!is_right || world < 1 || world > kMostRanks || rank < 0 || rank >= world) return kArgument;
   if (const int fault = FaultOf("ncclCommInitRankConfig"); fault != kSuccess) return fault;
   auto made = std::make_shared<ncclComm>();
@@ -289,13 +331,20 @@ int ncclCommInitRankConfig(ncclComm** comm, int world, ncclUniqueId id, int rank
   made->shared = static_cast<Shared*>(data);
   if (made->shared->joined[rank].exchange(1) != 0) return kUsage;  // the rank was there before
   made->self = made;
+  made->device = std::hash<std::thread::id>()(std::this_thread::get_id());
+  {
+    const std::lock_guard lock(AllComms().mutex);
+    std::erase_if(AllComms().all, [](const auto& comm) { return comm.expired(); });
+    AllComms().all.push_back(made);
+  }
   *comm = made.get();
   return kInProgress;
 }
 
 int ncclCommAbort(ncclComm* comm) {
   comm->aborted.store(true);
-  const std::shared_ptr<ncclComm> own = std::move(comm->self);
+  group.ended.push_back(std::move(comm->self));
+  if (group.depth == 0) EndAll();
   return kSuccess;
 }
 
@@ -322,6 +371,7 @@ int ncclGroupStart() {
 int ncclGroupEnd() {
   if (group.depth == 0) return kUsage;
   if (--group.depth > 0) return kSuccess;
+  EndAll();
   const Group own = std::exchange(group, {});
   if (const int fault = FaultOf("ncclGroupEnd"); fault != kSuccess) return fault;
   return own.messages.empty() ? kSuccess : Enqueue(own.comm, own.stream, own.messages);

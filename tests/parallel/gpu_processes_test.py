@@ -18,8 +18,9 @@ EMULATED = BINARY.parent / "tests" / "heddle_emulated"
 GPU = ("--device", "cuda")
 TWO_GPUS = (*GPU, "--rank-devices", "0,1")  # of one process
 PROMPTS = ("The cat went to", "The old fish")
-# Steps of more than 32 rows, and of fewer.
-LONG_PROMPTS = ("The cat went to " * 12, "The old fish")
+# Steps of more than 128 rows, whose sums go over NCCL, and of fewer.
+LONG_PROMPTS = ("The cat went to " * 45, "The old fish")
+MANY_ROWS = ("--max-batch-tokens", "256")
 # More of the same kind, every night (tests/run.sh --long).
 NIGHTLY = unittest.skipUnless("HEDDLE_LONG_TESTS" in os.environ, "every night")
 
@@ -67,9 +68,10 @@ def answers(server, tokens=6, prompts=PROMPTS, **fields):
 
 class GpuProcessesTest(unittest.TestCase):
     def check(self, layout, others, flags=GPU, rank_flags=None, model=DEMO_MODEL, carrier="the host", prompts=PROMPTS):
-        with GpuServer(*LIMITS, *GPU, *layout, model=model) as one:
+        limits = MANY_ROWS if prompts is LONG_PROMPTS else ()
+        with GpuServer(*LIMITS, *GPU, *layout, *limits, model=model) as one:
             expected = answers(one, prompts=prompts)
-        with GpuGroup(others, *layout, *flags, rank_flags=rank_flags or flags, model=model) as group:
+        with GpuGroup(others, *layout, *flags, *limits, rank_flags=(*(rank_flags or flags), *limits), model=model) as group:
             self.assertEqual(answers(group.head, prompts=prompts), expected)
             for rank in group.ranks:
                 self.assertTrue(rank.says("cuda:"), rank.log)
@@ -112,7 +114,7 @@ class GpuProcessesTest(unittest.TestCase):
         port = reserve_port()
         rank = GpuRank(port, *GPU)
         try:
-            with self.assertRaisesRegex(RuntimeError, "--rank-network is nccl: rank 0: .* cannot be loaded"):
+            with self.assertRaisesRegex(RuntimeError, "--rank-network is nccl: rank 0 of the group: .* cannot be loaded"):
                 GpuServer(*LIMITS, "--tp", "2", *OVER_NCCL, "--ranks-listen", f"127.0.0.1:{port}")
             self.assertEqual(rank.wait(), 1, rank.log)
         finally:
@@ -168,8 +170,8 @@ class GpuProcessesTest(unittest.TestCase):
             self.assertGreater(group.head.metric("heddle_spec_decode_accepted_tokens_total"), 0)
             self.assertEqual(group.head.stop(), 0)
 
-    def lose(self, number, layout, *flags):
-        with GpuGroup(1, *layout, *GPU, *flags, rank_flags=GPU) as group:
+    def lose(self, number, layout, *flags, rank_flags=GPU):
+        with GpuGroup(1, *layout, *GPU, *flags, rank_flags=rank_flags) as group:
             expected = answers(group.head)
             events = iter(group.head.stream("/v1/completions", {"prompt": "Once", "max_tokens": 20,
                                                                 "temperature": 0, "ignore_eos": True}))
@@ -183,7 +185,7 @@ class GpuProcessesTest(unittest.TestCase):
             if number == signal.SIGSTOP:
                 group.ranks[0].process.send_signal(signal.SIGCONT)
             else:
-                group.ranks.append(GpuRank(group.port, *GPU))
+                group.ranks.append(GpuRank(group.port, *rank_flags))
             rest = list(events)
             self.assertEqual(rest[-1], "[DONE]", rest[-3:])
             self.assertEqual(answers(group.head), expected)
@@ -195,10 +197,10 @@ class GpuProcessesTest(unittest.TestCase):
 
     def lose_over_nccl(self, number, layout, *flags):
         with tempfile.TemporaryDirectory() as directory, environment(LD_LIBRARY_PATH=str(NCCL), TMPDIR=directory):
-            self.lose(number, layout, "--rank-network", "nccl", *flags)
+            self.lose(number, layout, "--rank-network", "nccl", *flags, rank_flags=OVER_NCCL)
 
     def test_streams_go_on_when_a_rank_that_was_killed_in_an_op_of_nccl_comes_back(self):
-        self.lose_over_nccl(signal.SIGKILL, ("--tp", "2"))
+        self.lose_over_nccl(signal.SIGKILL, ("--pp", "2"))
 
     @NIGHTLY
     def test_a_stopped_stage_over_nccl_goes_on_with_its_weights(self):

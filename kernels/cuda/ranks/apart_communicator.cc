@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "kernels/cuda/ranks/peer_params.h"
 
 namespace heddle::kernels::cuda {
 namespace {
@@ -67,7 +68,7 @@ bool ApartCommunicator::Recv(void* data, int64_t bytes, int32_t from) {
 
 absl::StatusOr<std::shared_ptr<Communicator>> MeetWithinReach(int32_t ordinal,
                                                               std::shared_ptr<Communicator> group) {
-  if (!group->shares_memory() || group->world() > kMaxRanks) return group;
+  if (!group->shares_memory() || group->world() > kMaxPeers) return group;
   std::shared_ptr<ApartCommunicator::Letters> letters;
   if (group->rank() == 0) letters = std::make_shared<ApartCommunicator::Letters>();
   const Caller own = {.ordinal = ordinal, .letters = &letters};

@@ -66,7 +66,7 @@ bool HostPeers::AwaitDevice(const IsThere& is_there) {
     }
     std::this_thread::sleep_for(kNap);
     const Clock::time_point now = Clock::now();
-    if (!since.has_value()) since = now;
+    if (!since.has_value() || (device_waits_ && device_waits_())) since = now;
     if (now - *since <= limit_) continue;
     communicator_->Abort(absl::UnavailableError(
         absl::StrCat("cuda:", runtime_.info().ordinal, " (", runtime_.info().name, "), ", noun_,

@@ -52,9 +52,16 @@ class HostPeers {
  public:
   // `limit`: how long the device may take to come to an op that was enqueued. `noun`: what messages
   // call a member.
+  // `device_waits`: whether an op that others carry waits on the device for other ranks; empty:
+  // there are none.
   HostPeers(Runtime& runtime, std::shared_ptr<Communicator> communicator,
-            std::chrono::milliseconds limit, const char* noun)
-      : runtime_(runtime), communicator_(std::move(communicator)), limit_(limit), noun_(noun) {}
+            std::chrono::milliseconds limit, const char* noun,
+            std::function<bool()> device_waits = {})
+      : runtime_(runtime),
+        communicator_(std::move(communicator)),
+        limit_(limit),
+        noun_(noun),
+        device_waits_(std::move(device_waits)) {}
   ~HostPeers();
   HostPeers(const HostPeers&) = delete;
   HostPeers& operator=(const HostPeers&) = delete;
@@ -148,6 +155,7 @@ class HostPeers {
   const std::shared_ptr<Communicator> communicator_;
   const std::chrono::milliseconds limit_;
   const char* const noun_;
+  const std::function<bool()> device_waits_;
   std::shared_ptr<HostRelay> relay_;
   Peers peers_;
   std::vector<void*> pinned_;  // all of it

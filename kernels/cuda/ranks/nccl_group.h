@@ -40,12 +40,16 @@ namespace heddle::kernels::cuda {
 class NcclGroup {
  public:
   struct Options {
-    std::chrono::milliseconds limit;  // for a device that does not come, and for connecting
-    const char* noun = "rank";        // what messages call a member
-    bool shares_layers = true;        // false: stages
-    MeetingSizes sizes;               // for stages: which pairs pass rows; none: each to its next
+    std::chrono::milliseconds limit;          // for a device that does not come
+    std::chrono::milliseconds connect_limit;  // for each link
+    const char* noun = "rank";                // what messages call a member
+    bool shares_layers = true;                // false: stages
+    MeetingSizes sizes;                // for stages: which pairs pass rows; none: each to its next
+    std::shared_ptr<NcclLinks> links;  // the same for all groups of a device
   };
-  // Blocks until all ranks have come, or the group is aborted, which says why.
+  // Blocks until all ranks have come, and something has passed over all links: NCCL connects ranks
+  // when they first send. Else an error, at the latest after the limit on each link; others may
+  // have succeeded.
   static absl::StatusOr<std::unique_ptr<NcclGroup>> Join(Runtime& runtime, const NcclApi& api,
                                                          std::shared_ptr<Communicator> communicator,
                                                          const Options& options);
@@ -60,9 +64,11 @@ class NcclGroup {
   absl::Status Send(int32_t to, void* rows, int64_t bytes);
   absl::Status Receive(int32_t from, void* rows, int64_t bytes);
 
-  // All that waits on the device ends soon.
+  // All that waits on the device for ops of any group over NCCL ends.
   void GiveUp();
-  // NCCL's error, if it has one.
+  // It is going to be given up, and aborts no communicator from now on.
+  void StopWatching() { is_given_up_ = true; }
+  // NCCL's error, if it has one. Behind GiveUp of any group of the device: that.
   absl::Status Check() { return LookAtLinks(); }
 
  private:
@@ -89,13 +95,15 @@ class NcclGroup {
   absl::Status ConnectPair(const NcclId& id, int32_t from, int32_t to);
   NcclLink::Place PlaceOf(int32_t rank, int32_t world, int32_t most_blocks) const;
   std::vector<uint8_t> Targets() const;
+  absl::Status Try(NcclLink& link,
+                   const std::function<absl::Status(uint8_t* place, void* stream)>& call);
   absl::Status Do(const std::function<absl::Status(void* stream)>& call);
   absl::Status OrAbort(absl::Status status);
   absl::StatusOr<Op> NewOp();
   void Watch();
+  void SetWaits(bool waits);
   absl::Status LookAtOps();
   absl::Status LookAtLinks();
-  void AbortLinks();
 
   Runtime& runtime_;
   const NcclApi api_;
@@ -109,6 +117,7 @@ class NcclGroup {
   std::vector<Op> unused_;  // GUARDED_BY(mutex_)
   uint64_t n_begun_ = 0;    // as reported; the watch's
   bool waits_ = false;      // likewise
+  bool has_ops_ = false;    // likewise: some were under way at the last look
   std::atomic<bool> is_given_up_{false};
   std::atomic<bool> is_stopping_{false};
   std::thread watch_;

@@ -2,10 +2,10 @@
 // sockets, and between those of a machine by whatever joins them. Optional: without it what ranks
 // exchange passes through the host (host_relay.h).
 //
-// The declarations are our own, of the C interface that is the same from NCCL 2.18 (kLeast) to 2.30
-// (nccl.h, "Communicator configuration" and what follows it): no header of NCCL is needed to build.
-// Of NcclConfig a later library takes as much as its version says.
-// Thread-safety: the functions are NCCL's; this is a table.
+// The declarations are our own, of the C interface of NCCL 2.22 (kLeast) to 2.32 (nccl.h): no
+// header of NCCL is needed to build. NcclConfig is that of 2.26, for a library of 2.18 and later:
+// of its last field 2.22 to 2.25 take nothing, 2.26 takes what is there, and later ones ask the
+// version. Thread-safety: the functions are NCCL's; this is a table.
 #pragma once
 
 #include <cstddef>
@@ -32,7 +32,7 @@ inline constexpr NcclResult kNcclRemoteError = 6;
 inline constexpr NcclResult kNcclInProgress = 7;
 inline constexpr int kNcclUint8 = 1;  // ncclDataType_t
 
-struct NcclConfig {  // ncclConfig_t of 2.18
+struct NcclConfig {  // ncclConfig_t
   static constexpr int kUndefined = -2147483647 - 1;
 
   size_t size = sizeof(NcclConfig);
@@ -44,11 +44,15 @@ struct NcclConfig {  // ncclConfig_t of 2.18
   int max_ctas = kUndefined;
   const char* net_name = nullptr;
   int split_share = kUndefined;
+  int traffic_class = kUndefined;
 };
+static_assert(sizeof(NcclConfig) == 48 && offsetof(NcclConfig, blocking) == 16 &&
+              offsetof(NcclConfig, max_ctas) == 28 && offsetof(NcclConfig, traffic_class) == 44);
 
 struct NcclApi {
-  // Versions as NCCL counts them: 22809 is 2.28.9.
-  static constexpr int32_t kLeast = 21800;
+  // Versions as NCCL counts them: 22809 is 2.28.9. From this one on several communicators are
+  // aborted at the same time by calls in a group.
+  static constexpr int32_t kLeast = 22200;
 
   // NOT_FOUND without the file; FAILED_PRECONDITION for an older version than kLeast, or a library
   // that lacks a function: the message says what is missing.

@@ -2,6 +2,7 @@
 
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
@@ -15,6 +16,10 @@ constexpr int kFastLooks = 1000;
 constexpr std::chrono::microseconds kSettleNap{200};
 // How long others have to say which rank is gone.
 constexpr std::chrono::seconds kGrace{3};
+
+absl::Status GivenUp() {
+  return absl::UnavailableError("what goes over NCCL was given up on this GPU");
+}
 
 }  // namespace
 
@@ -76,7 +81,7 @@ absl::Status NcclLink::Call(const char* name, const std::function<NcclResult(Ncc
   absl::Status status;
   {
     const std::lock_guard lock(mutex_);
-    if (comm_ == nullptr) return absl::OkStatus();
+    if (comm_ == nullptr) return place_.check().ok() ? GivenUp() : absl::OkStatus();
     const NcclResult result = call(comm_);
     if (result == kNcclSuccess) return absl::OkStatus();
     if (result != kNcclInProgress && result != kNcclRemoteError) {
@@ -116,14 +121,52 @@ absl::Status NcclLink::Exchange(std::span<const NcclPiece> sent,
   });
 }
 
+NcclLink::NcclLink(const NcclApi& api, Place place) : api_(api), place_(std::move(place)) {
+  place_.links->Add(this);
+}
+
+NcclLink::~NcclLink() {
+  place_.links->Remove(this);
+  Abort();
+}
+
 void NcclLink::Abort() {
+  if (NcclComm* comm = Take(); comm != nullptr) api_.comm_abort(comm);
+}
+
+// The communicator, which is the caller's to abort; null: it was aborted.
+NcclComm* NcclLink::Take() {
   const std::lock_guard lock(mutex_);
-  if (NcclComm* comm = std::exchange(comm_, nullptr); comm != nullptr) api_.comm_abort(comm);
+  return std::exchange(comm_, nullptr);
+}
+
+void NcclLinks::Add(NcclLink* link) {
+  const std::lock_guard lock(mutex_);
+  links_.push_back(link);
+}
+
+void NcclLinks::Remove(NcclLink* link) {
+  const std::lock_guard lock(mutex_);
+  std::erase(links_, link);
+}
+
+// In a group each call tells its kernels to end at once, and the group waits for all.
+void NcclLinks::Abort() {
+  const std::lock_guard lock(mutex_);
+  const NcclApi* api = nullptr;
+  for (NcclLink* link : links_) {
+    NcclComm* comm = link->Take();
+    if (comm == nullptr) continue;
+    if (api == nullptr) link->api_.group_start();
+    api = &link->api_;
+    api->comm_abort(comm);
+  }
+  if (api != nullptr) api->group_end();
 }
 
 absl::Status NcclLink::Look() {
   const std::lock_guard lock(mutex_);
-  if (comm_ == nullptr) return absl::OkStatus();
+  if (comm_ == nullptr) return GivenUp();
   const NcclResult state = State();
   return state == kNcclInProgress ? absl::OkStatus()
                                   : api_.ToStatus(state, "an op between ranks", comm_);

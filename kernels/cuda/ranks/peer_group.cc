@@ -1,5 +1,6 @@
 #include "kernels/cuda/ranks/peer_group.h"
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <chrono>
@@ -138,9 +139,26 @@ absl::Status PeerGroup::Meet() {
 absl::Status PeerGroup::UseHost() {
   peers_.limit_ns = std::numeric_limits<uint64_t>::max();
   host_ = std::make_unique<HostPeers>(runtime_, communicator_,
-                                      std::chrono::milliseconds(options_.wait_ms), noun());
+                                      std::chrono::milliseconds(options_.wait_ms), noun(),
+                                      [links = options_.links] { return links->any_waits(); });
   HEDDLE_CHECK(options_.relay != nullptr, "ranks that share no memory meet through the host");
   return host_->Create(&peers_, options_.relay(), options_.sizes, options_.host_free_bytes);
+}
+
+// Connects all ranks over NCCL, or none: then it returns why.
+absl::StatusOr<std::string> PeerGroup::Connect(const NcclApi& api) {
+  constexpr int64_t kMostConnectMs = 20'000;
+  absl::StatusOr<std::unique_ptr<NcclGroup>> made = NcclGroup::Join(
+      runtime_, api, communicator_,
+      {.limit = std::chrono::milliseconds(options_.wait_ms),
+       .connect_limit = std::chrono::milliseconds(std::min(kMostConnectMs, options_.wait_ms)),
+       .noun = noun(),
+       .shares_layers = options_.shares_layers,
+       .sizes = options_.sizes,
+       .links = options_.links});
+  HEDDLE_ASSIGN_OR_RETURN(std::string why, WhyNotConnected(*communicator_, made.status()));
+  if (why.empty()) nccl_ = *std::move(made);
+  return why;
 }
 
 // The others' devices may be of other machines: they say what matters in a few bytes.
@@ -153,25 +171,31 @@ absl::Status PeerGroup::MeetOthers() {
                                         .nccl = api,
                                         .activations = options_.activations,
                                         .shares_layers = options_.shares_layers}));
+  std::string why_not = choice.why_not;
   if (choice.uses_nccl) {
+    HEDDLE_ASSIGN_OR_RETURN(why_not, Connect(*api));
+    if (!why_not.empty() && choice.must_use_nccl) {
+      return absl::UnavailableError(absl::StrCat("--rank-network is nccl: ", why_not));
+    }
+  }
+  if (nccl_ != nullptr) {
     carrier_ = absl::StrCat("NCCL ", NcclVersionText(api->version));
-    HEDDLE_ASSIGN_OR_RETURN(nccl_,
-                            NcclGroup::Join(runtime_, *api, communicator_,
-                                            {.limit = std::chrono::milliseconds(options_.wait_ms),
-                                             .noun = noun(),
-                                             .shares_layers = options_.shares_layers,
-                                             .sizes = options_.sizes}));
   } else {
     carrier_ = "the host";
-    if (options_.network != RankNetwork::kHost) why_not_nccl_ = choice.why_not;
+    if (options_.network != RankNetwork::kHost) why_not_nccl_ = why_not;
   }
   // Few rows go through the host in any case.
   if (nccl_ == nullptr || options_.shares_layers) HEDDLE_RETURN_IF_ERROR(UseHost());
   return communicator_->Barrier() ? absl::OkStatus() : Given(*communicator_);
 }
 
-void PeerGroup::GiveUp() {
+void PeerGroup::EndKernels() {
   std::atomic_ref(peers_.note->abort).store(1);
+  if (nccl_ != nullptr) nccl_->StopWatching();
+}
+
+void PeerGroup::GiveUp() {
+  EndKernels();
   if (nccl_ != nullptr) nccl_->GiveUp();
 }
 

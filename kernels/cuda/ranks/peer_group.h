@@ -53,8 +53,9 @@ class PeerGroup {
     // Which steps the device divides: ranks of one process that share layers have to have the same
     // rules. nullptr: none. It outlives Join.
     const NanoBatchProfile* nano_batches = nullptr;
+    std::shared_ptr<NcclLinks> links;  // the same for all groups of a device
     // For a communicator that shares no memory, what carries.
-    RankNetwork network = RankNetwork::kAuto;
+    RankNetwork network = RankNetwork::kHost;
     // The relay that is used if the host does; the same for all groups of a device.
     std::function<std::shared_ptr<HostRelay>()> relay;
     // The memory that it takes, and finds.
@@ -85,7 +86,9 @@ class PeerGroup {
   // The next message between stages.
   absl::StatusOr<StageRowsParams> Sent(int32_t to, void* rows, int64_t bytes);
   absl::StatusOr<StageRowsParams> Received(int32_t from, void* rows, int64_t bytes);
-  // Kernels that wait for others end soon.
+  // Kernels of ours that wait for others end soon; and with GiveUp, those of NCCL, of all groups of
+  // the device.
+  void EndKernels();
   void GiveUp();
   // Behind a step: OK if its ops have met those of all ranks. Else the first reason, as the group
   // knows it or as this rank's kernels have noted it: then the group is aborted.
@@ -112,6 +115,7 @@ class PeerGroup {
   absl::Status Meet();
   absl::Status MeetOthers();
   absl::Status UseHost();
+  absl::StatusOr<std::string> Connect(const NcclApi& api);
   absl::Status AllocateMailbox();
   void LeaveMailbox();
   const char* noun() const { return options_.shares_layers ? "rank" : "stage"; }

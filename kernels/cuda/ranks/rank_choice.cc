@@ -70,9 +70,10 @@ int32_t Series(int32_t version) { return version / 100; }
 std::string WhyNoNccl(std::span<const RankWords> all) {
   for (size_t r = 0; r < all.size(); ++r) {
     if (all[r].network == static_cast<int32_t>(RankNetwork::kHost)) {
-      return absl::StrCat("rank ", r, ": --rank-network is host");
+      return absl::StrCat("rank ", r, " of the group: --rank-network is host");
     }
-    if (all[r].nccl_version == 0) return absl::StrCat("rank ", r, ": ", all[r].why_no_nccl);
+    if (all[r].nccl_version == 0)
+      return absl::StrCat("rank ", r, " of the group: ", all[r].why_no_nccl);
     if (Series(all[r].nccl_version) != Series(all[0].nccl_version)) {
       return absl::StrCat("rank ", r, " has NCCL ", NcclVersionText(all[r].nccl_version),
                           ", rank 0 has ", NcclVersionText(all[0].nccl_version));
@@ -85,6 +86,11 @@ std::string WhyNoNccl(std::span<const RankWords> all) {
   return "";
 }
 
+absl::Status WhyItEnded(const Communicator& group) {
+  const absl::Status why = group.status();
+  return why.ok() ? absl::AbortedError("the group of ranks was given up") : why;
+}
+
 absl::StatusOr<RankChoice> Choose(std::span<const RankWords> all) {
   const auto find = [&](RankNetwork network) {
     return std::find_if(all.begin(), all.end(), [network](const RankWords& one) {
@@ -94,6 +100,7 @@ absl::StatusOr<RankChoice> Choose(std::span<const RankWords> all) {
   const auto nccl = find(RankNetwork::kNccl), host = find(RankNetwork::kHost);
   RankChoice choice = {.uses_nccl = false, .why_not = WhyNoNccl(all)};
   choice.uses_nccl = choice.why_not.empty();
+  choice.must_use_nccl = nccl != all.end();
   if (nccl == all.end()) return choice;
   if (host != all.end()) {
     return absl::InvalidArgumentError(
@@ -121,12 +128,28 @@ absl::StatusOr<RankChoice> AgreeOnRanks(Communicator& group, const DeviceInfo& d
     all[r].why_no_nccl[sizeof(words.why_no_nccl) - 1] = '\0';
   }
   is_met = is_met && group.Barrier();  // all have read this one's
-  if (!is_met) {
-    const absl::Status why = group.status();
-    return why.ok() ? absl::AbortedError("the group of ranks was given up") : why;
-  }
+  if (!is_met) return WhyItEnded(group);
   HEDDLE_RETURN_IF_ERROR(CheckKinds(all, static_cast<size_t>(group.rank()), device, own));
   return Choose(all);
+}
+
+absl::StatusOr<std::string> WhyNotConnected(Communicator& group, const absl::Status& own) {
+  struct Words {
+    char text[300];
+  };
+  Words words = {};
+  if (!own.ok()) Put(own.message(), words.text);
+  std::array<const void*, kMaxRanks> said{};
+  if (!group.Exchange(&words, sizeof(words), sizeof(words), said)) return WhyItEnded(group);
+  std::string why;
+  for (size_t r = 0; why.empty() && r < static_cast<size_t>(group.world()); ++r) {
+    Words other = {};
+    if (said[r] != nullptr) std::memcpy(&other, said[r], sizeof(other));
+    other.text[sizeof(other.text) - 1] = '\0';
+    if (other.text[0] != '\0') why = absl::StrCat("rank ", r, " of the group: ", other.text);
+  }
+  if (!group.Barrier()) return WhyItEnded(group);
+  return why;
 }
 
 }  // namespace heddle::kernels::cuda

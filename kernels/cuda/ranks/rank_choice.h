@@ -27,6 +27,7 @@ struct RankTraits {
 
 struct RankChoice {
   bool uses_nccl = false;
+  bool must_use_nccl = false;  // some rank's network is kNccl
   std::string why_not;
 };
 
@@ -35,5 +36,9 @@ struct RankChoice {
 // host; FAILED_PRECONDITION if one asks for NCCL, and they cannot use it.
 absl::StatusOr<RankChoice> AgreeOnRanks(Communicator& group, const DeviceInfo& device,
                                         const RankTraits& own);
+
+// Whether all ranks are connected: "", or what the first one says that is not. `own` is this one's.
+// An error: the group was aborted.
+absl::StatusOr<std::string> WhyNotConnected(Communicator& group, const absl::Status& own);
 
 }  // namespace heddle::kernels::cuda

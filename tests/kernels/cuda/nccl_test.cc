@@ -261,8 +261,8 @@ TEST_CASE("A GPU that comes to no op of NCCL is named by its own process", "[ker
 }
 
 TEST_CASE("An op of NCCL that does not end is ended by whoever gives up the group", "[kernel]") {
-  const Fault fault("hang");
   Gpus gpus(2, {.through_host = true, .networks = {kNccl}});
+  const Fault fault("hang");
   Matrix x(2, 64), y(2, 64);
   std::thread loser([&] {
     std::this_thread::sleep_for(std::chrono::milliseconds(30));
@@ -310,6 +310,8 @@ TEST_CASE("Errors of NCCL's functions are said by their names", "[kernel]") {
          {std::pair("ncclGetUniqueId=2", "ncclGetUniqueId: unhandled system"),
           {"ncclCommInitRankConfig=5", "ncclCommInitRankConfig: invalid usage"},
           {"nojoin", "ncclCommInitRankConfig has not ended within 100 ms"},
+          {"ncclSend=3", "ncclSend and ncclRecv: internal error"},
+          {"hang", "and brings nothing within 100 ms"},
           {"async=3", "ncclCommInitRankConfig: internal error"}}) {
       INFO(fault);
       CHECK(Reason(join(fault, are_stages), text) == text);
@@ -335,7 +337,7 @@ TEST_CASE("A library that is missing or too old is named", "[kernel]") {
   CHECK(Says(missing, "libno-nccl.so.2 cannot be loaded"));
   // The program's own C library has none of the functions.
   CHECK(Says(NcclApi::Load("libm.so.6").status(), "does not say its version"));
-  for (const auto& [fault, text] : {std::pair("version=21703", "is 2.17.3; NCCL has to be 2.18.0"),
+  for (const auto& [fault, text] : {std::pair("version=22105", "is 2.21.5; NCCL has to be 2.22.0"),
                                     {"version=2804", "is older than 2.9"},
                                     {"ncclGetVersion=3", "does not say its version"}}) {
     const Fault set(fault);
@@ -360,20 +362,28 @@ TEST_CASE("All ranks agree on what carries, and say why", "[kernel]") {
   const std::string host = join({kAuto, kHost}).second;
   INFO(host);
   CHECK(host.find("ranks meet over the host") != std::string::npos);
-  CHECK(host.find("Without NCCL: rank 1: --rank-network is host") != std::string::npos);
+  CHECK(host.find("Without NCCL: rank 1 of the group: --rank-network is host") !=
+        std::string::npos);
   CHECK(join({kHost}).second.find("NCCL") == std::string::npos);
   for (const absl::Status& status : join({kNccl, kHost}).first) {
     CHECK(absl::IsInvalidArgument(status));
     CHECK(Says(status, "--rank-network is nccl on rank 0 and host on rank 1"));
   }
-  const Fault old("version=21703");
+  {
+    const Fault broken("ncclCommInitRankConfig=2");
+    const std::string host_even_so = join({kAuto}).second;
+    INFO(host_even_so);
+    CHECK(host_even_so.find("ranks meet over the host") != std::string::npos);
+    CHECK(host_even_so.find("ncclCommInitRankConfig: unhandled system error") != std::string::npos);
+  }
+  const Fault old("version=22105");
   const std::string older = join({kAuto}).second;
   CHECK(older.find("ranks meet over the host") != std::string::npos);
-  CHECK(older.find("Without NCCL: rank 0: ") != std::string::npos);
+  CHECK(older.find("Without NCCL: rank 0 of the group: ") != std::string::npos);
   for (const absl::Status& status : join({kNccl}).first) {
     CHECK(absl::IsFailedPrecondition(status));
-    CHECK(Says(status, "--rank-network is nccl: rank 0: "));
-    CHECK(Says(status, "is 2.17.3; NCCL has to be 2.18.0 or later; install NCCL"));
+    CHECK(Says(status, "--rank-network is nccl: rank 0 of the group: "));
+    CHECK(Says(status, "is 2.21.5; NCCL has to be 2.22.0 or later; install NCCL"));
   }
 }
 
