@@ -69,6 +69,7 @@ TEST_CASE("Long sums over NCCL have the bits of those that share memory", "[kern
   Random random(3);
   const std::vector<float> weight = random.Normals(kDim);
   std::vector<Matrix> parts;
+  parts.reserve(kWorld);
   for (int32_t r = 0; r < kWorld; ++r) parts.push_back(Matrix::RandomOf(random, n_rows, kDim));
   const Matrix stream = Matrix::RandomOf(random, n_rows, kDim);
   const auto sums = [&](const GpusOptions& options) {
@@ -173,7 +174,7 @@ TEST_CASE("Rows pass over NCCL from stage to stage, however many are under way",
       sent.push_back(Matrix::RandomOf(random, rows, 520));
     }
     const auto at = [&](int message, int32_t r) {
-      return static_cast<size_t>(message * kStages + r);
+      return static_cast<size_t>(message) * kStages + static_cast<size_t>(r);
     };
     gpus.RunWell([&](int32_t r, Ops& ops) {
       const int32_t next = (r + 1) % kStages, before = (r + kStages - 1) % kStages;
