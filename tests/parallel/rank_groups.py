@@ -120,12 +120,13 @@ class Group:
     """A head and its ranks; a context manager that ends them."""
 
     server, rank = Server, Rank
+    limits = LIMITS
 
     def __init__(self, others, *flags, rank_flags=(), model=DEMO_MODEL):
         self.port = reserve_port()
-        self.ranks = [self.rank(self.port, *rank_flags, model=model) for _ in range(others)]
+        self.ranks = [self.rank(self.port, *rank_flags, model=model, limits=self.limits) for _ in range(others)]
         try:
-            self.head = self.server(*LIMITS, "--ranks-listen", f"127.0.0.1:{self.port}", *flags, model=model)
+            self.head = self.server(*self.limits, "--ranks-listen", f"127.0.0.1:{self.port}", *flags, model=model)
         except RuntimeError:
             self.end()
             raise
