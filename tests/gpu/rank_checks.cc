@@ -139,8 +139,8 @@ absl::StatusOr<bool> CheckAll(Ranks& ranks, const Way& way) {
   return good;
 }
 
-absl::Status Open(const Way& way, int32_t ordinal, std::shared_ptr<kernels::Communicator> group,
-                  Rank* rank) {
+absl::Status Open(const Way& way, int32_t ordinal,
+                  const std::shared_ptr<kernels::Communicator>& group, Rank* rank) {
   // These steps have no rows of a batch: all go over NCCL.
   auto device = kernels::CreateCudaDevice(
       {.ordinal = ordinal, .rank_network = way.network, .rows_through_host = -1});
