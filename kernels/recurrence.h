@@ -89,7 +89,8 @@ struct RecurrenceState {
   int64_t state;                          // S [n_heads, key_dim, value_dim]
   int64_t updates;     // u [n_heads, 2, kScanRows, value_dim], by position modulo 2 kScanRows
   int64_t decays;      // sums of g since the part began [n_heads, 2, kScanRows]
-  int64_t keys;        // k [n_key_heads, 2, key_dim, kScanRows]
+  int64_t keys;        // k [n_key_heads, 2, kScanRows, key_dim] on the CPU; CUDA and the reference
+                       // have [key_dim, kScanRows]: pages do not pass between devices of two kinds
                        // kSelective: v, dt and k of positions [kScanRows, values or key_dim], by
                        // position modulo kScanRows
   int64_t inputs;      // of the convolution [input_rows, channels], by position modulo input_rows

@@ -129,10 +129,26 @@ inline void SetRowBorders(const RowPlaces& places, const RecurrenceSlice& slice,
   }
 }
 
+// Floats per row of the products with its part's keys: of q, and of the delta rule's k, in each key
+// head.
+inline int64_t DotFloats(const RecurrenceShape& shape) {
+  const int64_t products = shape.rule == RecurrenceRule::kGatedDelta ? 2 : 1;
+  return products * kScanRows * shape.n_key_heads;
+}
+
 // Floats per row that the CPU backend keeps while it runs a recurrence: q, k and v behind the
-// convolution, and the step and gain of each head. kSelective writes to its output.
+// convolution, the step and gain of each head, and products with keys. kSelective writes to its
+// output.
 inline int64_t WorkingFloats(const RecurrenceShape& shape) {
-  return shape.is_selective() ? 0 : shape.channels() + 2 * int64_t{shape.n_heads};
+  return shape.is_selective() ? 0
+                              : shape.channels() + 2 * int64_t{shape.n_heads} + DotFloats(shape);
+}
+
+// Floats that each of its threads keeps beside that: an S, and two products for each row of a part.
+// The little that kSelective keeps is not counted.
+inline int64_t ThreadWorkingFloats(const RecurrenceShape& shape) {
+  return shape.is_selective() ? 0
+                              : (int64_t{shape.key_dim} + 2 * kScanRows) * int64_t{shape.value_dim};
 }
 
 // The snapshots of a layer.

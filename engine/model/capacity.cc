@@ -179,31 +179,39 @@ int64_t MessageBytes(const ModelSpec& part, int32_t logit_rows, const CapacityOp
   return bytes;
 }
 
-// Working memory of ops beside the decoder's buffers, where it grows with the rows of a step: that
-// of the layer that needs most, as the CPU backend has it.
-int64_t OpBytes(const ModelSpec& part, const CapacityOptions& options) {
+// Working memory of ops beside the decoder's buffers, where it grows with the rows of a step or
+// with `threads`: that of the layer that needs most, as the CPU backend has it.
+int64_t OpBytes(const ModelSpec& part, int64_t threads, const CapacityOptions& options) {
   const auto rows = int64_t{options.max_batch_tokens};
-  int64_t floats = 0, scores = 0;
+  int64_t floats = 0, scores = 0, choices = 0;
   for (const LayerSpec& layer : part.layers) {
     const AttentionSpec& attention = layer.attention;
     if (attention.recurrence.is_here()) {
-      floats = std::max(floats, rows * kernels::WorkingFloats(attention.recurrence.shape));
+      const kernels::RecurrenceShape& shape = attention.recurrence.shape;
+      floats = std::max(floats, rows * kernels::WorkingFloats(shape) +
+                                    threads * kernels::ThreadWorkingFloats(shape));
     }
-    if (attention.mla.indexer.is_here()) {
+    const IndexerSpec& indexer = attention.mla.indexer;
+    if (indexer.is_here()) {
       scores = kernels::KeptScores(rows, part.max_context);
+      choices = threads * kernels::SelectionThreadNumbers(indexer.n_heads, indexer.head_dim,
+                                                          part.max_context, indexer.top_k);
     }
   }
-  return (floats + scores) * int64_t{sizeof(float)};
+  return (floats + scores + choices) * int64_t{sizeof(float)};
 }
 
 // Activations and logits of all ranks, and what ops and drafts need.
 int64_t WorkspaceBytes(const ModelSpec& spec, int32_t logit_rows, const CapacityOptions& options) {
   constexpr int64_t kLogitBytes = sizeof(float);
   int64_t bytes = options.draft_workspace_bytes + int64_t{logit_rows} * spec.vocab * kLogitBytes;
-  for (const ModelSpec& part : PartsOf(spec, options)) {
+  const auto parts = PartsOf(spec, options);
+  const auto n_parts = static_cast<int64_t>(parts.size());  // which share the threads
+  const int64_t threads = (std::max(options.cpu_threads, 0) + n_parts - 1) / n_parts;
+  for (const ModelSpec& part : parts) {
     const int64_t logits = part.is_part() ? part.own_vocab() : 0;
     bytes += Decoder::ActivationBytes(part, options.max_batch_tokens, options.activation_dtype) +
-             int64_t{logit_rows} * logits * kLogitBytes + OpBytes(part, options);
+             int64_t{logit_rows} * logits * kLogitBytes + OpBytes(part, threads, options);
     const bool receives = options.receives_messages && !options.group_specs.empty();
     if (receives) bytes += MessageBytes(part, logit_rows, options);
   }

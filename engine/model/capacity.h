@@ -35,6 +35,9 @@ struct CapacityOptions {
   int32_t max_batch_tokens = 512;
   int32_t max_batch_seqs = 256;
   int32_t logit_rows = 64;  // rows of logits held at a time, at most
+  // Threads of the CPU backend, each of which has working memory; 0: a GPU; less, for the loader:
+  // those of its device.
+  int32_t cpu_threads = -1;
   // Memory left free for the operating system, the page cache and the front end's buffers, or for
   // what a device loads while it runs.
   int64_t reserve_bytes = int64_t{256} << 20;

@@ -1,5 +1,7 @@
 // The built-in shapes of random_model.h.
 #include <cmath>
+#include <initializer_list>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -30,7 +32,89 @@ struct Shape {
   int32_t scan_channels = 0;
 };
 
-// The dimensions are those of each model's published config.json.
+// A model with Mamba-2 recurrences behind 4 taps, whose heads share one key head.
+struct MambaShape {
+  Shape base;         // n_heads 0: no layer attends
+  int32_t heads;      // of a recurrence
+  int32_t value_dim;  // of a head
+  int32_t key_dim;
+  bool norms;            // what recurrences give is gated and RMS-normed, else gated
+  uint64_t attends;      // bit i: layer i attends in place of a recurrence
+  bool beside = false;   // all layers have attention and, beside it, a recurrence
+  bool rotates = false;  // attention knows positions
+  int32_t experts = 0;   // beside the MLP, of width expert_inter, of which a row has top_k
+  int32_t top_k = 0;
+  int32_t expert_inter = 0;
+};
+
+constexpr uint64_t LayerBits(std::initializer_list<int> layers) {
+  uint64_t bits = 0;
+  for (const int layer : layers) bits |= uint64_t{1} << layer;
+  return bits;
+}
+constexpr uint64_t kEveryTenth = LayerBits({5, 15, 25, 35});
+
+// The dimensions are those of each model's published config.json; models that only recur have no
+// limit of positions, and get 1 << 20.
+constexpr MambaShape kMambaShapes[] = {
+    {{"mamba2-2.7b", 64, 2560, 0, 0, 0, 0, 50288, 1 << 20, true, false, false},
+     80,
+     64,
+     128,
+     true,
+     0},
+    {{"granite-4.0-h-350m", 32, 768, 2048, 12, 4, 64, 100352, 32768, true, false, false},
+     48,
+     32,
+     128,
+     true,
+     LayerBits({10, 13, 17, 27})},
+    {{"granite-4.0-h-1b", 40, 1536, 4096, 12, 4, 128, 100352, 131072, true, false, false},
+     48,
+     64,
+     128,
+     true,
+     kEveryTenth},
+    {{"granite-4.0-h-tiny", 40, 1536, 1024, 12, 4, 128, 100352, 131072, true, false, false},
+     48,
+     64,
+     128,
+     true,
+     kEveryTenth,
+     false,
+     false,
+     64,
+     6,
+     512},
+    {{"granite-4.0-h-small", 40, 4096, 1536, 32, 8, 128, 100352, 131072, true, false, false},
+     128,
+     64,
+     128,
+     true,
+     kEveryTenth,
+     false,
+     false,
+     72,
+     10,
+     768},
+    {{"falcon-h1-0.5b", 36, 1024, 2048, 8, 2, 64, 32784, 16384, false, false, false},
+     24,
+     64,
+     128,
+     false,
+     0,
+     true,
+     true},
+    {{"falcon-h1-1.5b", 24, 2048, 4608, 8, 2, 128, 65537, 131072, false, false, false},
+     48,
+     64,
+     256,
+     false,
+     0,
+     true,
+     true},
+};
+
 constexpr Shape kShapes[] = {
     {"tinyllama-1.1b", 22, 2048, 5632, 32, 4, 64, 32000, 2048, false, false, false},
     {"llama-3.2-1b", 16, 2048, 8192, 32, 8, 64, 128256, 131072, true, false, false},
@@ -58,7 +142,9 @@ ModelSpec ToSpec(const Shape& shape) {
   layer.attention.head_dim = shape.head_dim;
   layer.attention.qkv_bias = shape.qkv_bias;
   layer.attention.qk_norm = shape.qk_norm ? QkNorm::kPerHead : QkNorm::kNone;
-  layer.attention.scale = 1.0f / std::sqrt(static_cast<float>(shape.head_dim));
+  if (shape.head_dim > 0) {
+    layer.attention.scale = 1.0f / std::sqrt(static_cast<float>(shape.head_dim));
+  }
   layer.attention.rope.rotary_dim = shape.head_dim;
   layer.mlp.inter = shape.inter;
   ModelSpec spec;
@@ -104,17 +190,60 @@ ModelSpec ToSpec(const Shape& shape) {
   return spec;
 }
 
+void SetMamba(const MambaShape& shape, AttentionSpec* attention) {
+  *attention = {};
+  RecurrenceSpec& recurrence = attention->recurrence;
+  recurrence.shape = {.rule = kernels::RecurrenceRule::kMamba2,
+                      .n_heads = shape.heads,
+                      .n_key_heads = 1,
+                      .key_dim = shape.key_dim,
+                      .value_dim = shape.value_dim,
+                      .taps = 4};
+  recurrence.conv_bias = recurrence.skip = recurrence.gates_first = true;
+  if (!shape.norms) return;
+  recurrence.norm_width = recurrence.shape.values();
+  recurrence.norm_per_value = true;
+}
+
+ModelSpec ToSpec(const MambaShape& shape) {
+  ModelSpec spec = ToSpec(shape.base);
+  std::vector<LayerSpec> layers;
+  layers.reserve(spec.layers.size() * 2);
+  for (size_t i = 0; i < spec.layers.size(); ++i) {
+    LayerSpec layer = spec.layers[i];
+    if (!shape.rotates) layer.attention.rope.rotary_dim = 0;
+    if (shape.experts > 0) {
+      layer.moe.n_experts = shape.experts;
+      layer.moe.inter = shape.expert_inter;
+      layer.moe.rule = {.top_k = shape.top_k, .renormalise = true};
+    }
+    if (shape.beside) {  // two layers here, of which the second reads what the first one has read
+      layers.push_back(layer);
+      layers.back().mlp.inter = 0;
+      layer.attention_input = AttentionInput::kShared;
+    }
+    if ((shape.attends >> i & 1) == 0) SetMamba(shape, &layer.attention);
+    layers.push_back(layer);
+  }
+  spec.layers = std::move(layers);
+  return spec;
+}
+
 }  // namespace
 
 std::vector<std::string_view> KnownShapeNames() {
   std::vector<std::string_view> names;
   for (const Shape& shape : kShapes) names.push_back(shape.name);
+  for (const MambaShape& shape : kMambaShapes) names.push_back(shape.base.name);
   return names;
 }
 
 absl::StatusOr<ModelSpec> KnownShape(std::string_view name) {
   for (const Shape& shape : kShapes) {
     if (shape.name == name) return ToSpec(shape);
+  }
+  for (const MambaShape& shape : kMambaShapes) {
+    if (shape.base.name == name) return ToSpec(shape);
   }
   return absl::NotFoundError(absl::StrCat(
       "no built-in shape \"", std::string(name), "\"; there are ",

@@ -10,6 +10,7 @@
 #include "engine/model/load_device.h"
 #include "engine/model/load_ranks.h"
 #include "engine/model/rank_devices.h"
+#include "kernels/cpu/usable_cpus.h"
 
 namespace heddle::engine {
 namespace {
@@ -45,6 +46,13 @@ CapacityOptions CapacityFor(const LoadOptions& options, kernels::DType kv_dtype,
   CapacityOptions capacity = options.capacity;
   capacity.kv_dtype = kv_dtype;
   FillStepSize(device, &capacity);
+  const bool is_gpu = device != nullptr && device->memory().has_value();
+  if (is_gpu) {
+    capacity.cpu_threads = 0;
+  } else if (capacity.cpu_threads < 0) {
+    const int32_t threads = options.cpu.num_threads;
+    capacity.cpu_threads = threads > 0 ? threads : kernels::cpu::FindUsableCpus().num_cores;
+  }
   if (device == nullptr) return capacity;
   capacity.activation_dtype = device->activation_dtype();
   capacity.logit_rows = device->preferred_logit_rows();

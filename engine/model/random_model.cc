@@ -182,6 +182,8 @@ DType TableFormat(DType dtype) {
   }
 }
 
+constexpr DType kRouterFormat = DType::kBF16;
+
 class Maker {
  public:
   using Clock = std::chrono::steady_clock;
@@ -218,6 +220,39 @@ class Maker {
     return device_.Pack(sources);
   }
 
+  // `count` matrices of `rows`, one for each expert.
+  absl::StatusOr<std::unique_ptr<kernels::PackedStack>> Stack(int32_t count,
+                                                              const std::vector<int64_t>& rows,
+                                                              int64_t cols) {
+    const int64_t row_bytes = kernels::RowBytes(dtype_, cols);
+    const int64_t n_rows = std::accumulate(rows.begin(), rows.end(), int64_t{0});
+    const int64_t total = count * n_rows * row_bytes;
+    bytes_.resize(std::max(static_cast<size_t>(total), bytes_.size()));
+    const auto begin = Clock::now();
+    Fill(dtype_, count * n_rows * cols, total, HalfWidth(cols), bytes_.data());
+    made_ += Clock::now() - begin;
+    std::vector<WeightSource> sources;
+    sources.reserve(static_cast<size_t>(count) * rows.size());
+    const std::byte* data = bytes_.data();
+    for (int32_t i = 0; i < count; ++i) {
+      for (const int64_t n : rows) {
+        sources.push_back(
+            {.data = data, .dtype = dtype_, .rows = n, .cols = cols, .name = "random"});
+        data += n * row_bytes;
+      }
+    }
+    return device_.PackStack(sources, count);
+  }
+
+  absl::Status Experts(const MoeSpec& spec, int64_t hidden, MoeWeights* weights) {
+    HEDDLE_ASSIGN_OR_RETURN(weights->router.matrix,
+                            Matrix({spec.n_experts}, hidden, kRouterFormat));
+    const std::vector<int64_t> up(spec.gated ? 2 : 1, spec.inter);
+    HEDDLE_ASSIGN_OR_RETURN(weights->up, Stack(spec.n_experts, up, hidden));
+    HEDDLE_ASSIGN_OR_RETURN(weights->down, Stack(spec.n_experts, {hidden}, spec.inter));
+    return absl::OkStatus();
+  }
+
   double made_seconds() const { return std::chrono::duration<double>(made_).count(); }
 
   absl::StatusOr<DeviceVector> Constant(int64_t size, float value) {
@@ -247,14 +282,21 @@ class Maker {
   absl::Status Recurrence(const RecurrenceSpec& spec, int64_t hidden, LayerWeights* weights) {
     const kernels::RecurrenceShape& shape = spec.shape;
     HEDDLE_ASSIGN_OR_RETURN(weights->conv, Constant(shape.channels() * shape.taps, 0.5f));
+    if (spec.conv_bias) {
+      HEDDLE_ASSIGN_OR_RETURN(weights->conv_bias, Constant(shape.channels(), 0.0f));
+    }
     if (shape.is_selective()) return Selection(spec, hidden, weights);
     HEDDLE_ASSIGN_OR_RETURN(
         weights->qkv.matrix,
         Matrix({shape.channels(), shape.values(), shape.cols() - shape.beta_column()}, hidden));
     HEDDLE_ASSIGN_OR_RETURN(weights->recurrence.decay, Constant(shape.n_heads, -0.1f));
     HEDDLE_ASSIGN_OR_RETURN(weights->recurrence.step_bias, Constant(shape.n_heads, 0.0f));
+    if (spec.skip) {
+      HEDDLE_ASSIGN_OR_RETURN(weights->recurrence.skip, Constant(shape.n_heads, 1.0f));
+    }
     if (spec.norm_width == 0) return absl::OkStatus();
-    HEDDLE_ASSIGN_OR_RETURN(weights->recurrence.norm, Constant(spec.norm_width, 1.0f));
+    const int64_t norms = spec.norm_per_value ? shape.values() : spec.norm_width;
+    HEDDLE_ASSIGN_OR_RETURN(weights->recurrence.norm, Constant(norms, 1.0f));
     return absl::OkStatus();
   }
 
@@ -288,6 +330,9 @@ class Maker {
       HEDDLE_ASSIGN_OR_RETURN(weights.k_norm, Constant(attention.head_dim, 1.0f));
     }
     HEDDLE_ASSIGN_OR_RETURN(weights.out.matrix, Matrix({spec.hidden}, out));
+    if (layer.moe.n_experts > 0) {
+      HEDDLE_RETURN_IF_ERROR(Experts(layer.moe, spec.hidden, &weights.moe));
+    }
     if (inter == 0) return weights;
     HEDDLE_ASSIGN_OR_RETURN(weights.mlp_norm.weight, Constant(spec.hidden, 1.0f));
     std::vector<int64_t> up(layer.mlp.gated ? 2 : 1, inter);
@@ -346,6 +391,7 @@ absl::Status CheckWholeBlocks(const ModelSpec& spec, DType dtype) {
                      layer.attention.conv.channels +
                      (recurrence.is_here() ? recurrence.shape.values() : 0));
     widths.push_back(layer.mlp.inter);
+    widths.push_back(layer.moe.n_experts > 0 ? layer.moe.inter : 0);
     widths.push_back(recurrence.step_rank);
   }
   for (int64_t width : widths) {
@@ -399,6 +445,13 @@ int64_t WeightBytes(const ModelSpec& spec, DType dtype, const kernels::Device* d
     const int64_t out = q + channels + (recurs ? shape.values() : 0);
     bytes += (rows + up_rows) * row_bytes(spec.hidden) +
              spec.hidden * (row_bytes(out) + row_bytes(layer.mlp.inter));
+    const MoeSpec& moe = layer.moe;
+    if (moe.n_experts > 0) {
+      const int64_t expert_up = int64_t{moe.gated ? 2 : 1} * moe.inter;
+      bytes +=
+          moe.n_experts * (bytes_of(kRouterFormat, spec.hidden) +
+                           expert_up * row_bytes(spec.hidden) + spec.hidden * row_bytes(moe.inter));
+    }
     if (recurs && shape.is_selective()) {
       bytes += attention.recurrence.n_factors() * row_bytes(shape.values()) +
                shape.values() * row_bytes(attention.recurrence.step_rank);

@@ -26,8 +26,8 @@ absl::StatusOr<kernels::DType> RandomFormat(std::string_view name);
 // Weights with the dimensions of `spec`: matrices of type `dtype` (embeddings and heads as the
 // loader keeps them beside such matrices: Q8_0 beside Q4_0, BF16 beside FP8, MXFP4 and NVFP4) from
 // a counter-based generator (same seed, same weights; about unit variance after each layer), norms
-// of ones, biases of zeros. Fails as CheckWholeBlocks does. *made_seconds: the time for the numbers
-// themselves.
+// of ones, biases of zeros. A layer's experts are made at once, beside their packed form. Fails as
+// CheckWholeBlocks does. *made_seconds: the time for the numbers themselves.
 absl::StatusOr<ModelWeights> RandomWeights(kernels::Device& device, const ModelSpec& spec,
                                            kernels::DType dtype, uint64_t seed,
                                            double* made_seconds = nullptr);

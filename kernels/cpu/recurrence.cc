@@ -12,16 +12,15 @@
 namespace heddle::kernels::cpu {
 namespace {
 
-static_assert(kPartRows == kScanRows);
+static_assert(kPartRows == kScanRows && PartScratchFloats(1) == 2 * kScanRows);
 
 // Approximate nanoseconds, to decide how many threads to wake.
 constexpr double kNsPerMixedElement = 0.8;
 constexpr double kNsPerStateElement = 0.1;  // of a row
 constexpr double kNsPerGatedElement = 0.8;
+constexpr double kNsPerDot = 4.0;
 
 constexpr float kKeyEps = 1e-6f;  // of the delta rule's keys and queries
-
-float Softplus(float x) { return x > 20.0f ? x : std::log1p(std::exp(x)); }
 
 // One call of the op.
 class RecurrenceRun {
@@ -43,25 +42,28 @@ class RecurrenceRun {
     mixed_ = reinterpret_cast<float*>(memory_ + StepSlices::Bytes(batch));
     steps_ = mixed_ + n_tokens_ * channels_;
     gains_ = steps_ + n_tokens_ * shape_.n_heads;
-    of_threads_ = gains_ + n_tokens_ * shape_.n_heads;
+    dots_ = gains_ + n_tokens_ * shape_.n_heads;
+    of_threads_ = dots_ + n_tokens_ * DotFloats(shape_);
   }
 
   void Run() {
-    const int64_t pieces = 2 * int64_t{shape_.n_key_heads} + shape_.n_heads;
-    const double piece_cost =
-        kNsPerMixedElement * static_cast<double>(channels_) / static_cast<double>(pieces);
-    pool_.ForRange(n_tokens_ * pieces, piece_cost, [&](int64_t begin, int64_t end, int32_t) {
-      for (int64_t i = begin; i < end; ++i) Mix(i / pieces, i % pieces);
-    });
     const int64_t seqs = batch_.n_seqs();
-    const double rows = static_cast<double>(n_tokens_) / static_cast<double>(seqs);
-    const double scan_cost = kNsPerStateElement * shape_.key_dim * shape_.value_dim * (rows + 1);
-    pool_.ForEach(seqs * shape_.n_heads, scan_cost, [&](int64_t i, int32_t thread) {
-      ScanHead(slices_[i % seqs], static_cast<int32_t>(i / seqs), thread);
+    const double mix_cost =
+        kNsPerMixedElement * static_cast<double>(channels_) / static_cast<double>(shape_.n_heads);
+    pool_.ForRange(n_tokens_ * shape_.n_heads, mix_cost, [&](int64_t begin, int64_t end, int32_t) {
+      for (int64_t i = begin; i < end; ++i) {
+        Mix(i / shape_.n_heads, static_cast<int32_t>(i % shape_.n_heads));
+      }
     });
-    pool_.ForRange(n_tokens_, kNsPerGatedElement * static_cast<double>(shape_.values()),
+    if (HasChunks()) MultiplyKeys();
+    const double rows = static_cast<double>(n_tokens_) / static_cast<double>(seqs);
+    const double scan_cost = kNsPerStateElement * static_cast<double>(StateFloats()) * (rows + 1);
+    pool_.ForEach(seqs * shape_.n_heads, scan_cost,
+                  [&](int64_t i, int32_t thread) { ScanHead(i, thread); });
+    const int64_t groups = shape_.values() / GateWidth();
+    pool_.ForRange(n_tokens_ * groups, kNsPerGatedElement * static_cast<double>(GateWidth()),
                    [&](int64_t begin, int64_t end, int32_t) {
-                     for (int64_t t = begin; t < end; ++t) Finish(t);
+                     for (int64_t i = begin; i < end; ++i) Finish(i / groups, i % groups);
                    });
     for (const RecurrenceSlice& slice : slices_.all()) {
       SetBorders(batch_, slice, args_.page_tokens, pages_);
@@ -69,12 +71,14 @@ class RecurrenceRun {
   }
 
  private:
-  int64_t StateFloats() const { return int64_t{shape_.key_dim} * shape_.value_dim; }
-  // For a thread: an S, the keys of a part and their decayed ones, and what Scan needs.
-  int64_t ThreadFloats() const {
-    return StateFloats() + 2 * int64_t{kScanRows} * shape_.key_dim +
-           ScanScratchFloats(shape_.value_dim) + kThreadsApart / 4;
+  bool HasChunks() const {
+    const auto all = slices_.all();
+    return std::any_of(all.begin(), all.end(), [](const RecurrenceSlice& s) { return s.n > 1; });
   }
+  int64_t StateFloats() const { return int64_t{shape_.key_dim} * shape_.value_dim; }
+  // For a thread: an S, and what Scan and Fold need.
+  int64_t ThreadFloats() const { return ThreadWorkingFloats(shape_) + kThreadsApart / 4; }
+  int64_t GateWidth() const { return args_.norm == nullptr ? shape_.value_dim : args_.norm_width; }
 
   int64_t Floats() const {
     return n_tokens_ * WorkingFloats(shape_) + pool_.num_threads() * ThreadFloats();
@@ -83,15 +87,63 @@ class RecurrenceRun {
   int64_t Page(int64_t t) const { return places_.Page(t); }
   int32_t Offset(int64_t t) const { return places_.Offset(t); }
 
-  // Computes one head's q, k or v of row t. Heads of v have the row's g and gain, too.
-  void Mix(int64_t t, int64_t piece) {
-    const RecurrenceSlice& slice = slices_.OfRow(t);
-    const int64_t n_keys = 2 * int64_t{shape_.n_key_heads};
-    const bool is_key = piece < n_keys;
-    const bool is_unit = is_key && shape_.rule == RecurrenceRule::kGatedDelta;
-    const bool is_query = piece < shape_.n_key_heads;
-    const int64_t begin = is_key ? piece * shape_.key_dim
-                                 : n_keys * shape_.key_dim + (piece - n_keys) * shape_.value_dim;
+  float* Key(int64_t t, int32_t key_head) const {
+    return mixed_ + t * channels_ + shape_.keys() + int64_t{key_head} * shape_.key_dim;
+  }
+  // The keys [kScanRows, key_dim] that the part of `offset` keeps.
+  float* KeptKeys(int64_t page, int32_t key_head, int32_t offset) const {
+    return pages_.keys(page, key_head, offset);
+  }
+  void KeepKey(int64_t t, int32_t key_head) const {
+    float* to =
+        KeptKeys(Page(t), key_head, Offset(t)) + int64_t{Offset(t) % kScanRows} * shape_.key_dim;
+    std::memcpy(to, Key(t, key_head), static_cast<size_t>(shape_.key_dim) * sizeof(float));
+  }
+
+  // The keys of the part of row t up to it; those of earlier steps are in its page.
+  void KeysOfPart(const RecurrenceSlice& slice, int64_t t, int32_t key_head,
+                  const float** keys) const {
+    const int32_t at = Offset(t) % kScanRows;
+    const float* kept = KeptKeys(Page(t), key_head, Offset(t));
+    for (int32_t j = 0; j <= at; ++j) {
+      const int64_t row = t - at + j;
+      keys[j] = row >= slice.first_row ? Key(row, key_head) : kept + int64_t{j} * shape_.key_dim;
+    }
+  }
+
+  // The products of row t's k, if the rule has them, and q with its part's keys.
+  float* DotsOf(int64_t t, int32_t key_head) const {
+    return dots_ + t * DotFloats(shape_) + key_head * (DotFloats(shape_) / shape_.n_key_heads);
+  }
+  void MultiplyKeys(const RecurrenceSlice& slice, int64_t t, int32_t key_head) const {
+    const float* keys[kScanRows];
+    KeysOfPart(slice, t, key_head, keys);
+    const bool is_delta = shape_.rule == RecurrenceRule::kGatedDelta;
+    const float* key = Key(t, key_head);
+    const float* query = key - shape_.keys();
+    const float* rows[2] = {is_delta ? key : query, query};
+    kernels_.dots({.rows = rows,
+                   .n_rows = is_delta ? 2 : 1,
+                   .keys = keys,
+                   .n_keys = Offset(t) % kScanRows + 1,
+                   .dim = shape_.key_dim,
+                   .out = DotsOf(t, key_head)});
+  }
+  void MultiplyKeys() const {
+    const double cost = kNsPerDot * static_cast<double>(DotFloats(shape_)) /
+                        static_cast<double>(shape_.n_key_heads);
+    pool_.ForRange(n_tokens_ * shape_.n_key_heads, cost, [&](int64_t begin, int64_t end, int32_t) {
+      for (int64_t i = begin; i < end; ++i) {
+        const int64_t t = i / shape_.n_key_heads;
+        const RecurrenceSlice& slice = slices_.OfRow(t);
+        if (slice.n > 1) MultiplyKeys(slice, t, static_cast<int32_t>(i % shape_.n_key_heads));
+      }
+    });
+  }
+
+  // Convolves `dim` channels of row t from `begin` on; eps: see MixRowArgs.
+  void Mix(const RecurrenceSlice& slice, int64_t t, int64_t begin, int32_t dim, float eps,
+           float scale) const {
     const float* inputs[kScanRows];
     for (int32_t tap = 0; tap < shape_.taps; ++tap) {
       const float* row = ConvolutionInput(args_, pages_, slice, t, shape_.taps - 1 - tap);
@@ -102,53 +154,63 @@ class RecurrenceRun {
                   .weight_stride = channels_,
                   .bias = args_.conv_bias == nullptr ? nullptr : args_.conv_bias + begin,
                   .taps = shape_.taps,
-                  .dim = is_key ? shape_.key_dim : shape_.value_dim,
-                  .eps = is_unit ? kKeyEps : 0.0f,
-                  .scale = is_query ? 1.0f / std::sqrt(static_cast<float>(shape_.key_dim)) : 1.0f,
+                  .dim = dim,
+                  .eps = eps,
+                  .scale = scale,
                   .out = mixed_ + t * channels_ + begin});
-    if (!is_key) SetStep(t, static_cast<int32_t>(piece - n_keys));
-    if (is_key && !is_query && slice.n == 1) {
-      KeepKey(t, static_cast<int32_t>(piece - shape_.n_key_heads));
+    if (slice.n == 1) {
+      std::memcpy(pages_.input(Page(t), Offset(t)) + begin, args_.in.row<float>(t) + begin,
+                  static_cast<size_t>(dim) * sizeof(float));
     }
   }
 
-  float* PlaceOfKey(int64_t t, int32_t key_head) const {
-    return pages_.keys(Page(t), key_head, Offset(t)) + Offset(t) % kScanRows;
+  // Computes v of a head of row t, q and k if it is the first of those that share a key head, and
+  // with the last head the steps of all. A single row is kept at once: no other one of this step
+  // needs the place.
+  void Mix(int64_t t, int32_t head) const {
+    const RecurrenceSlice& slice = slices_.OfRow(t);
+    if (head == shape_.n_heads - 1) SetSteps(t);
+    Mix(slice, t, ValuesAt(head), shape_.value_dim, 0.0f, 1.0f);
+    const int32_t sharing = shape_.n_heads / shape_.n_key_heads;
+    if (head % sharing != 0) return;
+    const int32_t key_head = head / sharing;
+    const int64_t query = int64_t{key_head} * shape_.key_dim;
+    const bool is_unit = shape_.rule == RecurrenceRule::kGatedDelta;
+    const float eps = is_unit ? kKeyEps : 0.0f;
+    Mix(slice, t, query, shape_.key_dim, eps, 1.0f / std::sqrt(static_cast<float>(shape_.key_dim)));
+    Mix(slice, t, shape_.keys() + query, shape_.key_dim, eps, 1.0f);
+    if (slice.n > 1) return;
+    KeepKey(t, key_head);
+    MultiplyKeys(slice, t, key_head);
   }
 
-  void KeepKey(int64_t t, int32_t key_head) const {
-    const float* key = mixed_ + t * channels_ + shape_.keys() + int64_t{key_head} * shape_.key_dim;
-    float* to = PlaceOfKey(t, key_head);
-    for (int32_t d = 0; d < shape_.key_dim; ++d) to[int64_t{d} * kScanRows] = key[d];
+  int64_t ValuesAt(int32_t head) const {
+    return 2 * shape_.keys() + int64_t{head} * shape_.value_dim;
   }
 
-  void SetStep(int64_t t, int32_t head) {
+  void SetSteps(int64_t t) const {
     const float* row = args_.in.row<float>(t);
-    const float step = Softplus(row[shape_.step_column() + head] + args_.step_bias[head]);
-    float& decay = steps_[t * shape_.n_heads + head];
-    float& gain = gains_[t * shape_.n_heads + head];
-    if (shape_.rule == RecurrenceRule::kGatedDelta) {
-      decay = args_.decay[head] * step;
-      gain = 1.0f / (1.0f + std::exp(-row[shape_.beta_column() + head]));
-    } else {
-      gain = std::min(std::max(step, args_.min_step), args_.max_step);
-      decay = args_.decay[head] * gain;
-    }
+    const bool is_delta = shape_.rule == RecurrenceRule::kGatedDelta;
+    kernels_.steps({.steps = row + shape_.step_column(),
+                    .betas = is_delta ? row + shape_.beta_column() : nullptr,
+                    .bias = args_.step_bias,
+                    .decay = args_.decay,
+                    .min_step = args_.min_step,
+                    .max_step = args_.max_step,
+                    .n = shape_.n_heads,
+                    .decays = steps_ + t * shape_.n_heads,
+                    .gains = gains_ + t * shape_.n_heads});
   }
 
   // A part of a sequence's rows in one head, as it is computed.
   struct Part {
     const float* state = nullptr;
-    float* spare = nullptr;       // memory for S
-    const float* keys = nullptr;  // [key_dim, kScanRows]
-    float* own_keys = nullptr;    // the same, to be written; nullptr: they are the page's, which
-                                  // has the rows' already
-    float* scratch = nullptr;
-    float* folded = nullptr;  // memory for FoldArgs::scratch
+    float* spare = nullptr;    // memory for S
+    float* scratch = nullptr;  // PartScratchFloats(value_dim)
   };
 
-  void Fold(const float* state, const float* keys, int64_t page, int32_t head, int32_t offset,
-            const Part& part, float* out) const {
+  void Fold(const float* state, const float* const* keys, int64_t page, int32_t head,
+            int32_t offset, const Part& part, float* out) const {
     kernels_.fold({.state = state,
                    .keys = keys,
                    .updates = pages_.updates(page, head, offset),
@@ -156,28 +218,30 @@ class RecurrenceRun {
                    .key_dim = shape_.key_dim,
                    .value_dim = shape_.value_dim,
                    .out = out,
-                   .scratch = part.folded});
+                   .scratch = part.scratch});
+  }
+
+  // Moves S of `page`, which is that at `border`, on by the part behind it, which is kept there.
+  void FoldKept(int64_t page, int32_t border, int32_t head, const Part& part, float* out) const {
+    HEDDLE_CHECK(pages_.border(page) == border, "a snapshot of another position");
+    const float* kept = KeptKeys(page, shape_.KeyHead(head), border);
+    const float* keys[kScanRows];
+    for (int32_t j = 0; j < kScanRows; ++j) keys[j] = kept + int64_t{j} * shape_.key_dim;
+    Fold(pages_.state(page, head), keys, page, head, border, part, out);
   }
 
   // Brings S to the beginning of the part that the slice's first row is in.
   void Begin(const RecurrenceSlice& slice, int32_t head, Part* part) const {
     float* own = pages_.state(slice.page, head);
     part->state = own;
-    const int32_t key_head = shape_.KeyHead(head);
     if (slice.offset > 0) {
       const int32_t begin = slice.offset - slice.offset % kScanRows;
-      const int32_t border = pages_.border(slice.page);
-      if (border == begin) return;
-      HEDDLE_CHECK(border == begin - kScanRows, "a snapshot of another position");
-      Fold(own, pages_.keys(slice.page, key_head, border), slice.page, head, border, *part, own);
+      if (pages_.border(slice.page) == begin) return;
+      FoldKept(slice.page, begin - kScanRows, head, *part, own);
     } else if (slice.page_before < 0) {
       std::memset(own, 0, static_cast<size_t>(StateFloats()) * sizeof(float));
     } else {
-      const int64_t before = slice.page_before;
-      const int32_t border = args_.page_tokens - kScanRows;
-      HEDDLE_CHECK(pages_.border(before) == border, "a snapshot of another position");
-      Fold(pages_.state(before, head), pages_.keys(before, key_head, border), before, head, border,
-           *part, own);
+      FoldKept(slice.page_before, args_.page_tokens - kScanRows, head, *part, own);
     }
   }
 
@@ -185,7 +249,9 @@ class RecurrenceRun {
   void Advance(const RecurrenceSlice& slice, int64_t t, int32_t head, Part* part) const {
     const bool stays = Offset(t) == 0 || slice.is_final();
     float* next = stays ? pages_.state(Page(t), head) : part->spare;
-    Fold(part->state, part->keys, Page(t - 1), head, Offset(t - 1), *part, next);
+    const float* keys[kScanRows];
+    KeysOfPart(slice, t - 1, shape_.KeyHead(head), keys);
+    Fold(part->state, keys, Page(t - 1), head, Offset(t - 1), *part, next);
     part->state = next;
   }
 
@@ -193,24 +259,23 @@ class RecurrenceRun {
   void ScanPart(int64_t t, int32_t n, int32_t head, const Part& part) const {
     const int32_t key_head = shape_.KeyHead(head);
     const int32_t first = Offset(t) % kScanRows;
-    const float *keys[kScanRows], *queries[kScanRows], *values[kScanRows];
+    const float *keys[kScanRows], *queries[kScanRows], *values[kScanRows], *dots[kScanRows];
     float steps[kScanRows], gains[kScanRows];
     float* out[kScanRows];
     for (int32_t i = 0; i < n; ++i) {
-      const float* row = mixed_ + (t + i) * channels_;
-      queries[i] = row + int64_t{key_head} * shape_.key_dim;
-      keys[i] = queries[i] + shape_.keys();
-      values[i] = row + 2 * shape_.keys() + int64_t{head} * shape_.value_dim;
+      keys[i] = Key(t + i, key_head);
+      queries[i] = keys[i] - shape_.keys();
+      values[i] = mixed_ + (t + i) * channels_ + ValuesAt(head);
+      dots[i] = DotsOf(t + i, key_head);
       steps[i] = steps_[(t + i) * shape_.n_heads + head];
       gains[i] = gains_[(t + i) * shape_.n_heads + head];
       out[i] = args_.out.row<float>(t + i) + int64_t{head} * shape_.value_dim;
     }
     kernels_.scan({.state = part.state,
-                   .keys = part.keys,
-                   .placed_keys = part.own_keys,
                    .key_rows = keys,
                    .query_rows = queries,
                    .value_rows = values,
+                   .dots = dots,
                    .steps = steps,
                    .gains = gains,
                    .skip = args_.skip == nullptr ? 0.0f : args_.skip[head],
@@ -225,25 +290,15 @@ class RecurrenceRun {
                    .scratch = part.scratch});
   }
 
-  void ScanHead(const RecurrenceSlice& slice, int32_t head, int32_t thread) const {
+  // Item i: one head of one sequence.
+  void ScanHead(int64_t i, int32_t thread) const {
+    const RecurrenceSlice& slice = slices_[i / shape_.n_heads];
+    const auto head = static_cast<int32_t>(i % shape_.n_heads);
     if (slice.n == 0) return;
-    float* memory = of_threads_ + thread * ThreadFloats();
     Part part;
-    part.spare = memory;
-    float* own_keys = part.spare + StateFloats();
-    part.folded = own_keys + int64_t{kScanRows} * shape_.key_dim;
-    part.scratch = part.folded + int64_t{kScanRows} * shape_.key_dim;
+    part.spare = of_threads_ + thread * ThreadFloats();
+    part.scratch = part.spare + StateFloats();
     Begin(slice, head, &part);
-    part.keys = pages_.keys(slice.page, shape_.KeyHead(head), slice.offset);
-    if (slice.n > 1) {
-      const size_t bytes = static_cast<size_t>(kScanRows) * shape_.key_dim * sizeof(float);
-      if (slice.offset % kScanRows > 0) {
-        std::memcpy(own_keys, part.keys, bytes);
-      } else {
-        std::memset(own_keys, 0, bytes);
-      }
-      part.keys = part.own_keys = own_keys;
-    }
     const int64_t end = slice.first_row + slice.n;
     for (int64_t t = slice.first_row; t < end;) {
       const int32_t in_part = Offset(t) % kScanRows;
@@ -256,28 +311,30 @@ class RecurrenceRun {
 
   // Keeps of row t what later steps need, if no later row of this step takes its place.
   void Keep(const RecurrenceSlice& slice, int64_t t) const {
-    const int64_t page = Page(t);
-    const int32_t offset = Offset(t);
+    if (slice.n == 1) return;
     const int64_t behind = places_.RowsInPage(t, slice.first_row + slice.n) - 1;
     if (behind < pages_.layout().input_rows) {
-      std::memcpy(pages_.input(page, offset), args_.in.row<float>(t),
+      std::memcpy(pages_.input(Page(t), Offset(t)), args_.in.row<float>(t),
                   static_cast<size_t>(channels_) * sizeof(float));
     }
-    if (behind < 2 * kScanRows && slice.n > 1) {
+    if (behind < 2 * kScanRows) {
       for (int32_t h = 0; h < shape_.n_key_heads; ++h) KeepKey(t, h);
     }
   }
 
-  void Finish(int64_t t) const {
-    kernels_.gate({.gate = args_.in.row<float>(t) + shape_.gate_column(),
-                   .norm = args_.norm,
-                   .dim = shape_.values(),
-                   .width = args_.norm == nullptr ? shape_.values() : args_.norm_width,
+  // Gates a group of row t's values, which have one norm.
+  void Finish(int64_t t, int64_t group) const {
+    const int64_t begin = group * GateWidth();
+    const bool has_own_norm = args_.norm != nullptr && args_.norm_per_value;
+    kernels_.gate({.gate = args_.in.row<float>(t) + shape_.gate_column() + begin,
+                   .norm = has_own_norm ? args_.norm + begin : args_.norm,
+                   .dim = GateWidth(),
+                   .width = GateWidth(),
                    .norm_per_value = args_.norm_per_value,
                    .gates_first = args_.gates_first,
                    .eps = args_.norm_eps,
-                   .row = args_.out.row<float>(t)});
-    Keep(slices_.OfRow(t), t);
+                   .row = args_.out.row<float>(t) + begin});
+    if (group == 0) Keep(slices_.OfRow(t), t);
   }
 
   const HostBatch& batch_;
@@ -294,6 +351,7 @@ class RecurrenceRun {
   float* mixed_;       // [n_tokens, channels]: q, k and v
   float* steps_;       // [n_tokens, n_heads]: g
   float* gains_;       // [n_tokens, n_heads]
+  float* dots_;        // [n_tokens, n_key_heads, k if the rule has it and q, kScanRows]
   float* of_threads_;  // [num_threads, ThreadFloats()]
 };
 

@@ -22,15 +22,36 @@ struct MixRowArgs {
   float* out;
 };
 
+// g and gain of a row's heads, of which each has a number in the row and constants.
+struct StepRowArgs {
+  const float* steps;  // [n] a
+  const float* betas;  // [n] b of the delta rule; nullptr: the gain is the step
+  const float* bias;   // [n]
+  const float* decay;  // [n]
+  float min_step;      // without betas
+  float max_step;
+  int32_t n;
+  float* decays;  // [n] g
+  float* gains;   // [n] beta or dt
+};
+
+// Products of a row's k and q with the keys of its part.
+struct DotArgs {
+  const float* const* rows;  // [n_rows] of [dim]
+  int32_t n_rows;            // 1 or 2
+  const float* const* keys;  // [n_keys] of [dim]
+  int32_t n_keys;            // from 1 to kPartRows
+  int32_t dim;
+  float* out;  // [n_rows, kPartRows], zeros behind n_keys
+};
+
 // Rows [first, first + rows) of a part, of one head.
 struct ScanArgs {
   const float* state;              // S [key_dim, value_dim] where the part begins
-  const float* keys;               // k of the rows up to the last [key_dim, kPartRows]
-  float* placed_keys;              // `keys`, which lack those of these rows, or nullptr: they have
-                                   // them
   const float* const* key_rows;    // [rows] k of these rows [key_dim]
   const float* const* query_rows;  // [rows] q
   const float* const* value_rows;  // [rows] v
+  const float* const* dots;        // [rows] of DotArgs::out: of k, if delta, and of q
   const float* steps;              // [rows] g
   const float* gains;              // [rows] beta or dt
   float skip;
@@ -42,22 +63,21 @@ struct ScanArgs {
   float* updates;     // u [kPartRows, value_dim]: those before `first` are read, these are written
   float* decays;      // [kPartRows] likewise: sums of g from the part's first row on
   float* const* out;  // [rows] o [value_dim]
-  float* scratch;     // ScanScratchFloats(value_dim)
+  float* scratch;     // PartScratchFloats(value_dim)
 };
-constexpr int64_t ScanScratchFloats(int64_t value_dim) {
-  return 2 * kPartRows * (value_dim + kPartRows);
-}
+// Of a scan and of a fold.
+constexpr int64_t PartScratchFloats(int64_t value_dim) { return 2 * kPartRows * value_dim; }
 
 // S behind a whole part.
 struct FoldArgs {
   const float* state;
-  const float* keys;     // [key_dim, kPartRows]
-  const float* updates;  // [kPartRows, value_dim]
-  const float* decays;   // [kPartRows]
+  const float* const* keys;  // [kPartRows] k [key_dim]
+  const float* updates;      // [kPartRows, value_dim]
+  const float* decays;       // [kPartRows]
   int32_t key_dim;
   int32_t value_dim;
   float* out;      // S; may be `state`
-  float* scratch;  // [key_dim, kPartRows]
+  float* scratch;  // PartScratchFloats(value_dim)
 };
 
 struct GateRowArgs {
@@ -99,6 +119,8 @@ struct SelectRowsArgs {
 
 struct RecurrenceKernels {
   void (*mix)(const MixRowArgs& args);
+  void (*steps)(const StepRowArgs& args);
+  void (*dots)(const DotArgs& args);
   void (*scan)(const ScanArgs& args);
   void (*fold)(const FoldArgs& args);
   void (*gate)(const GateRowArgs& args);

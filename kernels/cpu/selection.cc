@@ -15,7 +15,7 @@ namespace {
 
 // Places of a context that a task scores: so many that the rows of a tile read the keys, turned
 // once for all, from the second-level cache.
-constexpr int32_t kScoredChunk = 512;
+constexpr int32_t kScoredChunk = kScoredPlaces;
 constexpr int32_t kTileRows = 16;
 // Approximate nanoseconds of a multiply-add, and of finding the best of one score, to decide how
 // many threads to wake.
@@ -76,10 +76,9 @@ class SelectCall {
     scores_ =
         static_cast<float*>(scratch_.scores.Get(at_a_time * stride_ * int64_t{sizeof(float)}));
     block_floats_ = RoundUp(args_.cache.head_dim, kMaxLanes) * kScoredKeys;
-    const int64_t pairs = int64_t{args_.n_heads} * QueryPairs(args_.cache.head_dim);
-    const int64_t to_score = kScoredChunk / kScoredKeys * block_floats_ + pairs;
-    const int64_t to_choose = stride_ + args_.top_k + 1;
-    thread_floats_ = RoundUp(std::max(to_score, to_choose), kMaxLanes) + kThreadsApart / 4;
+    thread_floats_ =
+        SelectionThreadNumbers(args_.n_heads, args_.cache.head_dim, stride_, args_.top_k) +
+        kThreadsApart / 4;
     scratch_.threads.Get(pool.num_threads() * thread_floats_ * int64_t{sizeof(float)});
     for (int64_t first = 0; first < n_rows; first += at_a_time) {
       first_ = static_cast<int32_t>(first);

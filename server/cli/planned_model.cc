@@ -27,6 +27,7 @@ constexpr kernels::DType kGpuActivations = kernels::DType::kBF16;
 void DescribeForGpu(int64_t bytes, engine::CapacityOptions* capacity) {
   capacity->activation_dtype = kGpuActivations;
   capacity->logit_rows = kernels::cuda::kLogitRows;
+  capacity->cpu_threads = 0;
   capacity->receives_messages = false;  // they pass through the host's memory
   const kernels::StepSize step = kernels::cuda::StepFor(bytes);
   if (capacity->max_batch_tokens == 0) {

@@ -10,9 +10,12 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <cstring>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "kernels/host_memory.h"
 #include "tests/bench/op_bench.h"
 #include "tests/kernels/testing.h"
 
@@ -90,13 +93,17 @@ class Snapshots {
         n_pages_(n_pages),
         layer_floats_((floats + 16) * n_pages),
         n_layers_(std::max<int64_t>(2, kLayerBytes / (layer_floats_ * int64_t{sizeof(float)}))),
-        memory_(static_cast<size_t>(n_layers_ * layer_floats_)) {}
+        memory_(
+            OrDie(AllocateHost(n_layers_ * layer_floats_ * int64_t{sizeof(float)}, "snapshots"))) {
+    // Pages that nothing was written to would all be the one of zeros.
+    std::memset(memory_->data(), 0, static_cast<size_t>(memory_->bytes()));
+  }
 
   // Goes on to the next layer, and with the first one to the next step.
   KvCacheView Next(Step* step) {
     const int64_t layer = next_++ % n_layers_;
     if (layer == 0) step->PlanNext();
-    float* begin = memory_.data() + layer * layer_floats_;
+    float* begin = static_cast<float*>(memory_->data()) + layer * layer_floats_;
     return {.keys = begin,
             .values = begin,
             .dtype = DType::kF32,
@@ -113,7 +120,7 @@ class Snapshots {
   int64_t layer_floats_;
   int64_t n_layers_;
   int64_t next_ = 0;
-  std::vector<float> memory_;
+  std::unique_ptr<Buffer> memory_;  // in huge pages, as the cache of a server
 };
 
 void BenchTimeMix(State& state, int32_t n_heads, int32_t dim) {

@@ -18,6 +18,7 @@ const RecurrenceCase kCases[] = {
     {{RecurrenceRule::kGatedDelta, 3, 1, 5, 7, 3, true}, false, 7},
     {{RecurrenceRule::kGatedDelta, 6, 2, 24, 40, 1, true}, false, 40},
     {{RecurrenceRule::kGatedDelta, 2, 2, 128, 128, 4}, false, 128},
+    {{RecurrenceRule::kGatedDelta, 19, 1, 35, 150, 4}, false, 150},
     {{RecurrenceRule::kMamba2, 4, 1, 16, 8, 4}, true, 32, true},
     {{RecurrenceRule::kMamba2, 6, 3, 33, 19, 2}, true, 0},
     {{RecurrenceRule::kMamba2, 2, 1, 128, 64, 4}, true, 64, false},

@@ -71,12 +71,23 @@ TEST_CASE("Working memory of recurrences and of choices of positions is part of 
   recurs.layers.front().attention = {};
   recurs.layers.front().attention.recurrence.shape = {
       .n_heads = 8, .n_key_heads = 4, .key_dim = 128, .value_dim = 64, .taps = 4};
-  CHECK(OpBytesOf(recurs, options) == 1000 * 4 * (2 * 4 * 128 + 8 * 64 + 2 * 8));
+  // q, k and v, steps and gains, and products of q and of k with 16 keys.
+  CHECK(OpBytesOf(recurs, options) == 1000 * 4 * (2 * 4 * 128 + 8 * 64 + 2 * 8 + 2 * 4 * 16));
+  // And an S and 32 rows of v in each thread.
+  options.cpu_threads = 2;
+  CHECK(OpBytesOf(recurs, options) ==
+        4 * (1000 * (2 * 4 * 128 + 8 * 64 + 2 * 8 + 2 * 4 * 16) + 2 * (128 + 32) * 64));
+  options.cpu_threads = 0;
   ModelSpec chooses = TinyLlama();
   chooses.layers.front().attention.mla.indexer = {.n_heads = 4, .head_dim = 64, .top_k = 100};
   CHECK(OpBytesOf(chooses, options) == 1000 * 2048 * 4);
   chooses.max_context = 1 << 17;
   CHECK(OpBytesOf(chooses, options) == 16 << 20);
+  // Each thread copies the scores of a row, and in short contexts turns 512 keys.
+  options.cpu_threads = 3;
+  CHECK(OpBytesOf(chooses, options) == (16 << 20) + 3 * 4 * ((1 << 17) + 112));
+  chooses.max_context = 512;
+  CHECK(OpBytesOf(chooses, options) == 1000 * 512 * 4 + 3 * 4 * (512 * 64 + 4 * 32));
 }
 
 TEST_CASE("A KV cache in 8 bits halves the bytes per token, and int8 adds its scales", "[unit]") {
