@@ -211,7 +211,7 @@ std::vector<float> Run(const Steps& steps, const NanoBatchProfile& profile) {
   auto device = *CreateCudaDevice(
       {.activations = DType::kBF16, .workspace_bytes = int64_t{4} << 20, .graphs = steps.graphs});
   REQUIRE(device->SetNanoBatches(profile).ok());
-  constexpr int32_t kHeads = 4, kKvHeads = 2, kDim = 64, kHidden = 256;
+  constexpr int32_t kHeads = 2, kKvHeads = 1, kDim = 64, kHidden = 128;
   Random random(5);
   const TestWeight in = MakeWeight(random, DType::kQ4_0, 2 * kHidden, kHidden);
   const TestWeight back = MakeWeight(random, DType::kBF16, kHidden, kHidden);
