@@ -77,8 +77,11 @@ absl::StatusOr<std::unique_ptr<Buffer>> AllocateHost(int64_t bytes, const char* 
   int64_t available = size >= kHugePage ? AvailableHostBytes() : kUnlimited;
   void* data = bytes <= available ? MapMemory(size) : MAP_FAILED;
   if (data == MAP_FAILED) {
+    const char* why = bytes <= available
+                          ? "; a limit of this process is less (ulimit -v, LimitAS=, overcommit)"
+                          : "";
     return absl::ResourceExhaustedError(absl::StrCat(what, " needs ", bytes, " bytes of memory, ",
-                                                     AvailableHostBytes(), " are available"));
+                                                     AvailableHostBytes(), " are available", why));
   }
   return std::make_unique<MappedBuffer>(data, bytes);
 }

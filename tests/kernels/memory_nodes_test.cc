@@ -3,12 +3,14 @@
 
 #include <linux/mempolicy.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <fstream>
 
 #include "catch2/catch.hpp"
+#include "kernels/host_memory.h"
 #include "tests/support/temp_dir.h"
 
 namespace heddle::kernels {
@@ -61,6 +63,24 @@ TEST_CASE("Interleaved memory is under that policy", "[kernels][unit]") {
   }
   CHECK_FALSE(InterleaveOverNodes(memory, kBytes, {}));
   munmap(memory, kBytes);
+}
+
+TEST_CASE("Memory that a limit of the process forbids is not said to lack", "[kernels][unit]") {
+  int64_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;  // of the whole address space
+  REQUIRE(pages > 0);
+  constexpr int64_t kMiB = int64_t{1} << 20;
+  rlimit before;
+  REQUIRE(getrlimit(RLIMIT_AS, &before) == 0);
+  rlimit less = before;
+  less.rlim_cur = static_cast<rlim_t>(pages * sysconf(_SC_PAGESIZE) + 64 * kMiB);
+  REQUIRE(setrlimit(RLIMIT_AS, &less) == 0);
+  const auto buffer = AllocateHost(256 * kMiB, "a buffer");
+  REQUIRE(setrlimit(RLIMIT_AS, &before) == 0);
+  REQUIRE_FALSE(buffer.ok());
+  const std::string message(buffer.status().message());
+  INFO(message);
+  CHECK(message.find("ulimit -v") != std::string::npos);
 }
 
 }  // namespace
