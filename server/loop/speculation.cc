@@ -183,10 +183,13 @@ void Speculation::TakeEvent(const SequenceEvent& event, const engine::StepResult
   if (unshown_.empty()) return;
   const auto unshown = unshown_.find(event.sequence);
   if (unshown == unshown_.end()) return;
-  const std::span tokens =
-      std::span(result.tokens)
-          .subspan(static_cast<size_t>(event.token_begin), static_cast<size_t>(event.num_tokens));
-  for (const engine::SampledToken& token : tokens) unshown->second.push_back(token.token);
+  // Where a step is stuck, events without tokens come while the executor may write the result.
+  if (event.num_tokens > 0) {
+    const std::span tokens =
+        std::span(result.tokens)
+            .subspan(static_cast<size_t>(event.token_begin), static_cast<size_t>(event.num_tokens));
+    for (const engine::SampledToken& token : tokens) unshown->second.push_back(token.token);
+  }
   // Questions take up the rest. A verdict on what the network guessed belongs to this step.
   const bool may_wait =
       !options_.ignores_cost && !event.finished && !guesses_.contains(event.sequence);
