@@ -183,6 +183,17 @@ absl::Status RefineGraniteSwa(const JsonSource& config, ModelSpec* spec, NameMap
   return absl::OkStatus();
 }
 
+// The converter keeps the folder's name of the experts' bias, which lacks GGUF's ending.
+absl::Status RefineGgufHyV3(const GgufSource&, const TensorFinder& find, ModelSpec* spec,
+                            NameMap* names) {
+  for (int32_t i = 0; i < spec->n_layers(); ++i) {
+    if (find(base::StrCat("blk.", i, ".exp_probs_b")) == nullptr) continue;
+    names->layer.choice_bias = "blk.{}.exp_probs_b";
+    spec->layers[static_cast<size_t>(i)].moe.choice_bias = true;
+  }
+  return absl::OkStatus();
+}
+
 // The layers that rotate are those that an array names, or all. Converters leave out the bases of
 // single layers' RoPE.
 absl::Status RefineGgufGraniteSwa(const GgufSource& source, const TensorFinder& find,

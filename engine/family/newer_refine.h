@@ -24,6 +24,8 @@ absl::Status RefineMellum(const JsonSource& config, ModelSpec* spec, NameMap* na
 absl::Status RefineApertus(const JsonSource& config, ModelSpec* spec, NameMap* names);
 absl::Status RefineStableLm(const JsonSource& config, ModelSpec* spec, NameMap* names);
 
+absl::Status RefineGgufHyV3(const GgufSource& source, const TensorFinder& find, ModelSpec* spec,
+                            NameMap* names);
 absl::Status RefineGgufGraniteSwa(const GgufSource& source, const TensorFinder& find,
                                   ModelSpec* spec, NameMap* names);
 absl::Status RefineGgufMiniCpm(const GgufSource& source, const TensorFinder& find, ModelSpec* spec,

@@ -296,7 +296,7 @@ Family HyV3(const FamilyRows& rows) {
   hy.names = &HyV3Names();
   hy.stacked_names = nullptr;
   hy.refine = RefineHyV3;
-  hy.refine_gguf = nullptr;
+  hy.refine_gguf = RefineGgufHyV3;
   return hy;
 }
 

@@ -719,6 +719,8 @@ def make_case(name):
                 continue
             made_name = made_name.replace("language_model.", "")
             target = names.get_name(made_name, try_suffixes=(".weight", ".bias"))
+            if name == "hy_v3" and source.endswith(".expert_bias"):
+                target = target.removesuffix(".bias")
             if target is None:
                 raise ValueError(f"{name}: {made_name} has no name in GGUF")
             file_tensors.append([target, operation, parts])
