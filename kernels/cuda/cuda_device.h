@@ -11,7 +11,7 @@
 
 namespace heddle::kernels {
 
-// What carries sums and rows between ranks whose memory the devices do not reach: those of other
+// The carrier of sums and rows between ranks whose memory the devices do not reach: those of other
 // processes, and of GPUs without peer access.
 enum class RankNetwork : uint8_t {
   kAuto,  // NCCL where it connects all ranks of a group, else the host alone

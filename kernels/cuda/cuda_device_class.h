@@ -184,7 +184,7 @@ class CudaDevice final : public Device, public HostMeetings {
   std::bitset<kGraphRows + 1> direct_rows_;  // steps of so many rows ask the library
   std::unique_ptr<LibraryMatmul> library_;   // nullptr: our own kernels
   std::shared_ptr<HostRelay> relay_;         // to ranks out of reach; nullptr: there are none
-  // Of all groups.
+  // The communicators of all groups.
   const std::shared_ptr<NcclLinks> links_ = std::make_shared<NcclLinks>();
   Room room_;                          // for what passes through it
   std::unique_ptr<PeerGroup> group_;   // of ranks that share layers; nullptr: none do

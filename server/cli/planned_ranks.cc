@@ -185,7 +185,7 @@ int64_t MeetingBytesOf(const engine::ModelInfo& model, kernels::DType activation
   return most;
 }
 
-// Of a link that was not measured, which it is said to be.
+// Says that a link was not measured.
 const char* LinkNote(const PlannedModel& planned) {
   if (!planned.hardware.is_gpu) return "";
   return planned.meets_through_host ? " (predicted: these GPUs meet through the host's memory)"

@@ -6,7 +6,7 @@
 // Every send waits until it is received, as NCCL's long ones do. HEDDLE_FAKE_NCCL has faults, with
 // commas between them: version=N; NAME=N, by which a function returns N; async=N, the error of all
 // communicators; nojoin, by which none is ever made; hang, by which no op ends.
-// Of the interface in kernels/cuda/ranks/nccl_library.h it has what that uses.
+// It has the functions that kernels/cuda/ranks/nccl_library.h uses.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>

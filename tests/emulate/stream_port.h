@@ -1,4 +1,5 @@
-// What a library in the place of one of NVIDIA's finds behind a stream of an emulated device.
+// The thing that a library in the place of one of NVIDIA's finds behind a stream of an emulated
+// device.
 #pragma once
 
 namespace heddle::kernels::cuda::emulate {

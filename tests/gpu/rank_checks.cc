@@ -26,7 +26,7 @@ namespace {
 using kernels::Tensor;
 
 constexpr int kMostRanks = 2;
-// Of a step, as a model of 32 layers has them.
+// A step's sums, as a model of 32 layers has them.
 int Sums() { return Sized(64, 3); }
 int Steps() { return Sized(20, 2); }
 

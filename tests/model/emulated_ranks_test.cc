@@ -253,7 +253,7 @@ TEST_CASE("GPUs out of each other's reach give the bits of those within, and say
     ranks.over_nccl = true;
     CHECK(run({.has_peer_access = false}) == within);
   }
-  // Of four GPUs one is out of reach: its stage alone meets through the host.
+  // One of four GPUs is out of reach: its stage alone meets through the host.
   const auto stage = [&](int32_t unreachable) {
     const Gpus gpus(4, {.unreachable_ordinal = unreachable});
     return LogitsOf(path, golden, {.tp = 2, .pp = 2}, 5);

@@ -5,7 +5,7 @@
 // aborted, or whose Place::check fails, do nothing and return OK: whoever gives up a group says
 // why.
 //
-// That another rank is gone is no error for some seconds: whoever watches the ranks knows which one
+// A rank that is gone is no error for some seconds: whoever watches the ranks knows which one
 // it was, and ends the group with its name.
 // Thread-safety: one thread calls ops; NcclLinks::Abort and Look from any thread. The calling
 // thread's device is the communicator's (Runtime::Bind).
@@ -84,7 +84,7 @@ class NcclLink {
   absl::Status Exchange(std::span<const NcclPiece> sent, std::span<const NcclPiece> received,
                         void* stream);
 
-  // Of this one alone: nothing else of the device may be waiting for other ranks.
+  // Aborts this one alone: nothing else of the device may be waiting for other ranks.
   void Abort();
   absl::Status Look();  // the communicator's error, if it has one
 

@@ -76,10 +76,10 @@ class PeerGroup {
   const Peers& peers() const { return peers_; }
   // The relay where the host carries: an op across ranks needs HostPeers::Meet before its kernel.
   HostPeers* host() const { return host_.get(); }
-  // What carries in the place of kernels and of the host: for stages all, and for ranks that share
+  // The carrier in the place of kernels and of the host: for stages all, and for ranks that share
   // layers, which have both, the ops of steps of many rows. Both null: kernels read others' parts.
   NcclGroup* nccl() const { return nccl_.get(); }
-  // What carries, for a log: "NCCL 2.28.9", "the host", or "" for kernels; and why it is not NCCL,
+  // The carrier, for a log: "NCCL 2.28.9", "the host", or "" for kernels; and why it is not NCCL,
   // or "" if the host was asked for.
   const std::string& carrier() const { return carrier_; }
   const std::string& why_not_nccl() const { return why_not_nccl_; }

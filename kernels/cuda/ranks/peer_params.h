@@ -109,7 +109,8 @@ Error LaunchSumRanks(const SumRanksParams& params, DType act, Stream stream);
 // `all.peers` but for the world count for nothing.
 struct SumPartsParams {
   SumRanksParams all;
-  // Of row 0 of the target in each part, which is dense; memory before `first_row` is never read.
+  // Addresses of row 0 of the target in each part, which is dense; memory before `first_row` is
+  // never read.
   const void* parts[kMaxPeers] = {};
   int64_t first_row = 0;  // of the target
   int64_t end_row = 0;

@@ -159,7 +159,7 @@ void CudaOps::SendRows(Tensor rows, int32_t to) {
   if (!step_.status.ok() || rows.rows == 0) return;
   const int64_t bytes = rows.rows * RowBytes(step_.activations, rows.cols);
   if (NcclGroup* nccl = step_.stages->nccl(); nccl != nullptr) {
-    // What follows it in the step changes none of these rows.
+    // Later ops of the step change none of these rows.
     const auto send = [=] { return nccl->Send(to, rows.data, bytes); };
     return Note(step_.call_library(/*last=*/true, send));
   }

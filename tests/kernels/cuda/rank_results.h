@@ -1,4 +1,4 @@
-// What emulated GPUs of one group make of sums and gathers, to be compared between ways to meet.
+// Results of sums and gathers on emulated GPUs of one group, to be compared between ways to meet.
 #pragma once
 
 #include <cstdint>
