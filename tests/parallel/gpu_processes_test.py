@@ -107,7 +107,7 @@ class GpuProcessesTest(unittest.TestCase):
 
     @NIGHTLY
     def test_machines_of_two_gpus_are_stages_over_nccl(self):
-        self.check_nccl(("--tp", "2", "--pp", "3"), 2, ("--rank-devices", "0,1"))
+        self.check_nccl(("--tp", "2", "--pp", "2"), 1, ("--rank-devices", "0,1"))
 
     @NIGHTLY
     def test_layers_of_three_gpus_in_two_processes_meet_over_nccl(self):
