@@ -36,8 +36,10 @@ struct RouteRule {
   int32_t n_groups = 1;      // divides the number of experts
   int32_t top_groups = 1;    // top_k <= top_groups * group size
   int32_t group_best = 1;    // <= group size
-  bool renormalise = false;  // weights of a row are divided by their sum
-  float scale = 1.0f;        // then multiplied by this
+  bool renormalise = false;  // weights of a row are divided by their sum and sum_offset
+  // Keeps sums of scores that are all zero from dividing; larger where a model says so.
+  float sum_offset = 1e-20f;
+  float scale = 1.0f;  // then multiplied by this
 
   bool operator==(const RouteRule&) const = default;
 };

@@ -22,6 +22,8 @@ constexpr std::string_view kLfm2MoeGguf[] = {"lfm2moe"};
 // Published models have 3 taps; each costs a term per element and a row of state.
 constexpr int64_t kMaxTaps = 64;
 
+constexpr float kLfm2SumOffset = 1e-6f;  // Lfm2MoeForCausalLM's
+
 // Turns layer `index` into a short convolution.
 void Convolve(int32_t taps, bool bias, size_t index, ModelSpec* spec) {
   AttentionSpec& attention = spec->layers[index].attention;
@@ -146,6 +148,7 @@ absl::Status RefineLfm2Moe(const JsonSource& config, ModelSpec* spec, NameMap*) 
   HEDDLE_RETURN_IF_ERROR(CheckTopK(config, kExpertsOfRow, moe));
   HEDDLE_ASSIGN_OR_RETURN(moe.inter, config.DimOr("moe_intermediate_size", kMaxInter, 1792));
   moe.rule.score = RouteScore::kSigmoid;
+  moe.rule.sum_offset = kLfm2SumOffset;
   HEDDLE_ASSIGN_OR_RETURN(moe.choice_bias, config.BoolOr("use_expert_bias", true));
   HEDDLE_ASSIGN_OR_RETURN(moe.rule.renormalise, config.BoolOr("norm_topk_prob", true));
   HEDDLE_ASSIGN_OR_RETURN(const double scale,
@@ -196,7 +199,9 @@ absl::Status RefineGgufLfm2(const GgufSource& source, const TensorFinder& find, 
 absl::Status RefineGgufLfm2Moe(const GgufSource& source, const TensorFinder& find, ModelSpec* spec,
                                NameMap* names) {
   for (LayerSpec& layer : spec->layers) {
-    if (layer.moe.n_experts > 0) layer.moe.rule.score = RouteScore::kSigmoid;
+    if (layer.moe.n_experts == 0) continue;
+    layer.moe.rule.score = RouteScore::kSigmoid;
+    layer.moe.rule.sum_offset = kLfm2SumOffset;
   }
   return RefineGgufLfm2(source, find, spec, names);
 }

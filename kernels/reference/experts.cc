@@ -99,7 +99,8 @@ void Route(const RouteArgs& args) {
     double sum = 0;
     for (int32_t expert : chosen) sum += scores[expert];
     for (int32_t i = 0; i < rule.top_k; ++i) {
-      double weight = scores[chosen[i]] / (rule.renormalise ? sum : 1.0) * rule.scale;
+      double weight =
+          scores[chosen[i]] / (rule.renormalise ? sum + rule.sum_offset : 1.0) * rule.scale;
       if (args.expert_scale != nullptr) weight *= args.expert_scale[chosen[i]];
       args.experts[t * rule.top_k + i] = chosen[i];
       args.weights[t * rule.top_k + i] = static_cast<float>(weight);

@@ -53,6 +53,25 @@ TEST_CASE("Softmax routing by hand: best first, renormalised and scaled", "[kern
   }
 }
 
+TEST_CASE("An offset of the sum of scores by hand, and scores that are all zero",
+          "[kernels][kernel]") {
+  for (auto& [name, device] : AllDevices()) {
+    INFO(name);
+    float logits[] = {0.0f, -50.0f, 0.0f, 0.0f};  // sigmoids of one half, and of nothing
+    const Tensor row{logits, 1, 4, 4};
+    RouteRule rule = {
+        .score = RouteScore::kSigmoid, .top_k = 2, .renormalise = true, .sum_offset = 0.25f};
+    const Routed offset = RunRoute(*device, row, rule);
+    CHECK(offset.weights[0] == Approx(0.5 / 1.25));
+    CHECK(offset.weights[1] == Approx(0.5 / 1.25));
+    rule.sum_offset = RouteRule().sum_offset;
+    float nothing[] = {-200.0f, -200.0f, -200.0f, -200.0f};
+    const Routed none = RunRoute(*device, {nothing, 1, 4, 4}, rule);
+    CHECK(none.weights[0] == Approx(0.0).margin(1e-6));
+    CHECK(none.weights[1] == Approx(0.0).margin(1e-6));
+  }
+}
+
 TEST_CASE("Scores that round to the same number leave the choice to the logits",
           "[kernels][kernel]") {
   for (auto& [name, device] : AllDevices()) {

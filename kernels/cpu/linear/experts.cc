@@ -78,7 +78,7 @@ void RouteRow(const RouteArgs& args, int64_t t) {
     experts[i] = TakeBest(choice, n);
     sum += weights[i] = scores[experts[i]];
   }
-  const float factor = rule.renormalise ? rule.scale / sum : rule.scale;
+  const float factor = rule.renormalise ? rule.scale / (sum + rule.sum_offset) : rule.scale;
   for (int32_t i = 0; i < rule.top_k; ++i) {
     weights[i] *= factor;
     if (args.expert_scale != nullptr) weights[i] *= args.expert_scale[experts[i]];

@@ -133,7 +133,7 @@ HEDDLE_KERNEL RouteKernel(HEDDLE_PARAMS(RouteParams, p)) {
     }
   }
   if (Lane() != 0) return;
-  const float factor = a.rule.renormalise ? a.rule.scale / sum : a.rule.scale;
+  const float factor = a.rule.renormalise ? a.rule.scale / (sum + a.rule.sum_offset) : a.rule.scale;
   for (int64_t i = t * a.rule.top_k; i < (t + 1) * a.rule.top_k; ++i) {
     const float own = a.expert_scale != nullptr ? a.expert_scale[a.experts[i]] : 1.0f;
     a.weights[i] = a.weights[i] * factor * own;
