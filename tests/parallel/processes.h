@@ -1,6 +1,7 @@
 // Forks processes that are ranks of a mesh, for tests and benchmarks.
 #pragma once
 
+#include <poll.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -36,8 +37,16 @@ inline std::string Get(int fd) {
   return text;
 }
 
+// Waits for a byte, at most so long.
+inline bool Comes(int fd, int milliseconds) {
+  pollfd waiting = {.fd = fd, .events = POLLIN, .revents = 0};
+  return poll(&waiting, 1, milliseconds) == 1;
+}
+
 // Runs body(mesh, rank) in `world` new processes; [world] whether it returned true there. UCX is
-// never loaded here, since it does not survive a fork. `enter` runs before it is loaded there.
+// never loaded here, since it does not survive a fork. `enter` runs before it is loaded there. A
+// mesh is closed when all bodies have returned, or after a while: closing drops what another one
+// may not have read yet.
 inline std::vector<bool> OnProcesses(
     int32_t world, const RankMesh::Options& options,
     const std::function<bool(RankMesh&, int32_t rank)>& body,
@@ -45,6 +54,8 @@ inline std::vector<bool> OnProcesses(
   struct Child {
     std::array<int, 2> up, down;
     pid_t id = 0;
+    int status = 0;
+    bool has_ended = false;
   };
   std::vector<Child> children(static_cast<size_t>(world));
   for (int32_t rank = 0; rank < world; ++rank) {
@@ -69,6 +80,8 @@ inline std::vector<bool> OnProcesses(
       std::fprintf(stderr, "%s\n", std::string(connected.message()).c_str());
     }
     const bool ok = connected.ok() && body(**mesh, rank);
+    Put(own.up[1], "returned");
+    Comes(own.down[0], 2000);
     mesh->reset();
     std::fflush(nullptr);
     _exit(ok ? 0 : 1);
@@ -78,10 +91,16 @@ inline std::vector<bool> OnProcesses(
   for (const Child& child : children) {
     for (const std::string& address : addresses) Put(child.down[1], address);
   }
+  for (Child& child : children) {
+    while (!child.has_ended && !Comes(child.up[0], 20)) {
+      child.has_ended = waitpid(child.id, &child.status, WNOHANG) == child.id;
+    }
+  }
+  for (const Child& child : children) Put(child.down[1], "all have returned");
   std::vector<bool> results;
-  for (const Child& child : children) {
-    int status = 0;
-    results.push_back(waitpid(child.id, &status, 0) == child.id && status == 0);
+  for (Child& child : children) {
+    if (!child.has_ended) child.has_ended = waitpid(child.id, &child.status, 0) == child.id;
+    results.push_back(child.has_ended && child.status == 0);
     for (const int fd : child.up) close(fd);
     for (const int fd : child.down) close(fd);
   }
