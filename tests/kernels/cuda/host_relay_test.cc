@@ -18,25 +18,9 @@ namespace {
 using test::Gpus;
 using test::Matrix;
 using test::Random;
-using test::ResultsOf;
 
 TEST_CASE("Ranks that share no memory have the bits of those that do", "[kernel]") {
-  const int32_t world = GENERATE(2, 3);
-  std::vector<Matrix> expected;
-  {
-    Gpus gpus(world);
-    expected = ResultsOf(gpus, world);
-  }
-  Gpus gpus(world, {.through_host = true});
-  for (int epoch = 0; epoch < 2; ++epoch) {  // of a new group, too
-    const std::vector<Matrix> found = ResultsOf(gpus, world);
-    REQUIRE(found.size() == expected.size());
-    for (size_t i = 0; i < found.size(); ++i) {
-      INFO(world << " ranks, epoch " << epoch << ", result " << i);
-      CHECK(test::SameBits(found[i], expected[i]));
-    }
-    gpus.Join();
-  }
+  test::CheckSameResults(GENERATE(2, 3), {.through_host = true});
 }
 
 // Sums that begin one behind the other and end a sum later, with a gather between.
@@ -80,43 +64,17 @@ TEST_CASE("Sums that begin early have the bits of those made at once", "[kernel]
 }
 
 TEST_CASE("Columns of unequal parts come through the host, and a rank may have none", "[kernel]") {
-  constexpr int32_t kWorld = 3;
-  Gpus gpus(kWorld, {.through_host = true});
+  Gpus gpus(3, {.through_host = true});
   Random random(7);
-  const std::vector<int32_t> borders = {0, 3, 3, 1030};  // rank 1 has none
-  const bool is_empty = GENERATE(false, true);           // its part, or there is none
+  const bool has_empty_part = GENERATE(false, true);  // of rank 1, or none
   for (const int64_t rows : {int64_t{1}, int64_t{5}, int64_t{0}, int64_t{40}}) {
     for (const int32_t root : {-1, 2}) {
-      std::vector<Matrix> parts, wholes;
-      for (size_t r = 0; r < kWorld; ++r) {
-        parts.push_back(Matrix::RandomOf(random, rows, borders[r + 1] - borders[r]));
-        wholes.emplace_back(rows, borders.back(), /*pad=*/2);
-      }
-      gpus.RunWell([&](int32_t r, Ops& ops) {
-        const auto rank = static_cast<size_t>(r);
-        Tensor part = parts[rank].tensor();
-        if (part.cols == 0) part.data = is_empty ? parts[0].tensor().data : nullptr;
-        for (int i = 0; i < 3; ++i) {
-          ops.GatherColumns({.part = part,
-                             .borders = borders,
-                             .whole = root >= 0 && r != root ? Tensor{} : wholes[rank].tensor(),
-                             .root = root});
-        }
-      });
-      for (size_t r = 0; r < kWorld; ++r) {
-        if (root >= 0 && r != static_cast<size_t>(root)) continue;
-        int64_t wrong = 0;
-        for (int64_t t = 0; t < rows; ++t) {
-          for (size_t from = 0; from < kWorld; ++from) {
-            for (int32_t c = borders[from]; c < borders[from + 1]; ++c) {
-              wrong += wholes[r](t, c) != parts[from](t, c - borders[from]) ? 1 : 0;
-            }
-          }
-        }
-        INFO(rows << " rows, root " << root << ", rank " << r);
-        CHECK(wrong == 0);
-        CHECK(wholes[r].GapsIntact());
-      }
+      test::CheckColumns(gpus, random,
+                         {.borders = {0, 3, 3, 1030},
+                          .rows = rows,
+                          .root = root,
+                          .times = 3,
+                          .has_empty_part = has_empty_part});
     }
   }
 }

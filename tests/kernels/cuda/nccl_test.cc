@@ -42,22 +42,10 @@ bool Says(const absl::Status& status, const std::string& text) {
 
 TEST_CASE("Ranks over NCCL have the bits of those that share memory", "[kernel]") {
   const int32_t world = GENERATE(2, 3);
-  std::vector<Matrix> expected;
-  {
-    Gpus gpus(world);
-    expected = test::ResultsOf(gpus, world);
-  }
-  Gpus gpus(world, {.through_host = true, .networks = {kNccl}, .are_late = world == 3});
-  CHECK(gpus.device(0).description().find("ranks meet over NCCL 2.28.9") != std::string::npos);
-  for (int epoch = 0; epoch < 2; ++epoch) {  // of a new group, too
-    const std::vector<Matrix> found = test::ResultsOf(gpus, world);
-    REQUIRE(found.size() == expected.size());
-    for (size_t i = 0; i < found.size(); ++i) {
-      INFO(world << " ranks, epoch " << epoch << ", result " << i);
-      CHECK(test::SameBits(found[i], expected[i]));
-    }
-    gpus.Join();
-  }
+  const GpusOptions options = {.through_host = true, .networks = {kNccl}, .are_late = world == 3};
+  CHECK(Gpus(world, options).device(0).description().find("ranks meet over NCCL 2.28.9") !=
+        std::string::npos);
+  test::CheckSameResults(world, options);
 }
 
 // Long sums, of which two rounds move less, in pieces that fit the workspace of 1 MiB.
@@ -104,42 +92,12 @@ TEST_CASE("Long sums over NCCL have the bits of those that share memory", "[kern
 }
 
 TEST_CASE("Columns of unequal parts come over NCCL, and a rank may have none", "[kernel]") {
-  constexpr int32_t kWorld = 3;
-  Gpus gpus(kWorld, {.through_host = true, .networks = {kNccl}});
+  Gpus gpus(3, {.through_host = true, .networks = {kNccl}});
   Random random(7);
-  const std::vector<int32_t> borders = {0, 3, 3, 1030};                // rank 1 has none
   for (const int64_t rows : {int64_t{1}, int64_t{0}, int64_t{300}}) {  // the last one in pieces
     for (const int32_t root : {-1, 2}) {
-      std::vector<Matrix> parts, wholes;
-      for (size_t r = 0; r < kWorld; ++r) {
-        parts.push_back(Matrix::RandomOf(random, rows, borders[r + 1] - borders[r]));
-        wholes.emplace_back(rows, borders.back(), /*pad=*/2);
-      }
-      gpus.RunWell([&](int32_t r, Ops& ops) {
-        const auto rank = static_cast<size_t>(r);
-        Tensor part = parts[rank].tensor();
-        if (part.cols == 0) part.data = nullptr;
-        for (int i = 0; i < 2; ++i) {
-          ops.GatherColumns({.part = part,
-                             .borders = borders,
-                             .whole = root >= 0 && r != root ? Tensor{} : wholes[rank].tensor(),
-                             .root = root});
-        }
-      });
-      for (size_t r = 0; r < kWorld; ++r) {
-        if (root >= 0 && r != static_cast<size_t>(root)) continue;
-        int64_t wrong = 0;
-        for (int64_t t = 0; t < rows; ++t) {
-          for (size_t from = 0; from < kWorld; ++from) {
-            for (int32_t c = borders[from]; c < borders[from + 1]; ++c) {
-              wrong += wholes[r](t, c) != parts[from](t, c - borders[from]) ? 1 : 0;
-            }
-          }
-        }
-        INFO(rows << " rows, root " << root << ", rank " << r);
-        CHECK(wrong == 0);
-        CHECK(wholes[r].GapsIntact());
-      }
+      test::CheckColumns(gpus, random,
+                         {.borders = {0, 3, 3, 1030}, .rows = rows, .root = root, .times = 2});
     }
   }
 }

@@ -9,6 +9,7 @@
 #include "kernels/nano_batch.h"
 #include "tests/emulate/machine.h"
 #include "tests/kernels/cuda/gpu_group.h"
+#include "tests/kernels/cuda/rank_results.h"
 #include "tests/kernels/testing.h"
 
 namespace heddle::kernels {
@@ -106,37 +107,10 @@ TEST_CASE("GPUs add parts as a tree, in one round and in two", "[kernel]") {
 TEST_CASE("Columns of all GPUs come together in their order", "[kernel]") {
   Gpus gpus(4);
   Random random(7);
-  const std::vector<int32_t> borders = {0, 3, 3, 9000, 9016};  // rank 1 has none
   for (const int64_t rows : {int64_t{1}, int64_t{5}}) {
     for (const int32_t root : {-1, 2}) {
-      std::vector<Matrix> parts, wholes;
-      for (size_t r = 0; r < 4; ++r) {
-        parts.push_back(Matrix::RandomOf(random, rows, borders[r + 1] - borders[r]));
-        wholes.emplace_back(rows, 9016, /*pad=*/2);
-      }
-      gpus.RunWell([&](int32_t r, Ops& ops) {
-        const auto rank = static_cast<size_t>(r);
-        Tensor part = parts[rank].tensor();
-        if (part.cols == 0) part.data = nullptr;
-        ops.GatherColumns({.part = part,
-                           .borders = borders,
-                           .whole = root >= 0 && r != root ? Tensor{} : wholes[rank].tensor(),
-                           .root = root});
-      });
-      for (size_t r = 0; r < 4; ++r) {
-        if (root >= 0 && r != static_cast<size_t>(root)) continue;
-        int64_t wrong = 0;
-        for (int64_t t = 0; t < rows; ++t) {
-          for (size_t from = 0; from < 4; ++from) {
-            for (int32_t c = borders[from]; c < borders[from + 1]; ++c) {
-              wrong += wholes[r](t, c) != parts[from](t, c - borders[from]) ? 1 : 0;
-            }
-          }
-        }
-        INFO(rows << " rows, root " << root << ", rank " << r);
-        CHECK(wrong == 0);
-        CHECK(wholes[r].GapsIntact());
-      }
+      test::CheckColumns(gpus, random,
+                         {.borders = {0, 3, 3, 9000, 9016}, .rows = rows, .root = root});
     }
   }
 }

@@ -1,10 +1,11 @@
-// Results of sums and gathers on emulated GPUs of one group, to be compared between ways to meet.
+// Sums and gathers on emulated GPUs of one group, compared between ways to meet.
 #pragma once
 
 #include <cstdint>
 #include <utility>
 #include <vector>
 
+#include "catch2/catch.hpp"
 #include "tests/kernels/cuda/gpu_group.h"
 #include "tests/kernels/testing.h"
 
@@ -49,6 +50,71 @@ inline std::vector<Matrix> ResultsOf(Gpus& gpus, int32_t world) {
     }
   }
   return results;
+}
+
+// Runs the same in two groups' lives, and compares the bits with those of ranks that share memory.
+inline void CheckSameResults(int32_t world, const GpusOptions& options) {
+  std::vector<Matrix> expected;
+  {
+    Gpus gpus(world);
+    expected = ResultsOf(gpus, world);
+  }
+  Gpus gpus(world, options);
+  for (int epoch = 0; epoch < 2; ++epoch) {  // of a new group, too
+    const std::vector<Matrix> found = ResultsOf(gpus, world);
+    REQUIRE(found.size() == expected.size());
+    for (size_t i = 0; i < found.size(); ++i) {
+      INFO(world << " ranks, epoch " << epoch << ", result " << i);
+      CHECK(SameBits(found[i], expected[i]));
+    }
+    gpus.Join();
+  }
+}
+
+// A gather of random columns, `times` times in a step, to rank `root` or, with -1, to all.
+struct ColumnsCase {
+  std::vector<int32_t> borders;  // of the ranks' columns; a rank may have none
+  int64_t rows = 1;
+  int32_t root = -1;
+  int times = 1;
+  bool has_empty_part = false;  // a rank without columns gives an address all the same
+};
+inline void CheckColumns(Gpus& gpus, Random& random, const ColumnsCase& columns) {
+  const std::vector<int32_t>& borders = columns.borders;
+  const size_t world = borders.size() - 1;
+  const auto is_without = [&](size_t rank) {
+    return columns.root >= 0 && rank != static_cast<size_t>(columns.root);
+  };
+  std::vector<Matrix> parts, wholes;
+  for (size_t r = 0; r < world; ++r) {
+    parts.push_back(Matrix::RandomOf(random, columns.rows, borders[r + 1] - borders[r]));
+    wholes.emplace_back(columns.rows, borders.back(), /*pad=*/2);
+  }
+  gpus.RunWell([&](int32_t r, Ops& ops) {
+    const auto rank = static_cast<size_t>(r);
+    Tensor part = parts[rank].tensor();
+    if (part.cols == 0) part.data = columns.has_empty_part ? parts[0].tensor().data : nullptr;
+    for (int i = 0; i < columns.times; ++i) {
+      ops.GatherColumns({.part = part,
+                         .borders = borders,
+                         .whole = is_without(rank) ? Tensor{} : wholes[rank].tensor(),
+                         .root = columns.root});
+    }
+  });
+  for (size_t r = 0; r < world; ++r) {
+    if (is_without(r)) continue;
+    int64_t wrong = 0;
+    for (int64_t t = 0; t < columns.rows; ++t) {
+      for (size_t from = 0; from < world; ++from) {
+        for (int32_t c = borders[from]; c < borders[from + 1]; ++c) {
+          wrong += wholes[r](t, c) != parts[from](t, c - borders[from]) ? 1 : 0;
+        }
+      }
+    }
+    INFO(columns.rows << " rows, root " << columns.root << ", rank " << r);
+    CHECK(wrong == 0);
+    CHECK(wholes[r].GapsIntact());
+  }
 }
 
 }  // namespace heddle::kernels::test
