@@ -15,8 +15,8 @@ struct OtherArchitecture {
   std::string_view missing;  // completes "it needs ..."
 };
 
-// The one with the name, or of which the name is another class ("BloomForSequenceClassification") or
-// the decoder inside a larger model ("qwen4_exp_text"). nullptr: the name is of none of them.
+// The one with the name, or of which the name is another class ("BloomForSequenceClassification")
+// or the decoder inside a larger model ("qwen4_exp_text"). nullptr: the name is of none of them.
 const OtherArchitecture* FindOtherArchitecture(std::string_view name);
 std::span<const OtherArchitecture> OtherArchitectures();
 

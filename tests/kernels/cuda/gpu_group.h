@@ -25,7 +25,7 @@ struct GpusOptions {
   int64_t rank_wait_ms = 60'000;
   bool through_host = false;  // or what `networks` say: GPUs of several processes
   std::vector<RankNetwork> networks = {RankNetwork::kHost};  // of the ranks; one: of all
-  int32_t rows_through_host = -1;  // these steps have no rows of a batch
+  int32_t rows_through_host = -1;                            // these steps have no rows of a batch
   bool are_stages = false;
   bool are_late = false;  // emulate::Machine::is_late
   bool have_peer_access = true;
