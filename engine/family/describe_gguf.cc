@@ -170,7 +170,7 @@ absl::StatusOr<double> ReadYarnMagnitude(const GgufSource& source, double factor
   return usual / (1.0 + 0.1 * multiplier * std::log(factor));
 }
 
-// What the folder says that cosines and sines are multiplied by, where the file keeps it.
+// The factor of cosines and sines: the folder's own, where the file keeps it, else YaRN's.
 absl::StatusOr<double> ReadYarnFactor(const GgufSource& source, double factor) {
   constexpr std::string_view kWhole = "rope.scaling.yarn_attn_factor";
   if (source.Has(kWhole)) return source.Positive(kWhole, kMaxFactor);

@@ -65,7 +65,7 @@ struct ScanArgs {
   float* const* out;  // [rows] o [value_dim]
   float* scratch;     // PartScratchFloats(value_dim)
 };
-// Of a scan and of a fold.
+// The working memory of a scan or of a fold, in floats.
 constexpr int64_t PartScratchFloats(int64_t value_dim) { return 2 * kPartRows * value_dim; }
 
 // S behind a whole part.

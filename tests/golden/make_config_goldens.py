@@ -19,7 +19,7 @@ TYPES = """llama mistral ministral mixtral qwen2 qwen2_moe qwen3 qwen3_moe gemma
 smollm3 granite gpt_oss deepseek_v2 deepseek_v3 nemotron gpt2 gpt_neox starcoder2 falcon glm glm4 seed_oss ernie4_5 arcee
 cohere cohere2 exaone4 olmoe glm4_moe minimax_m2 ministral3 mamba2 bamba nemotron_h falcon_h1""".split()
 
-# Of published files, those of these classes as well.
+# Classes whose published files are taken as well.
 PUBLISHED = """DeciLMForCausalLM DeepseekV32ForCausalLM Gemma4ForConditionalGeneration GlmMoeDsaForCausalLM
 KimiK25ForConditionalGeneration Llama4ForConditionalGeneration MiMoForCausalLM PhiModel Qwen3VLForConditionalGeneration
 Qwen3VLMoeForConditionalGeneration Qwen3_5ForConditionalGeneration Qwen3_5MoeForConditionalGeneration""".split()

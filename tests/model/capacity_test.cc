@@ -73,7 +73,7 @@ TEST_CASE("Working memory of recurrences and of choices of positions is part of 
       .n_heads = 8, .n_key_heads = 4, .key_dim = 128, .value_dim = 64, .taps = 4};
   // q, k and v, steps and gains, and products of q and of k with 16 keys.
   CHECK(OpBytesOf(recurs, options) == 1000 * 4 * (2 * 4 * 128 + 8 * 64 + 2 * 8 + 2 * 4 * 16));
-  // And an S and 32 rows of v in each thread.
+  // Each thread has an S and 32 rows of v beside them.
   options.cpu_threads = 2;
   CHECK(OpBytesOf(recurs, options) ==
         4 * (1000 * (2 * 4 * 128 + 8 * 64 + 2 * 8 + 2 * 4 * 16) + 2 * (128 + 32) * 64));

@@ -78,6 +78,16 @@ TEST_CASE("GGUF arrays of one value per layer are checked", "[model][unit]") {
              StatusCode::kInvalidArgument, {"key_length_mla\" is 16", "more than"});
 }
 
+ModelSpec SpecOfFile(const test::GgufModel& model) {
+  TempDir dir;
+  auto checkpoint = OpenCheckpoint(test::WriteGguf(model, dir / "m.gguf"));
+  REQUIRE(checkpoint.ok());
+  auto description = Describe(*checkpoint);
+  INFO(description.status().ToString());
+  REQUIRE(description.ok());
+  return description->spec;
+}
+
 // The GGUF file of a golden's model without the keys that end like this.
 ModelSpec SpecWithout(const std::string& name, const std::string& ending) {
   test::GgufModel model = test::LoadGgufModel(name);
@@ -88,13 +98,7 @@ ModelSpec SpecWithout(const std::string& name, const std::string& ending) {
   }
   file["metadata"] = kept;
   model.file = std::make_shared<const json>(file);
-  TempDir dir;
-  auto checkpoint = OpenCheckpoint(test::WriteGguf(model, dir / "m.gguf"));
-  REQUIRE(checkpoint.ok());
-  auto description = Describe(*checkpoint);
-  INFO(description.status().ToString());
-  REQUIRE(description.ok());
-  return description->spec;
+  return SpecOfFile(model);
 }
 
 // Converters write no score of what transformers 5 saves.
@@ -112,6 +116,12 @@ TEST_CASE("Experts with a bias are chosen by sigmoids where GGUF does not say", 
   }
 }
 
+TEST_CASE("LFM2's experts have an offset of their own where weights are divided by their sum",
+          "[model][unit]") {
+  CHECK(SpecWithout("lfm2_moe", ".expert_gating_func").layers.back().moe.rule.sum_offset == 1e-6f);
+  CHECK(SpecWithout("dots1", ".expert_gating_func").layers.back().moe.rule.sum_offset == 1e-20f);
+}
+
 TEST_CASE("YaRN's factor may be whole in GGUF", "[model][unit]") {
   CHECK(GgufError("olmo3", "olmo2.rope.scaling.yarn_attn_factor", 1.25).ok());
   CheckError(GgufError("olmo3", "olmo2.rope.scaling.yarn_attn_factor", 0),
@@ -124,14 +134,9 @@ TEST_CASE("A model whose scores grow beyond a length is served beyond it", "[mod
   file["metadata"].push_back({"deepseek2.attention.temperature_scale", 0.1});
   file["metadata"].push_back({"deepseek2.attention.temperature_length", 32});
   model.file = std::make_shared<const json>(file);
-  TempDir dir;
-  auto checkpoint = OpenCheckpoint(test::WriteGguf(model, dir / "m.gguf"));
-  REQUIRE(checkpoint.ok());
-  auto description = Describe(*checkpoint);
-  INFO(description.status().ToString());
-  REQUIRE(description.ok());
-  CHECK(description->spec.max_context == 128);
-  const SharpenSpec& sharpen = description->spec.layers[1].attention.sharpen;
+  const ModelSpec spec = SpecOfFile(model);
+  CHECK(spec.max_context == 128);
+  const SharpenSpec& sharpen = spec.layers[1].attention.sharpen;
   CHECK(sharpen.factor == 0.1f);
   CHECK(sharpen.length == 32);
   CHECK(sharpen.offset == 0);

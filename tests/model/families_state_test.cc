@@ -183,6 +183,7 @@ TEST_CASE("LFM2: layers of both kinds, widths and bad values", "[model][unit]") 
   const json moe = *test::LoadGolden("lfm2_moe").config;
   CHECK(DescribeJson(moe)->spec.layers[0].moe.n_experts == 0);
   CHECK(DescribeJson(moe)->spec.layers[1].moe.choice_bias);
+  CHECK(DescribeJson(moe)->spec.layers[1].moe.rule.sum_offset == 1e-6f);
   CheckError(DescribeJson(With(moe, "num_dense_layers", 9)).status(), StatusCode::kInvalidArgument,
              {"num_dense_layers"});
   CheckError(DescribeJson(With(moe, "num_experts_per_tok", 7)).status(),

@@ -99,8 +99,8 @@ TEST_CASE("A step has a row of each worker, or of none", "[scheduler][unit]") {
     last = steps;
     ++rows;
   }
-  // Of each block but the first row, which sees no other one. With two steps in flight workers have
-  // one in each, as others do; a third waits for the first one's tokens.
+  // All rows of each block but the first, which sees no other one. With two steps in flight workers
+  // have one in each, as others do; a third waits for the first one's tokens.
   CHECK(rows == 12);
   if (depth < 3) CHECK(last - first + 1 == rows);
 }

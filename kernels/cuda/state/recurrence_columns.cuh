@@ -8,7 +8,7 @@ namespace heddle::kernels::cuda::recurrence {
 
 inline constexpr int kGroups = kColumns / kGroup;
 
-// What a block has in shared memory before its parts.
+// A block's shared memory before its parts.
 template <int kWidth, int kTerms>
 struct ScanMemory {
   static constexpr int kShares = kWidth / kDepth;
@@ -52,7 +52,7 @@ struct Scan {
 
   HEDDLE_DEVICE int group() const { return warp % kGroups; }
   HEDDLE_DEVICE int share() const { return warp / kGroups; }  // of S's rows
-  // Of the head, the first of a lane's two neighbouring columns.
+  // The first of a lane's two neighbouring columns, counted in the head.
   HEDDLE_DEVICE int column() const {
     return parts.tile * kColumns + group() * kGroup + Lane() / 4 * 2;
   }

@@ -156,7 +156,7 @@ struct PartsOf {
   }
   HEDDLE_DEVICE bool has_column(int column) const { return tile * kColumns + column < p.value_dim; }
 
-  // What a page keeps of the first `count` positions of the part that `offset` is in.
+  // Reads the first `count` positions, as a page keeps them, of the part that `offset` is in.
   HEDDLE_DEVICE void TakeKept(const Part& m, int64_t page, int32_t offset, int count) const {
     const float* keys = PageOf(p.pages, page) + p.keys_at + PartOf(key_head, offset) * p.key_dim;
     for (int i = team.thread(); count > 0 && i < p.key_dim * kScanRows; i += team.threads()) {

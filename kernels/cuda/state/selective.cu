@@ -187,8 +187,8 @@ struct Selection {
     }
   }
 
-  // What a lane loads of some rows ahead of their turn: of its own rows what steps are made of, v
-  // and the gate; and its share of the factors of all.
+  // A lane's loads for some rows ahead of their turn: steps, v and the gate of its own rows, and
+  // its share of the factors of all.
   struct Ahead {
     T steps[kOwnRows], values[kOwnRows], gates[kOwnRows];
     T factors[Rows::kRows][kLoads];

@@ -1,7 +1,7 @@
 // Numbers of F32 as matrix instructions take them, which multiply BF16: each is the sum of terms of
 // BF16, its value rounded, what that leaves, rounded, and so on. Two terms lose 2^-17 of it, far
 // less than activations in BF16 have lost; three, for activations in F32, lose nothing that counts.
-// Of a product those of terms' products are summed in F32 that exceed what is lost: three of four,
+// A product is the sum, in F32, of those products of terms that exceed what is lost: three of four,
 // and six of nine.
 #pragma once
 

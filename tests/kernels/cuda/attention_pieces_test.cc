@@ -246,8 +246,8 @@ TEST_CASE("Rows that see the same of a context's pieces are together", "[cuda][p
   }
 }
 
-// What a plan lets the rows of some sequences see, place by place, as the kernels run it: rounds in
-// their order, whose partial results are merged before the next one.
+// Follows a plan as the kernels run it, round by round, whose partial results are merged before the
+// next one, and notes place by place what the rows of some sequences see.
 class PieceAudit {
  public:
   PieceAudit(const HostBatch& batch, int32_t end, const cuda::AttentionGrouping& grouping,

@@ -1,8 +1,6 @@
 // Emulated GPUs that share no memory: the host brings them the bits that they would read.
 #include <algorithm>
-#include <chrono>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -101,17 +99,8 @@ TEST_CASE("Ops without rows meet nobody", "[kernel]") {
 
 TEST_CASE("Ranks of several processes that do different ops are told so", "[kernel]") {
   for (const bool other_op : {false, true}) {
-    Gpus gpus(2, {.through_host = true});
-    Matrix two(2, 64), three(3, 64), whole(2, 128);
-    const std::vector<absl::Status> statuses = gpus.Run([&](int32_t r, Ops& ops) {
-      const Tensor x = r == 1 && !other_op ? three.tensor() : two.tensor();
-      if (r == 1 && other_op) {
-        ops.GatherColumns(
-            {.part = x, .borders = std::vector<int32_t>{0, 64, 128}, .whole = whole.tensor()});
-      } else {
-        ops.AllReduce({.partial = x, .residual = x});
-      }
-    });
+    const std::vector<absl::Status> statuses =
+        test::RunDifferentOps({.through_host = true}, other_op);
     INFO(statuses[0].ToString() << "; " << statuses[1].ToString());
     CHECK(statuses[0].message().find("do different ops at the same time") != std::string::npos);
     CHECK(!statuses[1].ok());
@@ -228,17 +217,7 @@ TEST_CASE("A host without the page-locked memory is named when ranks join", "[ke
 }
 
 TEST_CASE("A GPU that hangs is named by its own process", "[kernel]") {
-  Gpus gpus(2, {.rank_wait_ms = 20, .through_host = true, .are_late = true});
-  Matrix x(2, 64);
-  // Nothing runs on the device before somebody waits for it.
-  const absl::Status launched = gpus.device(1).Launch(
-      [&](Ops& ops) { ops.AllReduce({.partial = x.tensor(), .residual = x.tensor()}); });
-  REQUIRE(launched.ok());
-  while (gpus.communicator(1).status().ok()) std::this_thread::yield();
-  const std::string message(gpus.communicator(1).status().message());
-  INFO(message);
-  CHECK(message.find("cuda:1") == 0);
-  CHECK(message.find("rank 1, has not come to op 1 within 20 ms: it hangs") != std::string::npos);
+  test::CheckThatHungGpuIsNamed({.rank_wait_ms = 20, .through_host = true, .are_late = true});
 }
 
 TEST_CASE("Rows pass through the host from stage to stage, however many are under way",
@@ -266,22 +245,7 @@ TEST_CASE("Rows pass through the host from stage to stage, however many are unde
 }
 
 TEST_CASE("GPUs that wait for a rank elsewhere end when it is lost, and meet again", "[kernel]") {
-  const bool are_stages = GENERATE(false, true);
-  Gpus gpus(2, {.through_host = true, .are_stages = are_stages});
-  Matrix x(2, 64);
-  const auto meet = [&](int32_t r, Ops& ops, Tensor rows) {
-    if (!are_stages) return ops.AllReduce({.partial = rows, .residual = rows});
-    if (r == 0) return ops.RecvRows(rows, 1);
-    ops.SendRows(rows, 0);
-  };
-  const std::vector<absl::Status> statuses = gpus.Run([&](int32_t r, Ops& ops) {
-    if (r == 1) return gpus.communicator(1).Abort(absl::UnavailableError("rank 1 is lost"));
-    meet(r, ops, x.tensor());
-  });
-  CHECK(statuses[0].message() == "rank 1 is lost");
-  gpus.Join();
-  std::vector<Matrix> rows(2, Matrix(2, 64));
-  gpus.RunWell([&](int32_t r, Ops& ops) { meet(r, ops, rows[static_cast<size_t>(r)].tensor()); });
+  test::CheckThatLostGroupsMeetAgain({.through_host = true, .are_stages = GENERATE(false, true)});
 }
 
 }  // namespace

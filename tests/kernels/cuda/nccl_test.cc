@@ -149,15 +149,9 @@ TEST_CASE("Rows pass over NCCL from stage to stage, however many are under way",
 
 TEST_CASE("GPUs of one process out of each other's reach meet over NCCL if there is one",
           "[kernel]") {
-  std::vector<Matrix> expected;
-  {
-    Gpus gpus(2);
-    expected = test::ResultsOf(gpus, 2);
-  }
-  Gpus gpus(2, {.networks = {RankNetwork::kAuto}, .have_peer_access = false});
-  CHECK(gpus.device(1).description().find("ranks meet over NCCL") != std::string::npos);
-  const std::vector<Matrix> found = test::ResultsOf(gpus, 2);
-  for (size_t i = 0; i < found.size(); ++i) CHECK(test::SameBits(found[i], expected[i]));
+  const GpusOptions options = {.networks = {RankNetwork::kAuto}, .have_peer_access = false};
+  CHECK(Gpus(2, options).device(1).description().find("ranks meet over NCCL") != std::string::npos);
+  test::CheckSameResults(2, options);
 }
 
 // `text` if a rank's status says it. A sender may have ended well, since it does not wait.
@@ -170,53 +164,21 @@ std::string Reason(const std::vector<absl::Status>& statuses, const std::string&
 
 TEST_CASE("Ranks that do different ops over NCCL are told so", "[kernel]") {
   for (const bool other_op : {false, true}) {
-    Gpus gpus(2, {.through_host = true, .networks = {kNccl}});
-    Matrix two(2, 64), three(3, 64), whole(2, 128);
-    const std::vector<absl::Status> statuses = gpus.Run([&](int32_t r, Ops& ops) {
-      const Tensor x = r == 1 && !other_op ? three.tensor() : two.tensor();
-      if (r == 1 && other_op) {
-        ops.GatherColumns(
-            {.part = x, .borders = std::vector<int32_t>{0, 64, 128}, .whole = whole.tensor()});
-      } else {
-        ops.AllReduce({.partial = x, .residual = x});
-      }
-    });
+    const std::vector<absl::Status> statuses =
+        test::RunDifferentOps({.through_host = true, .networks = {kNccl}}, other_op);
     const std::string text = other_op ? "the op is " : "the count is ";
     CHECK(Reason(statuses, text) == text);
   }
 }
 
 TEST_CASE("GPUs that wait over NCCL end when the group is lost, and meet again", "[kernel]") {
-  const bool are_stages = GENERATE(false, true);
-  Gpus gpus(2, {.through_host = true, .networks = {kNccl}, .are_stages = are_stages});
-  Matrix x(2, 64);
-  const auto meet = [&](int32_t r, Ops& ops, Tensor rows) {
-    if (!are_stages) return ops.AllReduce({.partial = rows, .residual = rows});
-    if (r == 0) return ops.RecvRows(rows, 1);
-    ops.SendRows(rows, 0);
-  };
-  const std::vector<absl::Status> statuses = gpus.Run([&](int32_t r, Ops& ops) {
-    if (r == 1) return gpus.communicator(1).Abort(absl::UnavailableError("rank 1 is lost"));
-    meet(r, ops, x.tensor());
-  });
-  CHECK(statuses[0].message() == "rank 1 is lost");
-  gpus.Join();
-  std::vector<Matrix> rows(2, Matrix(2, 64));
-  gpus.RunWell([&](int32_t r, Ops& ops) { meet(r, ops, rows[static_cast<size_t>(r)].tensor()); });
+  test::CheckThatLostGroupsMeetAgain(
+      {.through_host = true, .networks = {kNccl}, .are_stages = GENERATE(false, true)});
 }
 
 TEST_CASE("A GPU that comes to no op of NCCL is named by its own process", "[kernel]") {
-  Gpus gpus(2, {.rank_wait_ms = 200, .through_host = true, .networks = {kNccl}, .are_late = true});
-  Matrix x(2, 64);
-  // Nothing runs on the device before somebody waits for it.
-  const absl::Status launched = gpus.device(1).Launch(
-      [&](Ops& ops) { ops.AllReduce({.partial = x.tensor(), .residual = x.tensor()}); });
-  REQUIRE(launched.ok());
-  while (gpus.communicator(1).status().ok()) std::this_thread::yield();
-  const std::string message(gpus.communicator(1).status().message());
-  INFO(message);
-  CHECK(message.find("cuda:1") == 0);
-  CHECK(message.find("rank 1, has not come to op 1 within 200 ms: it hangs") != std::string::npos);
+  test::CheckThatHungGpuIsNamed(
+      {.rank_wait_ms = 200, .through_host = true, .networks = {kNccl}, .are_late = true});
 }
 
 TEST_CASE("An op of NCCL that does not end is ended by whoever gives up the group", "[kernel]") {

@@ -143,17 +143,7 @@ TEST_CASE("GPUs that wait end when the group is aborted", "[kernel]") {
 
 TEST_CASE("GPUs that do different ops at the same time are told so", "[kernel]") {
   for (const bool other_op : {false, true}) {
-    Gpus gpus(2);
-    Matrix two(2, 64), three(3, 64), whole(2, 128);
-    const std::vector<absl::Status> statuses = gpus.Run([&](int32_t r, Ops& ops) {
-      const Tensor x = r == 1 && !other_op ? three.tensor() : two.tensor();
-      if (r == 1 && other_op) {
-        ops.GatherColumns(
-            {.part = x, .borders = std::vector<int32_t>{0, 64, 128}, .whole = whole.tensor()});
-      } else {
-        ops.AllReduce({.partial = x, .residual = x});
-      }
-    });
+    const std::vector<absl::Status> statuses = test::RunDifferentOps({}, other_op);
     INFO(statuses[0].ToString());
     CHECK(statuses[0].message().find("do different ops at the same time") != std::string::npos);
     CHECK(!statuses[1].ok());

@@ -1,7 +1,10 @@
-// Sums and gathers on emulated GPUs of one group, compared between ways to meet.
+// Ranks on emulated GPUs, whatever way they meet, are alike in these: results of sums and gathers,
+// and how steps end that go wrong.
 #pragma once
 
 #include <cstdint>
+#include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -115,6 +118,57 @@ inline void CheckColumns(Gpus& gpus, Random& random, const ColumnsCase& columns)
     CHECK(wrong == 0);
     CHECK(wholes[r].GapsIntact());
   }
+}
+
+// The statuses of two ranks behind a step in which rank 1 has a sum of other rows or, with
+// `other_op`, a gather.
+inline std::vector<absl::Status> RunDifferentOps(const GpusOptions& options, bool other_op) {
+  Gpus gpus(2, options);
+  Matrix two(2, 64), three(3, 64), whole(2, 128);
+  return gpus.Run([&](int32_t r, Ops& ops) {
+    const Tensor x = r == 1 && !other_op ? three.tensor() : two.tensor();
+    if (r == 1 && other_op) {
+      ops.GatherColumns(
+          {.part = x, .borders = std::vector<int32_t>{0, 64, 128}, .whole = whole.tensor()});
+    } else {
+      ops.AllReduce({.partial = x, .residual = x});
+    }
+  });
+}
+
+// Aborts a group of two ranks, or stages, of which one waits, and forms it anew.
+inline void CheckThatLostGroupsMeetAgain(const GpusOptions& options) {
+  Gpus gpus(2, options);
+  std::vector<Matrix> rows(2, Matrix(2, 64));
+  const auto meet = [&](int32_t r, Ops& ops) {
+    const Tensor x = rows[static_cast<size_t>(r)].tensor();
+    if (!options.are_stages) return ops.AllReduce({.partial = x, .residual = x});
+    if (r == 0) return ops.RecvRows(x, 1);
+    ops.SendRows(x, 0);
+  };
+  const std::vector<absl::Status> statuses = gpus.Run([&](int32_t r, Ops& ops) {
+    if (r == 1) return gpus.communicator(1).Abort(absl::UnavailableError("rank 1 is lost"));
+    meet(r, ops);
+  });
+  CHECK(statuses[0].message() == "rank 1 is lost");
+  gpus.Join();
+  gpus.RunWell(meet);
+}
+
+// Enqueues a sum on the second of two GPUs, on which nothing runs, and waits until it is named.
+// REQUIRES: options.are_late; 0 < options.rank_wait_ms.
+inline void CheckThatHungGpuIsNamed(const GpusOptions& options) {
+  Gpus gpus(2, options);
+  Matrix x(2, 64);
+  const absl::Status launched = gpus.device(1).Launch(
+      [&](Ops& ops) { ops.AllReduce({.partial = x.tensor(), .residual = x.tensor()}); });
+  REQUIRE(launched.ok());
+  while (gpus.communicator(1).status().ok()) std::this_thread::yield();
+  const std::string message(gpus.communicator(1).status().message());
+  INFO(message);
+  CHECK(message.find("cuda:1") == 0);
+  const std::string limit = std::to_string(options.rank_wait_ms) + " ms: it hangs";
+  CHECK(message.find("rank 1, has not come to op 1 within " + limit) != std::string::npos);
 }
 
 }  // namespace heddle::kernels::test
