@@ -260,6 +260,11 @@ bool Communicator::Broadcast(void* data, int64_t bytes, int32_t root) {
   return Barrier();
 }
 
+absl::Status WhyAborted(const Communicator& group) {
+  const absl::Status why = group.status();
+  return why.ok() ? absl::AbortedError("the group of ranks was given up") : why;
+}
+
 std::vector<std::unique_ptr<Communicator>> MakeLocalCommunicators(int32_t world) {
   HEDDLE_CHECK(world >= 1 && world <= kMaxRanks, "a group has from 1 to kMaxRanks ranks");
   auto group = std::make_shared<LocalGroup>(world);

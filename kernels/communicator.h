@@ -77,6 +77,9 @@ class Communicator {
   bool Broadcast(void* data, int64_t bytes, int32_t root);
 };
 
+// Why a call of the group has returned false: its status, or ABORTED where that is OK.
+absl::Status WhyAborted(const Communicator& group);
+
 // The ranks of a group that are threads of this process: they read each other's memory, and wait by
 // spinning, then yielding, then sleeping, so that more ranks than processors still make progress.
 // REQUIRES: 1 <= world <= kMaxRanks.

@@ -15,11 +15,6 @@ struct Caller {
   const void* letters = nullptr;  // of rank 0: its shared pointer
 };
 
-absl::Status WhyAborted(const Communicator& group) {
-  const absl::Status why = group.status();
-  return why.ok() ? absl::AbortedError("the group of ranks was given up") : why;
-}
-
 }  // namespace
 
 uint64_t ApartCommunicator::Letters::Keep(const void* data, int64_t bytes) {

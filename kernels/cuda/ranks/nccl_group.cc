@@ -27,11 +27,6 @@ constexpr int64_t kTryBytes = 256;
 constexpr std::chrono::microseconds kTryNap{200};
 constexpr std::chrono::milliseconds kWaits{3};
 
-absl::Status WhyLeft(const Communicator& group) {
-  const absl::Status why = group.status();
-  return why.ok() ? absl::AbortedError("the group of ranks was given up") : why;
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<NcclGroup>> NcclGroup::Join(
@@ -96,7 +91,7 @@ absl::Status NcclGroup::ConnectRanks() {
     NcclResult result;  // of making it
   } words = {};
   if (communicator_->rank() == 0) words.result = api_.get_unique_id(&words.id);
-  if (!communicator_->Broadcast(&words, sizeof(words), 0)) return WhyLeft(*communicator_);
+  if (!communicator_->Broadcast(&words, sizeof(words), 0)) return WhyAborted(*communicator_);
   HEDDLE_RETURN_IF_ERROR(api_.ToStatus(words.result, "ncclGetUniqueId", nullptr));
   HEDDLE_ASSIGN_OR_RETURN(ranks_, NcclLink::Connect(api_, words.id,
                                                     PlaceOf(communicator_->rank(),
@@ -145,7 +140,7 @@ absl::Status NcclGroup::ConnectStages() {
     if (own.result == kNcclSuccess) own.result = api_.get_unique_id(&own.id[to]);
   }
   std::array<Ids, kMaxPeers> all = {};
-  if (!communicator_->AllGather(&own, all.data(), sizeof(own))) return WhyLeft(*communicator_);
+  if (!communicator_->AllGather(&own, all.data(), sizeof(own))) return WhyAborted(*communicator_);
   for (size_t from = 0; from < targets.size(); ++from) {
     HEDDLE_RETURN_IF_ERROR(api_.ToStatus(all[from].result, "ncclGetUniqueId", nullptr));
   }

@@ -42,11 +42,6 @@ std::string NameOf(const DeviceInfo& info) {
   return absl::StrCat("cuda:", info.ordinal, " (", info.name, ")");
 }
 
-absl::Status Given(const Communicator& communicator) {
-  const absl::Status why = communicator.status();
-  return why.ok() ? absl::AbortedError("the group of ranks was given up") : why;
-}
-
 }  // namespace
 
 absl::Status NoPeerAccess(const DeviceInfo& own, const DeviceInfo& other, std::string_view why) {
@@ -106,7 +101,8 @@ absl::Status PeerGroup::Meet() {
   const Introduction own = {runtime_.info(), peers_.boxes[peers_.rank], &boxes_,
                             options_.nano_batches};
   std::array<const void*, kMaxRanks> all{};
-  if (!communicator_->Exchange(&own, sizeof(own), sizeof(own), all)) return Given(*communicator_);
+  if (!communicator_->Exchange(&own, sizeof(own), sizeof(own), all))
+    return WhyAborted(*communicator_);
   if (peers_.rank != 0) {
     boxes_ = *static_cast<const std::shared_ptr<Boxes>*>(
         static_cast<const Introduction*>(all[0])->boxes);
@@ -132,7 +128,7 @@ absl::Status PeerGroup::Meet() {
     }
   }
   if (!status.ok()) communicator_->Abort(status);
-  if (!communicator_->Barrier()) return Given(*communicator_);
+  if (!communicator_->Barrier()) return WhyAborted(*communicator_);
   return absl::OkStatus();
 }
 
@@ -186,7 +182,7 @@ absl::Status PeerGroup::MeetOthers() {
   }
   // Few rows go through the host in any case.
   if (nccl_ == nullptr || options_.shares_layers) HEDDLE_RETURN_IF_ERROR(UseHost());
-  return communicator_->Barrier() ? absl::OkStatus() : Given(*communicator_);
+  return communicator_->Barrier() ? absl::OkStatus() : WhyAborted(*communicator_);
 }
 
 void PeerGroup::EndKernels() {

@@ -86,11 +86,6 @@ std::string WhyNoNccl(std::span<const RankWords> all) {
   return "";
 }
 
-absl::Status WhyItEnded(const Communicator& group) {
-  const absl::Status why = group.status();
-  return why.ok() ? absl::AbortedError("the group of ranks was given up") : why;
-}
-
 absl::StatusOr<RankChoice> Choose(std::span<const RankWords> all) {
   const auto find = [&](RankNetwork network) {
     return std::find_if(all.begin(), all.end(), [network](const RankWords& one) {
@@ -128,7 +123,7 @@ absl::StatusOr<RankChoice> AgreeOnRanks(Communicator& group, const DeviceInfo& d
     all[r].why_no_nccl[sizeof(words.why_no_nccl) - 1] = '\0';
   }
   is_met = is_met && group.Barrier();  // all have read this one's
-  if (!is_met) return WhyItEnded(group);
+  if (!is_met) return WhyAborted(group);
   HEDDLE_RETURN_IF_ERROR(CheckKinds(all, static_cast<size_t>(group.rank()), device, own));
   return Choose(all);
 }
@@ -140,7 +135,7 @@ absl::StatusOr<std::string> WhyNotConnected(Communicator& group, const absl::Sta
   Words words = {};
   if (!own.ok()) Put(own.message(), words.text);
   std::array<const void*, kMaxRanks> said{};
-  if (!group.Exchange(&words, sizeof(words), sizeof(words), said)) return WhyItEnded(group);
+  if (!group.Exchange(&words, sizeof(words), sizeof(words), said)) return WhyAborted(group);
   std::string why;
   for (size_t r = 0; why.empty() && r < static_cast<size_t>(group.world()); ++r) {
     Words other = {};
@@ -148,7 +143,7 @@ absl::StatusOr<std::string> WhyNotConnected(Communicator& group, const absl::Sta
     other.text[sizeof(other.text) - 1] = '\0';
     if (other.text[0] != '\0') why = absl::StrCat("rank ", r, " of the group: ", other.text);
   }
-  if (!group.Barrier()) return WhyItEnded(group);
+  if (!group.Barrier()) return WhyAborted(group);
   return why;
 }
 
