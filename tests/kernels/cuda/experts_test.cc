@@ -25,6 +25,7 @@ TEST_CASE("Routing chooses the reference's experts with its weights", "[cuda]") 
                            .top_groups = 1,
                            .group_best = std::min(2, experts / n_groups),
                            .renormalise = n_groups > 1,
+                           .sum_offset = 0.125f,
                            .scale = 2.5f};
       auto run = [&](Device& device, std::vector<int32_t>* chosen, std::vector<float>* weights) {
         chosen->resize(static_cast<size_t>(int64_t{7} * rule.top_k));

@@ -73,21 +73,23 @@ class Gpus {
   }
   std::vector<absl::Status> TryToJoin() {
     pinned_before_ = cuda::emulate::PinnedBytes();
-    communicators_.clear();
-    const auto letters = std::make_shared<cuda::ApartCommunicator::Letters>();
-    for (auto& made : MakeLocalCommunicators(static_cast<int32_t>(devices_.size()))) {
-      std::shared_ptr<Communicator> group = std::move(made);
-      if (options_.through_host) {
-        group = std::make_shared<cuda::ApartCommunicator>(std::move(group), letters);
-      }
-      communicators_.push_back(std::move(group));
-    }
+    communicators_ = MakeCommunicators();
     Each([&](int32_t r) {
       Device& device = *devices_[static_cast<size_t>(r)];
       const auto& communicator = communicators_[static_cast<size_t>(r)];
       return options_.are_stages ? device.JoinStages(communicator) : device.JoinGroup(communicator);
     });
     return statuses_;
+  }
+
+  // Each rank becomes a stage as well, of a second group. REQUIRES: they are ranks.
+  void JoinStagesToo() {
+    const Communicators stages = MakeCommunicators();
+    Each([&](int32_t r) {
+      const auto rank = static_cast<size_t>(r);
+      return devices_[rank]->JoinStages(stages[rank]);
+    });
+    CheckAll();
   }
 
   // Runs body(rank, ops) on all of them at the same time; returns how each one's step ended.
@@ -108,6 +110,20 @@ class Gpus {
   Communicator& communicator(int32_t rank) { return *communicators_[static_cast<size_t>(rank)]; }
 
  private:
+  using Communicators = std::vector<std::shared_ptr<Communicator>>;
+
+  Communicators MakeCommunicators() const {
+    Communicators made;
+    const auto letters = std::make_shared<cuda::ApartCommunicator::Letters>();
+    for (auto& local : MakeLocalCommunicators(static_cast<int32_t>(devices_.size()))) {
+      std::shared_ptr<Communicator> group = std::move(local);
+      if (options_.through_host) {
+        group = std::make_shared<cuda::ApartCommunicator>(std::move(group), letters);
+      }
+      made.push_back(std::move(group));
+    }
+    return made;
+  }
   RankNetwork NetworkOf(int32_t rank) const {
     const auto& networks = options_.networks;
     return networks[networks.size() == 1 ? 0 : static_cast<size_t>(rank)];
@@ -143,7 +159,7 @@ class Gpus {
 
   const GpusOptions options_;
   std::vector<std::unique_ptr<Device>> devices_;
-  std::vector<std::shared_ptr<Communicator>> communicators_;
+  Communicators communicators_;
   std::vector<absl::Status> statuses_;
   int64_t pinned_before_ = 0;  // joining
 };

@@ -9,6 +9,7 @@
 
 #include "catch2/catch.hpp"
 #include "kernels/cuda/ranks/nccl_library.h"
+#include "kernels/cuda/ranks/rank_choice.h"
 #include "kernels/late_sums.h"
 #include "tests/kernels/cuda/gpu_group.h"
 #include "tests/kernels/cuda/rank_results.h"
@@ -181,6 +182,26 @@ TEST_CASE("A GPU that comes to no op of NCCL is named by its own process", "[ker
       {.rank_wait_ms = 200, .through_host = true, .networks = {kNccl}, .are_late = true});
 }
 
+TEST_CASE("A GPU that waits in one group does not hang in another", "[kernel]") {
+  Gpus gpus(2, {.rank_wait_ms = 200, .through_host = true, .networks = {kNccl}, .are_late = true});
+  gpus.JoinStagesToo();
+  std::vector<Matrix> rows(2, Matrix(2, 64)), sums(2, Matrix(2, 64));
+  const std::vector<absl::Status> statuses = gpus.Run([&](int32_t r, Ops& ops) {
+    const auto rank = static_cast<size_t>(r);
+    if (r == 0) {
+      ops.RecvRows(rows[rank].tensor(), 1);
+    } else {
+      std::this_thread::sleep_for(std::chrono::milliseconds(600));
+      ops.SendRows(rows[rank].tensor(), 0);
+    }
+    ops.AllReduce({.partial = sums[rank].tensor(), .residual = sums[rank].tensor()});
+  });
+  for (const absl::Status& status : statuses) {
+    INFO(status.ToString());
+    CHECK(status.ok());
+  }
+}
+
 TEST_CASE("An op of NCCL that does not end is ended by whoever gives up the group", "[kernel]") {
   Gpus gpus(2, {.through_host = true, .networks = {kNccl}});
   const Fault fault("hang");
@@ -250,6 +271,50 @@ TEST_CASE("Errors of NCCL's functions are said by their names", "[kernel]") {
     INFO(fault);
     CHECK(Reason(run(fault, are_stages), text) == text);
   }
+}
+
+// Rank 1's library is not rank 0's.
+TEST_CASE("Ranks agree on what carries, whatever libraries they have", "[kernel]") {
+  using cuda::RankChoice;
+  constexpr auto kAuto = RankNetwork::kAuto, kHost = RankNetwork::kHost;
+  const auto agree = [](RankNetwork first, RankNetwork second,
+                        const absl::StatusOr<NcclApi>& library, int32_t ordinal) {
+    const auto group = MakeLocalCommunicators(2);
+    std::vector<absl::StatusOr<RankChoice>> choices(2, absl::UnknownError("not made"));
+    const auto join = [&](size_t rank, RankNetwork network, const absl::StatusOr<NcclApi>& nccl,
+                          int32_t own) {
+      cuda::DeviceInfo device;
+      device.ordinal = own;
+      choices[rank] = cuda::AgreeOnRanks(*group[rank], device, {.network = network, .nccl = nccl});
+    };
+    NcclApi newer;
+    newer.version = 22809;
+    std::thread other([&] { join(1, second, library, ordinal); });
+    join(0, first, newer, 0);
+    other.join();
+    CHECK(choices[0].status() == choices[1].status());
+    if (choices[0].ok() && choices[1].ok()) {
+      CHECK(choices[0]->uses_nccl == choices[1]->uses_nccl);
+      CHECK(choices[0]->why_not == choices[1]->why_not);
+    }
+    return choices[0];
+  };
+  NcclApi same, patch, minor;
+  same.version = 22809;
+  patch.version = 22807;
+  minor.version = 22709;
+  const absl::StatusOr<NcclApi> none = absl::NotFoundError("libnccl.so.2 cannot be loaded");
+  CHECK(agree(kNccl, kAuto, same, 1)->must_use_nccl);
+  CHECK(agree(kAuto, kAuto, same, 1)->uses_nccl);
+  CHECK(agree(kAuto, kAuto, patch, 1)->uses_nccl);
+  CHECK(agree(kAuto, kAuto, minor, 1)->why_not == "rank 1 has NCCL 2.27.9, rank 0 has 2.28.9");
+  CHECK(agree(kAuto, kAuto, none, 1)->why_not ==
+        "rank 1 of the group: libnccl.so.2 cannot be loaded");
+  CHECK(agree(kAuto, kHost, same, 1)->why_not == "rank 1 of the group: --rank-network is host");
+  CHECK(agree(kAuto, kAuto, same, 0)->why_not == "ranks 0 and 1 share a GPU, which NCCL refuses");
+  CHECK(absl::IsFailedPrecondition(agree(kNccl, kAuto, none, 1).status()));
+  CHECK(Says(agree(kNccl, kNccl, minor, 1).status(), "rank 1 has NCCL 2.27.9"));
+  CHECK(absl::IsInvalidArgument(agree(kNccl, kHost, same, 1).status()));
 }
 
 TEST_CASE("A library that is missing or too old is named", "[kernel]") {
