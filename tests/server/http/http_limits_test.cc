@@ -6,6 +6,7 @@
 #include "catch2/catch.hpp"
 #include "nlohmann/json.hpp"
 #include "server/http/connection.h"
+#include "tests/server/grpc/http2_frames.h"
 #include "tests/server/http/shared_requests.h"
 #include "tests/server/server_under_test.h"
 
@@ -293,6 +294,49 @@ TEST_CASE("A body that arrives slowly makes room for a new connection, but behin
   CHECK(metrics.find("heddle_refused_total{reason=\"slow_body\"} 1\n") != std::string::npos);
   server.generation->EmitEnd(0, FinishReason::kStop);
   CHECK(fresh.Read().status == 200);
+}
+
+TEST_CASE("Of bodies that arrive slowly the one that has stopped makes room", "[server]") {
+  HttpServerOptions options;
+  options.max_connections = 2;
+  options.body_stall_timeout = milliseconds(50);
+  ServerUnderTest server(SayOk, options);
+  constexpr std::string_view kHead =
+      "POST /tokenize HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\n{";
+  RawClient slow(server.port()), stopped(server.port());
+  slow.Send(std::string(kHead));
+  stopped.Send(std::string(kHead));
+  std::this_thread::sleep_for(milliseconds(100));
+  slow.Send(" ");
+  while (RawClient(server.port()).Get("/health").status != 200) {
+    std::this_thread::sleep_for(milliseconds(5));
+  }
+  CHECK(stopped.ReadsEnd());
+  slow.Send("}");
+  CHECK(slow.Read().status == 400);  // not closed: an answer, that something is missing
+}
+
+TEST_CASE("A body that arrives slowly over HTTP/2 makes room for a new connection", "[server]") {
+  HttpServerOptions options;
+  options.max_connections = 1;
+  options.body_stall_timeout = milliseconds(50);
+  options.body_timeout = std::chrono::minutes(10);  // its end is not what makes room
+  ServerUnderTest server(SayOk, options);
+  RawClient slow(server.port());
+  // :method POST, :scheme http, :path /tokenize, :authority t, content-length 100
+  const std::string head(
+      "\x83\x86\x04\x09/tokenize\x01\x01t\x0f\x0d\x03"
+      "100",
+      22);
+  slow.Send(std::string(kHttp2Preface) + Frame(kSettings, 0, 0) +
+            Frame(kHeaders, kEndHeaders, 1, head) + Frame(kData, 0, 1, "{") +
+            Frame(kPing, 0, 0, "received"));
+  REQUIRE(slow.ReadUntil("received").ends_with("received"));  // it is idle no more
+  while (RawClient(server.port()).Get("/health").status != 200) {
+    std::this_thread::sleep_for(milliseconds(5));
+  }
+  const std::string metrics = server.metrics.Render({}, {});
+  CHECK(metrics.find("heddle_refused_total{reason=\"slow_body\"} 1\n") != std::string::npos);
 }
 
 TEST_CASE("Pipelined requests behind a long answer wait their turn, however many", "[server]") {
