@@ -105,6 +105,28 @@ TEST_CASE("A step has a row of each worker, or of none", "[scheduler][unit]") {
   if (depth < 3) CHECK(last - first + 1 == rows);
 }
 
+// A worker's row sees all rows of others before it, so whoever is ahead has to wait.
+TEST_CASE("Workers whose draws are left out run alone until they are level", "[scheduler][unit]") {
+  const SchedulerOptions options = Options(200);
+  Rig rig(options);
+  rig.executor.set_sees_parts();
+  int draws = 0, left_out = 0;
+  rig.executor.set_leaves_out([&](engine::SequenceId) {
+    const bool leaves_out = ++draws % 5 == 0;
+    left_out += leaves_out ? 1 : 0;
+    return leaves_out;
+  });
+  const GenerationRequest request = Workers(9, {2, 1, 4}, 20);
+  const RequestId id = rig.Add(request);
+  while (rig.Step()) REQUIRE(rig.scheduler.CheckIntegrity().ok());
+  CHECK(left_out > 10);
+  const std::vector<std::vector<TokenId>> expected = Expected(request);
+  for (int32_t w = 0; w < 3; ++w) {
+    INFO("worker " << w);
+    CHECK(rig.Of(id, w).tokens == expected[static_cast<size_t>(w)]);
+  }
+}
+
 TEST_CASE("Preempted workers compute the same rows again", "[scheduler][unit]") {
   SchedulerOptions options = Options(40);
   options.policy = PolicyKind::kPriority;

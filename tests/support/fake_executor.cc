@@ -94,6 +94,12 @@ absl::Status FakeExecutor::Wait(engine::StepResult* result) {
   if (results_.empty()) return absl::InternalError("no plan is in flight");
   *result = std::move(results_.front());
   results_.pop_front();
+  for (engine::SequenceGain& gain : result->gains) {
+    if (gain.num_tokens != 1 || gain.rows_kept != 1) continue;
+    if (!leaves_out_ || !leaves_out_(gain.id)) continue;
+    gain.num_tokens = gain.rows_kept = 0;
+    --live_.at(gain.id).next_position;
+  }
   return absl::OkStatus();
 }
 

@@ -55,6 +55,12 @@ class FakeExecutor final : public engine::Executor {
   // Called in Wait before the result is given: to sleep, to hold the loop, or to fail the step.
   void set_before_result(std::function<absl::Status()> hook) { before_result_ = std::move(hook); }
 
+  // Draws of one row for which it says so are left out, as where a grammar's mask is late: the row
+  // is to be run again. REQUIRES: no plan counts on one (one step in flight).
+  void set_leaves_out(std::function<bool(engine::SequenceId)> leaves_out) {
+    leaves_out_ = std::move(leaves_out);
+  }
+
   // Sequences begun and not ended. Any thread.
   int64_t num_live() const { return num_live_.load(); }
   int64_t num_rows() const { return num_rows_.load(); }  // over all steps; any thread
@@ -174,6 +180,7 @@ class FakeExecutor final : public engine::Executor {
   absl::flat_hash_map<engine::SequenceId, Live> live_;
   std::deque<engine::StepResult> results_;  // not waited for, the oldest first
   std::function<absl::Status()> before_result_;
+  std::function<bool(engine::SequenceId)> leaves_out_;
   std::function<absl::Status()> recover_;
   std::atomic<bool> is_lost_{false};
   int64_t idle_ns_ = -1;
